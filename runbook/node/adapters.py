@@ -1,4 +1,4 @@
-"""How fast this node's network interfaces may be: the negotiated rates, and limits set by `tc`.
+"""How fast can this node's network interfaces be, by their negotiated rates and limits set by `tc`?
 
 Argument, JSON: {"interfaces": names}. Says one message and ends. Python 3.8, standard library.
 """
@@ -42,7 +42,8 @@ def number(path: str) -> int | None:
 
 
 def shaping(name: str) -> dict[str, str] | None:
-    """What `tc` shows of this interface: how it queues what leaves, and filters what arrives."""
+    """The output of `tc` about an interface: its queues for outgoing packets, and its filters for incoming ones; None
+    without `tc`."""
     tc = find("tc")
     if tc is None:
         return None

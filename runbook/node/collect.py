@@ -1,4 +1,4 @@
-"""What an expert would look at on a node, as the node's own tools print it. Read-only; nothing is written anywhere.
+"""Collects what an expert would look at on a node, as the node's own tools print it. It only reads; nothing is written.
 
 Argument, JSON: {"addresses": names and addresses to look up, "ports": [[first, last], ...], "python": the inventory's
 interpreter, "activate": its activate line or null, "begin": lines of sh that run it, "names": prefixes of the
@@ -8,11 +8,11 @@ null}.
 Says {"answers": [...], "users": [[login name, home, full name], ...], "hostnames": [...], "user": login name}. An
 answer is {"name": its place in the archive, "command": what was run or read, "status", "code", "seconds", "out", "err",
 "left_out"}. `status` is ok (whatever the exit code), missing (no such tool or file), denied (needs more rights),
-timeout (what came until then is kept) or failed. `left_out` counts bytes between a kept head and a kept tail, cut at
-line breaks.
+timeout (the output until then is kept) or failed. `left_out` is the number of bytes between a kept head and a kept
+tail, cut at line breaks.
 
-Commands are fixed words; what the inventory says is a word of its own and never a shell's text, but for `activate`,
-which is the user's own line of shell and is run as every run does.
+Commands are fixed words. Values from the inventory are separate words and never text of a shell, except `activate`,
+which is the user's own line of shell and is run as in every run.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     Status = Literal["ok", "missing", "denied", "timeout", "failed"]
     Accounts = dict[int, tuple[str, str, str]]
-    """uid -> (login name, home, full name)."""
+    """By uid: login name, home, full name."""
 
 KEPT = 256 * 1024  # bytes of one answer
 KEPT_ERRORS = 16 * 1024
@@ -70,12 +70,12 @@ ONLY = {
     ACS.pattern: "only ACS and link states",
 }
 
-# How to run: as the login user; as root (through `sudo -n`, which never asks); first the one, then the other.
+# The rights of a command: as the login user; as root (through `sudo -n`, which never asks); as one, then as the other.
 USER, ROOT, USER_THEN_ROOT, ROOT_THEN_USER = "user", "root", "user, then root", "root, then user"
 
 
 class CollectedCommand(NamedTuple):
-    """What is run for one answer. `keep`: a pattern; only lines that match are kept."""
+    """The command that is run for one answer. `keep`: if given, only lines that match this pattern are kept."""
 
     name: str
     words: str | list[str]
@@ -179,7 +179,7 @@ SYSCTLS = """
     net/netfilter/nf_conntrack_count net/netfilter/nf_conntrack_max net/netfilter/nf_conntrack_tcp_be_liberal
 """.split()
 
-# Nothing of torch's own collect_env: that asks pip and conda, which takes longer than everything else here.
+# Torch's own collect_env is not used: it asks pip and conda, which takes longer than everything else here.
 PROBE = r"""
 import os, sys, platform
 sys.path[:] = [p for p in sys.path if p]
@@ -224,7 +224,7 @@ for name, look in (
 
 
 class HeadAndTail:
-    """The head and the tail of a text that is fed to it, in bounded memory."""
+    """Keeps the head and the tail of a text, in bounded memory."""
 
     def __init__(self, most: int) -> None:
         self.half = most // 2
@@ -244,11 +244,11 @@ class HeadAndTail:
 
     @property
     def left_out(self) -> int:
-        """Bytes between the head and the tail."""
+        """How many bytes between the head and the tail are not kept."""
         return self.size - sum(map(len, self.parts()))
 
     def parts(self) -> tuple[bytes, ...]:
-        """Whole lines are left out: half a secret is still a secret."""
+        """The kept head and tail, cut at line breaks, since half a secret is still a secret; or the whole text."""
         if self.size <= 2 * self.half:
             return (bytes(self.head + self.tail),)
         head = bytes(self.head)
@@ -265,7 +265,7 @@ def text_of(data: bytes) -> str:
 
 
 class MatchingLines:
-    """Passes on only the lines that a pattern finds something in."""
+    """Passes on only the lines that match a pattern."""
 
     def __init__(self, pattern: Pattern[str], kept: HeadAndTail) -> None:
         self.pattern = pattern
@@ -293,8 +293,8 @@ def run(
     keep: Pattern[str] | None = None,
     shown: str | None = None,
 ) -> CollectedAnswer:
-    """One command -> its answer. Never raises, never takes much longer than `seconds`, never keeps more than KEPT.
-    `shown` is for the job's own Python, which gets the login's own environment."""
+    """Runs one command; its answer. Never raises, never takes much longer than `seconds`, never keeps more than KEPT.
+    With `shown`, for the job's own Python, the answer shows that text and the command gets the login's environment."""
     begun = time.monotonic()
     env = dict(os.environ, LC_ALL="C", LANG="C", SYSTEMD_COLORS="0", SYSTEMD_PAGER="") if shown is None else os.environ
     shown = shown or shlex.join((["sudo", "-n"] if as_root and os.geteuid() != 0 else []) + argv)
@@ -334,8 +334,8 @@ def answered(
 
 
 def run_with(one: CollectedCommand) -> CollectedAnswer:
-    """Run with the rights that it needs. Of two tries the permitted one is reported; of two refusals the one about
-    root."""
+    """Runs a command with the rights that it needs; its answer. If it is run twice, the answer is the one that was
+    permitted; of two refusals, the one about root."""
     root_first = one.rights in (ROOT, ROOT_THEN_USER)
     first = run(one.name, one.argv, one.seconds, root_first, one.keep)
     if one.rights in (USER, ROOT) or os.geteuid() == 0 or first["status"] != "denied":
@@ -367,7 +367,7 @@ def read_file(name: str, path: str, keep: Pattern[str] | None = None) -> Collect
 
 
 def own_answer(name: str, command: str, lines: Iterable[str]) -> CollectedAnswer:
-    """An answer that this program found out by itself."""
+    """An answer with lines that this program found out itself."""
     return answered(name, command, "ok", 0, "".join(line + "\n" for line in lines))
 
 
@@ -385,7 +385,7 @@ def sysctls() -> CollectedAnswer:
 
 
 def interfaces() -> CollectedAnswer:
-    """What sysfs says of every interface, and of every InfiniBand port."""
+    """The answer with what sysfs says about every network interface."""
     lines = []
     for name in sorted(os.listdir("/sys/class/net")):
         facts = []
@@ -423,7 +423,7 @@ def hcas() -> CollectedAnswer:
 
 
 def passwd() -> Accounts:
-    """uid -> (name, home, full name) of the accounts that are people's."""
+    """The accounts that are listed on this node, 20,000 at most."""
     found: Accounts = {}
     try:
         import pwd
@@ -436,7 +436,7 @@ def passwd() -> Accounts:
 
 
 def owner(uid: int, known: Accounts) -> tuple[str, str, str]:
-    """The account of a uid; those of a directory service are not all listed, and are asked for one by one."""
+    """The account of a uid. A directory service may not list all accounts, so a missing one is asked for by itself."""
     if uid not in known:
         try:
             import pwd
@@ -449,13 +449,13 @@ def owner(uid: int, known: Accounts) -> tuple[str, str, str]:
 
 
 def listening(ports: list[tuple[int, int]]) -> dict[str, int]:
-    """inode -> port, of sockets that use one of the ports here."""
+    """By inode, the local port of each socket that uses one of the ports."""
     return {row.inode: row.port for row in tcp_sockets() if any(first <= row.port <= last for first, last in ports)}
 
 
 def processes(ports: list[tuple[int, int]], known: Accounts) -> tuple[CollectedAnswer, set[int]]:
-    """Processes that hold GPUs or the ports, are stuck in the kernel, or are left of an earlier run, as far as this
-    user may see them."""
+    """The answer about processes that hold GPUs or the ports, are stuck in the kernel, or are left of an earlier run,
+    as far as this user may see them; and the uids of all processes."""
     sockets = listening(ports)
     lines: list[str] = []
     uids: set[int] = set()
@@ -489,7 +489,7 @@ def processes(ports: list[tuple[int, int]], known: Accounts) -> tuple[CollectedA
 
 
 def of_the_run(kernel_log: CollectedAnswer, age: float) -> CollectedAnswer:
-    """The kernel's lines since the run began, by this machine's own clock; older ones are left out."""
+    """The answer with only the kernel's lines since the run began, by this machine's own clock."""
     begun = time.time() - age - 2
     lines = []
     for line in kernel_log["out"].splitlines():
@@ -511,19 +511,19 @@ def environment(prefixes: list[str]) -> CollectedAnswer:
 
 
 def python(arguments: dict[str, Any]) -> CollectedAnswer:
-    """The inventory's Python, behind its activate line, through the shell that would start the job."""
+    """The answer of the inventory's Python, run after its activate line by the shell that would start the job."""
     argv = [os.path.expanduser(arguments["python"]), "-c", PROBE, ",".join(arguments["names"])]
     activate = arguments.get("activate")
     shown = "%s%s -c (versions, variables and what torch can do)" % (activate + " && " if activate else "", argv[0])
     if not activate:
         return run("python", argv, 25, shown=shown)
-    words = " ".join(shlex.quote(word) for word in argv)  # words of the shell's own would go to the files that it reads
+    words = " ".join(shlex.quote(word) for word in argv)  # as arguments of sh they would reach files that it sources
     line = "%sexec %s\n" % (arguments["begin"], words)
     return run("python", ["/bin/sh", "-c", line], 25, shown=shown)
 
 
 def about_ports(ports: list[tuple[int, int]]) -> list[CollectedCommand]:
-    """ss, for these ports only; with root it names the processes of others."""
+    """The commands that list the sockets on these ports; with root, `ss` names the processes of other users too."""
     around = " or ".join(
         "( %s >= :%d and %s <= :%d )" % (side, first, side, last)
         for first, last in ports
@@ -606,7 +606,7 @@ def look(arguments: dict[str, Any]) -> Collected:
 
 
 def hostnames() -> list[str]:
-    """This machine's names, and the names in its /etc/hosts except those of loopback."""
+    """This machine's names, and all names in its /etc/hosts."""
     names = [os.uname().nodename, read("/etc/hostname") or ""]
     for line in (read("/etc/hosts") or "").splitlines()[:5000]:
         words = line.partition("#")[0].split()

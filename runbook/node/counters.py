@@ -1,12 +1,12 @@
 """This node's counters: errors of the job's interfaces and of InfiniBand ports, TCP segments sent again, swapping and
-waiting for a CPU, and what its GPUs and the kernel's log say of them. It only reads; what cannot be read is null.
+waiting for a CPU, the state of GPUs, and the kernel's log about them. It only reads; unreadable values are null.
 
-Argument: {"interfaces": those that carry the job, "gpus": their indices; none: nvidia-smi is not started, "deadline_s":
-for it, "pid": of a rank, whose control group may hold it back, or null}.
+Argument: {"interfaces": those that carry the job, "gpus": indices (if empty, nvidia-smi is not started), "deadline_s":
+seconds for nvidia-smi, "pid": of a rank, whose control group may hold it back, or null}.
 Gives {"clock": seconds of this node's monotonic clock, "interfaces": {name: {counter: number or null}}, with the
-devices that a bond or VLAN stands on, "tcp": {"OutSegs", "RetransSegs"} or null, "ports": {"mlx5_0:1": {counter: number
-or null}}, "machine": {counter: number or null}, "gpus": as gpus.py tells `gpu`, or null, "xids": lines of the kernel's
-log, or null}.
+devices below a bond or VLAN, "tcp": {"OutSegs", "RetransSegs"} or null, "ports": {"mlx5_0:1": {counter: number
+or null}}, "machine": {counter: number or null}, "gpus": in the form of `gpu` in gpus.py, or null, "xids": lines of the
+kernel's log, or null}.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ def ports() -> dict[str, dict[str, int | None]]:
 
 
 def machine(pid: int | None) -> dict[str, int | None]:
-    """Pages swapped, and microseconds in which some process waited for memory or a CPU, or the group of a rank was held
-    back."""
+    """Counts of the machine: pages swapped, and microseconds in which some process waited for memory or a CPU, or the
+    control group of the rank was held back."""
     pages = dict(line.split(None, 1) for line in (read("/proc/vmstat") or "").splitlines())
     found = {name: whole(pages.get(name)) for name in ("pswpin", "pswpout")}
     for what in ("cpu", "memory"):
@@ -93,7 +93,8 @@ def whole(text: str | None) -> int | None:
 
 
 def xids() -> list[str] | None:
-    """Faults that the driver logged. Read without `sudo`, which would leave an entry in the log every half a minute."""
+    """The driver's lines about faults in the kernel's log, or None. Read without `sudo`, which would leave an entry in
+    the log every half a minute."""
     said = tool("dmesg", [], DMESG_S)
     if said.get("code") != 0:
         return None

@@ -1,4 +1,5 @@
-"""How long processes wait for a CPU: in the kernel's queue, or out of the quota of their control group. Linux."""
+"""How long do processes wait for a CPU, in the kernel's queue or because their control group's quota is used up? Linux.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ MOST_PROCESSES = 8
 
 
 class CpuTime:
-    """What the kernel counts of a process's main thread: seconds on a CPU, seconds in the queue for one, and how often
-    it got one."""
+    """The kernel's counts for a process's main thread: seconds on a CPU, seconds in the queue for one, and how often it
+    got one."""
 
     __slots__ = ("ran_s", "turns", "waited_s")
 
@@ -27,14 +28,14 @@ class CpuTime:
 
 
 def cpu_time(pid: int) -> CpuTime | None:
-    """None where the kernel does not count it, or it has gone."""
+    """The counts for a process; None if the kernel does not count, or the process is gone."""
     words = (read("/proc/%d/schedstat" % pid) or "").split()
     return CpuTime(*map(int, words)) if len(words) == 3 and all(word.isdigit() for word in words) else None
 
 
 def waited(before: CpuTime | None, after: CpuTime | None, seconds: float, runnable: bool) -> float | None:
-    """For what part of that time it waited for a CPU. `runnable`: whether it was at both its ends; the kernel counts a
-    wait only once it is over."""
+    """The part of `seconds` for which a process waited for a CPU. `runnable`: it was ready to run before and after. The
+    kernel counts a wait only once it is over, so a process that never got a CPU is judged by that alone."""
     if before is None or after is None:
         return None
     if runnable and after.turns == before.turns:
@@ -43,7 +44,7 @@ def waited(before: CpuTime | None, after: CpuTime | None, seconds: float, runnab
 
 
 def descent(pid: int) -> list[int]:
-    """A process and what it started, the first of them."""
+    """A process and its descendants, MOST_PROCESSES at most."""
     found = [pid]
     for one in found:
         if len(found) < MOST_PROCESSES:
@@ -52,8 +53,8 @@ def descent(pid: int) -> list[int]:
 
 
 class CpuQuota:
-    """What the kernel counts of a control group with a CPU quota: `allowed_us` in each period of `period_us`, in how
-    many periods it used that up (`spent`), and for how long its CPUs were then held back, summed over them."""
+    """The kernel's counts for a control group with a CPU quota: `allowed_us` in each period of `period_us`; `spent`,
+    the periods in which that was used up; `held_us`, how long its CPUs were held back then, summed over the CPUs."""
 
     __slots__ = ("allowed_us", "held_us", "period_us", "spent")
 
@@ -65,15 +66,15 @@ class CpuQuota:
 
 
 def throttled_us(those: Iterable[int]) -> int | None:
-    """Microseconds for which the control group of one of these processes, whichever most, was held back so far."""
+    """The microseconds for which the control group of a process was held back so far; the most of these processes."""
     quotas = [cpu_quota(pid) for pid in those]
     return max((one.held_us for one in quotas if one is not None), default=None)
 
 
 def throttled(before: CpuQuota | None, after: CpuQuota | None, seconds: float) -> float | None:
-    """For what part of that time a quota kept its processes from running: the part of the time that lay in periods in
-    which it was used up, times the part that it refused of the CPU time they wanted there. A group of many CPUs may
-    lose a little of each in every period."""
+    """The part of `seconds` for which a quota kept its processes from running: the part that lay in periods in which it
+    was used up, times the refused part of the CPU time that the processes wanted there. (On many CPUs, a group may lose
+    a little of each in every period.)"""
     if before is None or after is None:
         return None
     spent, held_us = max(0, after.spent - before.spent), max(0, after.held_us - before.held_us)
@@ -83,12 +84,12 @@ def throttled(before: CpuQuota | None, after: CpuQuota | None, seconds: float) -
 
 
 def cpu_quota(pid: int) -> CpuQuota | None:
-    """Of the innermost of its control groups that has one, in either kind of hierarchy; None where none has."""
+    """The quota of a process's innermost control group that has one, in cgroup v1 or v2; None without any."""
     for line in (read("/proc/%d/cgroup" % pid) or "").splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers and "cpu" not in controllers.split(","):
             continue
-        # The kernel may list the controllers of a mount in another order than its folder's name; `cpu` is a link there.
+        # The kernel may list controllers in another order than in the folder's name; `cpu` is a link to that folder.
         for base in ["/sys/fs/cgroup/cpu", "/sys/fs/cgroup/" + controllers] if controllers else ["/sys/fs/cgroup"]:
             group = path
             while True:
@@ -102,7 +103,7 @@ def cpu_quota(pid: int) -> CpuQuota | None:
 
 
 def of_group(folder: str) -> CpuQuota | None:
-    """The quota of this control group, if it has one."""
+    """The quota of the control group in this folder, or None."""
     first = [read(os.path.join(folder, "cpu.cfs_%s_us" % what)) or "" for what in ("quota", "period")]
     words = (read(os.path.join(folder, "cpu.max")) or "").split() or first
     if len(words) != 2 or not all(word.isdigit() for word in words):

@@ -1,11 +1,11 @@
-"""The ports that the kernel hands out to programs that dial or listen without naming one: how many there are, how many
-are taken, and by whom. Asked when none was left. Python 3.8, standard library.
+"""How many of the ports that the kernel hands out to programs which name none are taken, and by which processes? Asked
+when no such port was left. Python 3.8, standard library.
 
-Argument: {}. Gives {"low", "high": the range, or null where the kernel does not say; "reserved": how many of it are not
-handed out, "taken": how many others cannot be bound now, "ours": how many of these by this run itself, "listening",
-"connected", "waiting": of how many sockets on them the kernel's table tells (`waiting`: TIME_WAIT, which no process
-holds any more), "holders": [{"pid", "command" (both null where only the user can be seen), "user", "sockets"}], most
-sockets first}.
+Argument: {}. Gives {"low", "high": the range, or null if the kernel does not say; "reserved": how many ports of it are
+not handed out, "taken": how many others cannot be bound now, "ours": how many of these this run itself holds,
+"listening", "connected", "waiting": how many sockets on these ports the kernel's table lists (`waiting`: in TIME_WAIT,
+held by no process any more), "holders": [{"pid", "command" (both null if only the user can be seen), "user",
+"sockets"}], most sockets first}.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from runbook.transport.node_answers import EphemeralPorts, SocketHolder
 
     View = tuple[list[tuple[int, str]], dict[int, str]]
-    """The open sockets, each as (pid, inode), and the network of each process."""
+    """The open sockets, each as (pid, inode), and by pid the network namespace of each process."""
 
 MOST_HOLDERS = 8
 RANGE = "/proc/sys/net/ipv4/ip_local_port_range"
@@ -64,9 +64,9 @@ def look(_arguments: dict[str, Any]) -> EphemeralPorts:
         "waiting": sum(row.state == TIME_WAIT for row in rows),
     }
     told["connected"] = len(rows) - told["listening"] - told["waiting"]
-    # A socket that is bound and neither listens nor is connected is in no table.
+    # A socket that is only bound, and neither listens nor is connected, is in no table.
     held = holders(rows, bare=len(taken) > len({row.port for row in rows}))
-    # Ports that this run itself listens on now are not the reason.
+    # Ports on which this run itself listens now are not the reason why none was left.
     ours = {inode for pid, inodes in held.items() for inode in inodes if run_of(pid) == os.environ[RUN_ID_VARIABLE]}
     told["ours"] = len({row.port for row in rows if row.inode in ours} & taken)
     told["holders"] = named(held, {row.inode: row.uid for row in rows if row.inode != "0"}, ours)
@@ -74,7 +74,7 @@ def look(_arguments: dict[str, Any]) -> EphemeralPorts:
 
 
 def reserved_ports(text: str) -> set[int]:
-    """`8080,50000-50010` as a set."""
+    """The ports in a text like `8080,50000-50010`."""
     found: set[int] = set()
     for part in text.split(","):
         low, _, high = part.strip().partition("-")
@@ -93,7 +93,7 @@ def free(port: int) -> bool:
 
 
 def holders(rows: list[TcpSocket], bare: bool) -> dict[int, set[str]]:
-    """pid -> inodes of these sockets that it holds. `bare`: and of those that are in no table at all."""
+    """By pid, the inodes of these sockets that it holds; with `bare`, also of sockets that are in no table."""
     wanted = {row.inode for row in rows} - {"0"}
     listed = inodes_listed() if bare else set()
     owners, networks = own_view()
@@ -101,15 +101,15 @@ def holders(rows: list[TcpSocket], bare: bool) -> dict[int, set[str]]:
         owners, networks = view_of_root() or (owners, networks)
     found: dict[int, set[str]] = {}
     for pid, inode in owners:
-        # Sockets of a container's network are in that network's tables.
+        # The sockets of another network namespace are in the tables of that namespace, not missing from all.
         if inode in wanted or (bare and inode not in listed and networks.get(pid) == networks.get(os.getpid())):
             found.setdefault(pid, set()).add(inode)
     return found
 
 
 def named(held: dict[int, set[str]], owners: dict[str, int], ours: set[str]) -> list[SocketHolder]:
-    """The processes that hold most, without ours and without those that have ended; and by user the sockets without a
-    known process. `owners`: inode -> uid."""
+    """The processes that hold most sockets, without this run's and ended ones; and by user, the sockets whose process
+    is not known. `owners`: uids by inode."""
     found: list[SocketHolder] = []
     for pid, inodes in held.items():
         line = command(pid)
@@ -127,12 +127,12 @@ def inodes_listed() -> set[str]:
     found: set[str] = set()
     for name in TABLES:
         for line in (read("/proc/net/" + name) or "").splitlines()[1:]:
-            found.update(line.split())  # the inode's column differs by table, and none of the others is as long
+            found.update(line.split())  # all columns: the inode's differs by table, and other values rarely look alike
     return found
 
 
 def own_view() -> View:
-    """What this user may see."""
+    """The sockets and networks of the processes that this user may see."""
     owners: list[tuple[int, str]] = []
     networks: dict[int, str] = {}
     for pid in pids():
@@ -145,7 +145,7 @@ def own_view() -> View:
 
 
 def view_of_root() -> View | None:
-    """The same for every process, if sudo does not ask for a password; None if it does."""
+    """The sockets and networks of all processes, by sudo; None if sudo would ask for a password."""
     sudo, tool = find("sudo"), find("find")
     if not sudo or not tool:
         return None

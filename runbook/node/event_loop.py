@@ -1,10 +1,10 @@
 """An event loop: many conversations in one thread, as generators, on a clock that stands still while the process does
 not run. Silence is evidence only while this process could have noticed an answer. A process without a CPU sees silence
-while answers wait in its sockets; so time here counts no more than LOOK_S between two looks at them, however long the
-process did not run. The lost time is recorded, for peers that waited for this process. Python 3.8, standard library.
+while answers wait in its sockets, so its clock advances by at most LOOK_S between two looks at the sockets, however
+long the process did not run. The lost time is recorded, for peers that waited for it. Python 3.8, standard library.
 
-A generator yields (sockets, events, seconds): it goes on with those of the sockets that are ready, or with none when so
-many seconds have passed on our clock (None: it waits for ever).
+A generator yields (sockets, events, seconds). It is resumed with the sockets that are ready, or with none once that
+many seconds have passed on the loop's clock (None: it waits for ever).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from runbook.transport.node_answers import AwakeFacts
 
     Conversation = Generator[Any, Any, Any]
-    """A generator that yields what it waits for, is sent the sockets that are ready, and returns its result."""
+    """A generator that yields what it waits for, is sent the ready sockets, and returns its result."""
 
 READ, WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
 
@@ -35,26 +35,26 @@ class EventLoop:
         self._selector = selectors.DefaultSelector()
         self._due: list[
             tuple[float, int, Task]
-        ] = []  # (when on our clock, number, task): a task that has gone on since has another number
+        ] = []  # (time on our clock, number, task); outdated if the task has another number by now
         self._fresh: list[Task] = []
         self._numbers = 0
         self._looked = self._since = time.monotonic()
         self._late = self._latest = 0.0
 
     def start(self, generator: Conversation, done: Callable[[Any], object] | None = None) -> Task:
-        """Add a task, which begins with the next turn; `done` gets what it returns."""
+        """Adds a task, which begins with the next turn; `done` is called with its result."""
         task = Task(generator, done)
         self._fresh.append(task)
         return task
 
     def cancel(self, task: Task) -> None:
-        """Without `done`."""
+        """Ends a task; its `done` is not called."""
         self._forget(task)
         task.number = None
         task.generator.close()
 
     def turn(self) -> None:
-        """Wait for the first event, and resume its tasks."""
+        """Waits for the first events, and resumes their tasks."""
         while self._fresh:
             self._go_on(self._fresh.pop(0), [])
         meant = max(0.0, min(LOOK_S, self._due[0][0] - self.clock)) if self._due else IDLE_S
@@ -74,13 +74,13 @@ class EventLoop:
         due: list[tuple[int, Task]] = []
         while self._due and self._due[0][0] <= self.clock:
             due.append(heapq.heappop(self._due)[1:])
-        for number, task in due:  # once a turn: the clock may end a hair before what a task waits for, for ever
+        for number, task in due:  # collected first: a task resumed in the loop above could be due again at once
             if task.number == number:
                 self._go_on(task, [])
 
     def report(self) -> AwakeFacts:
-        """Since the last report: seconds in all, seconds in which the loop should have run and did not, and the longest
-        of these."""
+        """How awake the loop was since the last report: all seconds, the seconds for which it should have run and did
+        not, and the longest such time."""
         now = time.monotonic()
         told: AwakeFacts = {
             "seconds": round(now - self._since, 3),
@@ -119,7 +119,7 @@ class Task:
     def __init__(self, generator: Conversation, done: Callable[[Any], object] | None) -> None:
         self.generator, self.done = generator, done
         self.sockets: Any = ()
-        self.number: int | None = 0  # no number: it was cancelled
+        self.number: int | None = 0  # changes each time the task is resumed; None: the task was cancelled
         self.begun = False
 
 
@@ -128,7 +128,7 @@ def pause(seconds: float) -> Conversation:
 
 
 def cpu_pressure() -> float | None:
-    """Per cent of the last 10 s in which a process on this machine waited for a CPU; None if the kernel does not
+    """The percentage of the last 10 s in which a process on this machine waited for a CPU; None if the kernel does not
     say."""
     try:
         with open("/proc/pressure/cpu") as file:

@@ -1,8 +1,8 @@
-"""The rules of this node's packet filters, as each tool prints them, as one JSON line.
+"""Prints the rules of this node's packet filters, as each tool lists them, as one JSON line.
 
 Contract: `python3 firewall_rules.py '{"peers": ["10.0.0.2"], "seconds": 6}'` prints `\\x1erunbook ` and one JSON
-object, after so many seconds at the latest: what has not ended by then is told as a timeout. With `"routes": true` it
-has the routes to the peers in any case. Python >= 3.8, standard
+object, after `seconds` at the latest: a command that has not ended by then is a timeout. With `"routes": true` the
+object has the routes to the peers in any case. Python >= 3.8, standard
 library only. Nothing is judged and nothing is changed here: every command only lists. An ordinary user's commands go
 through `sudo -n`, which never asks. Each command has 3 s, and they run side by side.
 
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from typing import Any
 
     Record = dict[str, Any]
-    """What became of one command."""
+    """The result of one command."""
 
 SECONDS = 3.0
 LARGEST = 16 * 1024 * 1024
-"""Bytes that one command may print, and bytes of the whole answer: a message may have half as much again."""
+"""The most bytes of one command's output, and of the whole answer: a message may be half as large again."""
 WORKERS = 32
-"""Commands at a time: there may be a thousand peers."""
+"""How many commands run at a time: there may be a thousand peers."""
 
 AS_ROOT = {
     "nft-json": ["nft", "-j", "-a", "list", "ruleset"],
@@ -56,7 +56,7 @@ OF_FIREWALLD = {
     "firewalld-zones": ["firewall-cmd", "--list-all-zones"],
     "firewalld-default": ["firewall-cmd", "--get-default-zone"],
 }
-"""Asked only where firewalld runs: each of them starts a Python of its own."""
+"""Commands that run only if firewalld does: each of them starts a Python of its own."""
 AS_ANYONE = {"addresses": ["ip", "-j", "addr", "show"]}
 FACTS = {
     "conntrack_count": "/proc/sys/net/netfilter/nf_conntrack_count",
@@ -66,12 +66,12 @@ FACTS = {
 }
 MOST_DEVICES = 16
 TOO_MANY = "%d bytes of rules: more than this program carries"
-KERNELS_OWN = (0, 32766, 32767)  # priorities of the policy rules that lead to the tables local, main and default
+KERNELS_OWN = (0, 32766, 32767)  # priorities of the kernel's policy rules, for the tables local, main and default
 LEGACY_TABLES = {"ip": "/proc/net/ip_tables_names", "ip6": "/proc/net/ip6_tables_names"}
 
 
 def flavour(path: str) -> str:
-    """`nft` or `legacy`: which half of the kernel an iptables binary speaks to."""
+    """`nft` or `legacy`: which of the kernel's packet filters an iptables binary uses."""
     name = os.path.basename(os.path.realpath(path))
     if "nft" in name or "compat" in name:
         return "nft"
@@ -79,7 +79,7 @@ def flavour(path: str) -> str:
 
 
 def run(argv: list[str], sudo: str | None = None) -> Record:
-    """One command -> its record. `sudo` is empty when root is needed and there is no sudo."""
+    """Runs one command; its record. `sudo`: its path; empty if root is needed and there is no sudo; None without."""
     path = find(argv[0])
     if path is None:
         return {"status": "missing"}
@@ -101,7 +101,8 @@ def run(argv: list[str], sudo: str | None = None) -> Record:
 
 
 def fit(records: dict[str, Record]) -> None:
-    """Leave out what is too much for one answer: nft's text first, since its JSON says the same, then the longest."""
+    """Removes outputs until the rest fits into one answer: nft's text first, which its JSON repeats, then the longest.
+    """
     sizes = {name: len(json.dumps(record["stdout"])) for name, record in records.items() if "stdout" in record}
     order = sorted(sizes, key=lambda name: (name == "nft-text", sizes[name]))
     while sum(sizes.values()) > LARGEST:
@@ -111,7 +112,7 @@ def fit(records: dict[str, Record]) -> None:
 
 
 def legacy_tables(sudo: str | None) -> dict[str, list[str] | None]:
-    """The tables that iptables-legacy has filled; None if they may not be read. No such file: none."""
+    """By family, the tables that iptables-legacy has filled; None if they may not be read. Without the file, none."""
     found: dict[str, list[str] | None] = {}
     for family, path in LEGACY_TABLES.items():
         if not os.path.exists(path):
@@ -126,8 +127,8 @@ def legacy_tables(sudo: str | None) -> dict[str, list[str] | None]:
 
 
 def traffic_filters() -> dict[str, str]:
-    """`tc` filters where an interface has any: they drop packets that no packet filter ever sees. (interface, way) ->
-    text."""
+    """The `tc` filters by `INTERFACE DIRECTION`, for interfaces that have any: they drop packets that no packet filter
+    ever sees."""
     try:
         listed = json.loads(run(["tc", "-j", "qdisc", "show"]).get("stdout") or "[]")
     except ValueError:
@@ -143,7 +144,7 @@ def traffic_filters() -> dict[str, str]:
 
 
 def policy(family: str) -> tuple[Record, bool]:
-    """The policy rules of an IP version (`-4`, `-6`), and whether there are any beyond the kernel's own."""
+    """The policy rules of an IP version (`-4`, `-6`), and whether there are rules beyond the kernel's own."""
     record = run(["ip", family, "-j", "rule", "show"])
     try:
         priorities = {rule.get("priority") for rule in json.loads(record.get("stdout") or "[]")}
@@ -153,13 +154,13 @@ def policy(family: str) -> tuple[Record, bool]:
 
 
 def ipsec_drops() -> dict[str, int]:
-    """How many packets IPsec has dropped, by the kernel's names for the reasons; what never happened is left out."""
+    """How many packets IPsec has dropped, by the kernel's names for the reasons; counts of 0 are left out."""
     lines = [line.split() for line in (read("/proc/net/xfrm_stat") or "").splitlines()]
     return {words[0]: int(words[1]) for words in lines if len(words) == 2 and words[1].strip("0").isdigit()}
 
 
 def nf_tables_in_kernel() -> bool | None:
-    """False only when it is certain that this kernel has no nf_tables."""
+    """Whether this kernel has nf_tables; None if that is not certain."""
     if os.path.exists("/sys/module/nf_tables"):
         return True
     builtin = read("/lib/modules/%s/modules.builtin" % os.uname().release)
@@ -169,7 +170,8 @@ def nf_tables_in_kernel() -> bool | None:
 
 
 def wanted(root: bool, sudo: str | None) -> dict[str, tuple[list[str], str | None]]:
-    """name -> (argv, sudo or None): what to run here. One save command for each flavour of iptables is enough."""
+    """By name, the commands to run here, each with sudo or None. One save command for each flavour of iptables is
+    enough."""
     jobs: dict[str, tuple[list[str], str | None]] = {
         name: (argv, None if root else sudo) for name, argv in AS_ROOT.items()
     }
@@ -204,7 +206,7 @@ def main() -> None:
                 peer = argv[-1]
                 ruled, more = policies["-6" if ":" in peer else "-4"]
                 if more or arguments.get("routes") or records[name].get("rc"):
-                    # The routes and rules that may refuse packets: all of them, or those of some ports or users only.
+                    # The routes and policy rules that may refuse packets, be it only those of some ports or users.
                     shown = run(["ip", "-j", "-details", "route", "show", "table", "all", "match", peer])
                     records.update({"routes " + peer: shown, "policy " + peer: ruled})
             if name == "firewalld-state" and records[name].get("rc") == 0:
@@ -230,7 +232,7 @@ def main() -> None:
 
 
 def at_once(tasks: list[Callable[[], None]], deadline: float) -> None:
-    """Do these side by side, in as many threads as this login may have, until the deadline on the monotonic clock."""
+    """Does these tasks in parallel, in as many threads as this login may have, until `deadline` (monotonic clock)."""
     left = tasks[::-1]
 
     def work() -> None:

@@ -1,11 +1,11 @@
 """The node's GPUs, as nvidia-smi and the kernel show them. Says one message and ends. Python 3.8, standard library.
 
-Argument, JSON: {"run_id": the run whose own processes on a GPU do not count, "deadline_s": for each start of
-nvidia-smi, "in_all_s": for all times that its list is asked for}.
+Argument, JSON: {"run_id": the run whose own processes on a GPU do not count, "deadline_s": seconds for each start of
+nvidia-smi, "in_all_s": seconds for all starts that ask for its list}.
 
-A GPU driver that hangs makes nvidia-smi hang, at times in a state in which not even KILL ends it. So the queries run
-side by side, each in a process group of its own, each with a deadline, and the answers of some are reported whatever
-happens to the others.
+A GPU driver that hangs makes nvidia-smi hang, sometimes in a state in which not even KILL ends it. So the queries run
+in parallel, each in a process group of its own and with a deadline, and the answers that come are reported whatever
+happens to the other queries.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ELSEWHERE = ("/usr/lib/wsl/lib/nvidia-smi", "/usr/local/nvidia/bin/nvidia-smi", 
 FIELDS = """index uuid name memory.total memory.used driver_version pci.bus_id ecc.errors.uncorrected.volatile.total
     retired_pages.pending mig.mode.current compute_mode clocks_event_reasons.active""".split()
 FORMER_NAMES = {"clocks_event_reasons.active": "clocks_throttle_reasons.active"}
-"""The names of fields before driver 535."""
+"""By name of a field, its name before driver 535."""
 
 REFUSED_FIELD = re.compile(r'Field "([^"]+)" is not a valid field to query')
 KERNEL_LINE = re.compile(r"NVRM|SXid|nvidia-nvswitch")
@@ -40,16 +40,16 @@ KEPT_LINES = 300
 
 
 def find_smi() -> str | None:
-    """Where nvidia-smi lies, None where there is none."""
+    """The path of nvidia-smi, or None."""
     return find("nvidia-smi") or next((path for path in ELSEWHERE if os.access(path, os.X_OK)), None)
 
 
 def query_gpus(
     smi: str, fields: Iterable[str], seconds: float, indices: Iterable[int] | None = None, in_all_s: float = 0.0
 ) -> Ran:
-    """One line a GPU, of these only: the driver need not wake others for us. A field that this driver does not know is
-    left out and the others are asked for again, which may wake the GPUs again: each time has its own `seconds`, all of
-    them `in_all_s`. Only what had all of its seconds is told as timed out."""
+    """The result of asking nvidia-smi for `fields`, one line a GPU, only of the GPUs in `indices`, so that the driver
+    wakes no others. If this driver does not know a field, the others are asked for again, which may wake the GPUs
+    again: each start has `seconds`, all together `in_all_s`. Only a start that had its full `seconds` can time out."""
     fields = list(fields)
     deadline = time.monotonic() + max(seconds, in_all_s)
     which = [] if indices is None else ["-i", ",".join(map(str, indices))]
@@ -70,7 +70,7 @@ def query_gpus(
 
 
 def kernel_lines(argv: list[str]) -> list[str] | None:
-    """The kernel's log lines about NVIDIA by this tool, or None if the log may not be read."""
+    """The kernel's log lines about NVIDIA, by this command; None if the log may not be read."""
     path = find(argv[0])
     if path is None:
         return None
@@ -78,14 +78,14 @@ def kernel_lines(argv: list[str]) -> list[str] | None:
     for sudo in (None, root) if root else (None,):
         said = run([path, *argv[1:]], KERNEL_DEADLINE_S, sudo=sudo)
         lines = said["out"].splitlines()
-        # journalctl ends with 0 and shows nothing to users who may not read the system's journal.
+        # For users who may not read the system's journal, journalctl ends with 0 and prints nothing.
         if said["code"] == 0 and lines:
             return [line for line in lines if KERNEL_LINE.search(line)][-KEPT_LINES:]
     return None
 
 
 def pci_devices() -> int | None:
-    """How many graphics cards and accelerators of NVIDIA are on the PCI bus; None where there is no such bus."""
+    """How many of NVIDIA's graphics cards and accelerators are on the PCI bus; None if there is no such bus."""
     found = None
     for folder in glob.glob("/sys/bus/pci/devices/*"):
         found = found or 0
@@ -95,7 +95,7 @@ def pci_devices() -> int | None:
 
 
 def owner(pid: int, run_id: str) -> GpuProcess:
-    """The user of a process, its command line, and whether it belongs to this run. {} if it cannot be seen."""
+    """The user of a process, its command line, and whether it belongs to this run; {} if it cannot be seen."""
     uid = owner_of(pid)
     if uid is None:
         return {}

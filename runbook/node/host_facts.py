@@ -1,6 +1,6 @@
 """Facts about a host: interfaces, limits, shared memory. Says one message and ends. Python 3.8, standard library.
 
-Argument, JSON: {}, or {"address": what peers dial here}, which adds "own": whether that is an address of ours.
+Argument, JSON: {}, or {"address": the address that peers dial here}, which adds "own": whether it is this host's own.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CAP_IPC_LOCK = 14
 
 
 def interfaces() -> dict[str, InterfaceFacts]:
-    """Name -> {mtu, state, addresses}. `ip -j` shows all; sysfs, without it, has no addresses."""
+    """The network interfaces by name. Without `ip -j`, sysfs and an ioctl give fewer facts and only one address."""
     found: dict[str, InterfaceFacts] = {}
     listed = json_of(tool("ip", ["-j", "address"], 5))
     if listed is not None:
@@ -54,7 +54,7 @@ def interfaces() -> dict[str, InterfaceFacts]:
 
 
 def ipv4_of(name: str) -> list[str]:
-    """The interface's first IPv4 address by ioctl SIOCGIFADDR, for nodes without iproute2."""
+    """An interface's first IPv4 address, by ioctl SIOCGIFADDR, for nodes without iproute2."""
     try:
         import fcntl
         import struct
@@ -67,7 +67,8 @@ def ipv4_of(name: str) -> list[str]:
 
 
 def limits() -> Limits:
-    """Bytes and numbers; None is unlimited. `may_lock`: CAP_IPC_LOCK, for which no limit of locked memory holds."""
+    """This login's limits in bytes, numbers and seconds; None: unlimited. `may_lock`: it has CAP_IPC_LOCK, with which
+    no limit of locked memory applies. Empty if the system tells no limits."""
     try:
         import resource
 
@@ -100,7 +101,7 @@ def shared_memory() -> SharedMemory | None:
 
 
 def owns(address: str) -> bool | None:
-    """Whether a name or an address is one of this network's own; None where it cannot be resolved."""
+    """Whether a name or an address is this host's own; None if it cannot be resolved."""
     try:
         found = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
@@ -110,7 +111,7 @@ def owns(address: str) -> bool | None:
             with socket.socket(family, kind) as sock:
                 sock.bind(target)
         except OSError:
-            continue  # it is not ours, or of a version of IP that this kernel does not have
+            continue  # the address is not ours, or of a version of IP that this kernel does not have
         if not bind_proves_nothing(str(target[0]), family == socket.AF_INET6):
             return True
     return False

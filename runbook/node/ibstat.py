@@ -18,11 +18,11 @@ SYSFS = "/sys/class/infiniband"
 PCI = "/sys/bus/pci/devices"
 MELLANOX = "0x15b3"
 GIDS = 32
-"""A port's table has room for hundreds; the first addresses of its interface stand in front."""
+"""How many entries of a port's GID table are read: it has room for hundreds, but those in use come first."""
 
 
 def sysfs() -> dict[str, dict[str, IbPort]] | None:
-    """{hca: {port: {state, phys_state, rate, link_layer}}}, or None where the kernel shows no such class."""
+    """{hca: {port: {state, phys_state, rate, link_layer}}}, or None if the kernel shows no InfiniBand."""
     try:
         hcas = sorted(os.listdir(SYSFS))
     except OSError:
@@ -48,7 +48,8 @@ def of_port(base: str) -> IbPort:
 
 
 def gids() -> dict[str, dict[str, Gid]]:
-    """{"mlx5_0:1": {index: {gid, type, ndev}}} of the GIDs that are set; without a port whose table is not readable."""
+    """{"mlx5_0:1": {index: {gid, type, ndev}}} of the GIDs that are set; ports with an unreadable table are left out.
+    """
     found = {}
     for base in glob.glob(SYSFS + "/*/ports/*"):
         hca, _, port = base[len(SYSFS) + 1 :].split("/")
@@ -67,7 +68,7 @@ def gids() -> dict[str, dict[str, Gid]]:
 
 
 def cards() -> int | None:
-    """How many Mellanox cards are on the PCI bus; None where there is no such bus to look at."""
+    """How many Mellanox cards are on the PCI bus; None if there is no such bus to look at."""
     vendors = [read(path) for path in glob.glob(PCI + "/*/vendor")]
     return sum(vendor == MELLANOX for vendor in vendors) if vendors else None
 

@@ -1,7 +1,7 @@
-"""ICMP echoes over sockets of our own: one process for all peers. Peers that do not answer every echo are left to
-`ping`, which shows more. Python 3.8, standard library.
+"""Sends ICMP echoes over sockets of its own, in one process for all peers. Peers that do not answer every echo are left
+to `ping`, which shows more. Python 3.8, standard library.
 
-Only root and CAP_NET_RAW may open such sockets, and those whose group is in net.ipv4.ping_group_range.
+Only root, CAP_NET_RAW, and users with a group in net.ipv4.ping_group_range may open such sockets.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ if TYPE_CHECKING:
 PAUSE_S = 0.005
 FULL = 5
 SIGN_S = 0.35
-"""A peer that has answered none of the first echoes by then is left to `ping`."""
+"""Seconds after which a peer that has answered none of the first echoes is left to `ping`."""
 LAST_S = 0.3
-"""How long the last echoes are waited for."""
+"""Seconds for which the last echoes are waited for."""
 ECHO = {socket.AF_INET: (8, 0, socket.IPPROTO_ICMP), socket.AF_INET6: (128, 129, socket.IPPROTO_ICMPV6)}
 DONT_FRAGMENT = {socket.AF_INET: (socket.IPPROTO_IP, 10, 2), socket.AF_INET6: (socket.IPPROTO_IPV6, 23, 2)}
-"""IP_MTU_DISCOVER, IPV6_MTU_DISCOVER and their value IP_PMTUDISC_DO, which `socket` has no names for (linux/in.h,
+"""IP_MTU_DISCOVER, IPV6_MTU_DISCOVER and their value IP_PMTUDISC_DO, for which `socket` has no names (linux/in.h,
 in6.h)."""
 
 
 class Peer:
-    """One address, and the echoes that it gave back."""
+    """One address, the echoes that were sent to it, and those that came back."""
 
     def __init__(self, address: str, full_bytes: int) -> None:
         self.address, self.full_bytes = address, full_bytes
-        self.sent: dict[str, dict[int, float]] = {"small": {}, "full": {}}  # by sequence number, when
-        self.trips: dict[str, list[float]] = {"small": [], "full": []}  # seconds
+        self.sent: dict[str, dict[int, float]] = {"small": {}, "full": {}}  # times by sequence number
+        self.trips: dict[str, list[float]] = {"small": [], "full": []}  # seconds there and back
 
     def result(self) -> dict[str, Pinged] | None:
         """The result in `ping`'s form, if every echo came back; else None."""
@@ -81,7 +81,7 @@ class Echoes:
         return sock
 
     def run(self, peers: list[Peer], count: int) -> Conversation:
-        """Generator: send this many small echoes to each, and a few of full size."""
+        """Sends `count` small echoes to each peer, and FULL of full size."""
         listening = [self.loop.start(self._listen(sock)) for sock in self.sockets.values()]
         begun = self.loop.clock
         for turn in range(count):
@@ -102,14 +102,14 @@ class Echoes:
         self.number = self.number + 1 & 0xFFFF
         body = b"runbook!" * 7 if size == "small" else b"r" * peer.full_bytes
         packet = struct.pack("!BBHHH", self.request, 0, 0, self.own, self.number) + body
-        if self.family == socket.AF_INET:  # the kernel fills it in for IPv6
+        if self.family == socket.AF_INET:  # for IPv6 the kernel fills the checksum in
             packet = packet[:2] + struct.pack("!H", checksum(packet)) + packet[4:]
         peer.sent[size][self.number] = time.monotonic()
         try:
             self.sockets[size].sendto(packet, (peer.address, 0))
             self.waiting[self.number] = peer, size
         except OSError:
-            pass  # it counts as lost, and `ping` says why
+            pass  # the echo counts as lost, and `ping` says why
 
     def _listen(self, sock: socket.socket) -> Conversation:
         while True:
@@ -133,7 +133,7 @@ class Echoes:
 
 
 def checksum(packet: bytes) -> int:
-    """RFC 1071."""
+    """The internet checksum of RFC 1071."""
     if len(packet) % 2:
         packet += b"\0"
     total = int(sum(struct.unpack("!%dH" % (len(packet) // 2), packet)))
@@ -142,8 +142,8 @@ def checksum(packet: bytes) -> int:
 
 
 def echoes(loop: EventLoop, addresses: dict[str, int], count: int) -> dict[str, dict[str, Pinged]]:
-    """`addresses`: address -> bytes of a full-size echo's data. By address, the result of its echoes, if all came
-    back."""
+    """By address, the results of its echoes, for the addresses that returned all. `addresses`: by address, the bytes of
+    data in a full-size echo."""
     peers = [Peer(address, size) for address, size in addresses.items()]
     over: list[Any] = []
     for family in ECHO:

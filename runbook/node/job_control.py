@@ -1,29 +1,29 @@
-"""Controls the jobs of this node by the journals of their keepers: what lives, what it wrote, and its end. Only files
-of ours count, in a workdir where no other user could have put or changed them; a process is ours by its number and the
-time of its start.
+"""Controls the jobs of this node by their keepers' journals: which processes live, what they wrote, and how they end.
+Only this user's files count, in a workdir where no other user could have put or changed them. A process is recognized
+by its pid and the time of its start.
 
-Argument: {"do": one of the orders below, ...}. A job's folder is `workdir/JOB/NODE`; in it lie `job.json`, a file KEPT
+Argument: {"do": one of the orders below, ...}. A job's folder is `workdir/JOB/NODE`. In it are `job.json`, a file KEPT
 that saves the folder from being removed with the run, and `attempt-NN/` with a journal, an `.out` and an `.err` for
 each kept process.
 
-prepare  {"folder", "attempt", "about", "hash": [paths]}: makes the folders; gives {"alive": kept processes of this job
-         that live from an earlier attempt, "gpus": those of other jobs with GPUs of ours, "sha256": {path: hash or
-         None}, "beside": the same of the modules that these files import and that lie beside them}.
-watch    {"folder": of an attempt, "at": {log that is wanted: offset}, "seen": what it gave last, "wait_s",
+prepare  {"folder", "attempt", "about", "hash": [paths]}: makes the folders; gives {"alive": kept processes that live
+         from an earlier attempt of this job, "gpus": those of other jobs that have GPUs of this job, "sha256": {path:
+         hash or None}, "beside": the same of the modules that these files import and that lie beside them}.
+watch    {"folder": of an attempt, "at": {wanted log: offset}, "seen": from the last answer, "wait_s",
          "most": bytes, "look": bool}: waits until there is news; gives {"kept": journals, "read": {file: base64},
-         "size": {file: bytes}, "steps": {file: what a process wrote into the file that RUNBOOK_PROGRESS names},
-         "seen": [[file, bytes, when it was last written, in ns]], "time"}; with `look`, which goes through all
+         "size": {file: bytes}, "steps": {file: contents of the file that RUNBOOK_PROGRESS names},
+         "seen": [[file, bytes, time of the last write in ns]], "time"}. With `look`, which goes through all
          processes, the journals have `lives` and `keeper_lives`.
-stop     {"folder": of an attempt, "why"}: TERM to the keepers, who end what they keep, and write down why; what has no
-         keeper any more is ended here.
-kill     the same at once, and waits for it; a journal of a keeper that was killed has the `why` that was left.
-         Journals of both, and of all orders below, tell what `lives`.
-list     {"workdir", "node", "job": only this one, or null}: the node's jobs in this workdir, with what each process of
-         the latest attempt uses, and each that lives:
-         {"jobs": [{"about", "folder", "attempts": {name: [...]}, "damaged": [{"name", "why", "pids"}]}]}; `damaged` are
-         files that cannot be read as what they should be, and what lives that no journal tells of.
-clean    {"folder": of the job}: removes it unless something lives; gives {"removed": bool, "alive": names of what
-         does}.
+stop     {"folder": of an attempt, "why"}: TERM to the keepers, which end their processes and record why. Processes
+         without a keeper get TERM directly.
+kill     the same with KILL, and waits for the end. A journal whose keeper was killed gets the `why` that was left.
+         The journals in the answers to `stop` and all orders below have `lives`.
+list     {"workdir", "node", "job": only this job, or null}: the node's jobs in this workdir, with what each process of
+         the latest attempt, and each living process, uses:
+         {"jobs": [{"about", "folder", "attempts": {name: [...]}, "damaged": [{"name", "why", "pids"}]}]}. `damaged`:
+         files whose contents are not valid, and living processes without a journal.
+clean    {"folder": of the job}: removes it unless a process lives; gives {"removed": bool, "alive": names of living
+         processes}.
 """
 
 from __future__ import annotations
@@ -78,13 +78,13 @@ if TYPE_CHECKING:
     from runbook.transport.node_answers import CleanAnswer, KeptAnswer, Listed, ListedJob, Prepared, Watched
 
     Living = dict[tuple[str, str, str], list[int]]
-    """Processes by job, attempt and name."""
+    """The pids of living processes, by job, attempt and name."""
 
-PART = 16 * 1024  # of a log, where steps are looked for
+PART = 16 * 1024  # bytes at each end of a log in which steps are looked for
 SLURM_JOB = "SLURM_JOB_ID"
 IMPORTED = re.compile(r"^[ \t]*(?:from|import)[ \t]+([A-Za-z_][\w.]{0,200})", re.MULTILINE)
 MOST_MODULES, MOST_OF_A_PROGRAM = 64, 1 << 20
-KEEPER_S = 2.0  # how long a keeper may take to end after it wrote down the end of its process
+KEEPER_S = 2.0  # seconds that a keeper may take to end after it recorded the end of its process
 
 
 def look(arguments: dict[str, Any]) -> Any:
@@ -119,7 +119,7 @@ def prepare(order: dict[str, Any]) -> Prepared:
 
 
 def of_another_allocation(keeper: int) -> bool:
-    """Whether a keeper is in another job of Slurm than we are: each of these numbers its own GPUs from 0."""
+    """Whether a keeper runs in another Slurm job than this program: each Slurm job numbers its own GPUs from 0."""
     ours, its = os.environ.get(SLURM_JOB), variable(keeper, SLURM_JOB)
     return ours is not None and its is not None and its != ours
 
@@ -147,12 +147,12 @@ def watch(order: dict[str, Any]) -> Watched:
         try:
             with log(folder, name) as file:
                 file.seek(offsets[name])
-                # An equal part for each: one that writes without end must not delay the others' lines.
+                # An equal part for each log: a process that writes without end must not delay the others' lines.
                 data = file.read(max(4096, order["most"] // len(longer)))
             read[name] = base64.b64encode(data).decode()
         except OSError:
             continue
-    # Base64, which the controller reads as bytes.
+    # `read` holds base64 here; the controller's type says bytes.
     return {
         "kept": kept,
         "read": read,  # type: ignore[typeddict-item]
@@ -175,13 +175,13 @@ def stop(order: dict[str, Any]) -> KeptAnswer:
 
 
 def leave_why(folder: str, order: dict[str, Any], found: Iterable[Facts]) -> None:
-    """For the keepers, and for whoever reads the journal of one that was killed; who came first is the reason, and what
-    had lost its keeper before has another."""
+    """Leaves the reason of the end for the keepers, and for readers of a killed keeper's journal. The first reason
+    stays. None is left if no keeper lives: those processes ended for another reason."""
     if order.get("why") and any(facts["keeper_lives"] for facts in found) and not why_stopped(folder):
         try:
             write(os.path.join(folder, WHY_STOPPED), order["why"])
         except OSError:
-            pass  # no room, or the folder is gone: what lives is ended all the same
+            pass  # no room, or the folder is gone: the processes are ended all the same
 
 
 def kill(order: dict[str, Any]) -> KeptAnswer:
@@ -238,7 +238,7 @@ def known(order: dict[str, Any]) -> Listed:
 
 
 def without_files(folder: str, alive: Living) -> ListedJob:
-    """What can be told of a job whose files somebody has removed, and of which something lives."""
+    """The description of a job of which processes live although somebody has removed its files."""
     job, node = place_of(folder)
     removed: Facts = {"name": "job.json", "why": "the job's files were removed", "pids": []}
     return {
@@ -279,7 +279,7 @@ def clean(order: dict[str, Any]) -> CleanAnswer:
 
 
 def forget_barrier(folder: str, job: str, workdir: str) -> None:
-    """Remove the folder in which the nodes of one attempt met, and nothing else that a journal may name."""
+    """Removes the folder in which the nodes of one attempt met; any other folder that a journal names is left alone."""
     name = os.path.basename(folder)
     if not name.startswith(job + ".attempt-") or not PLAIN.match(name) or not is_ours(folder):
         return
@@ -297,8 +297,8 @@ def forget_barrier(folder: str, job: str, workdir: str) -> None:
 
 
 def in_ours(folder: str, depth: int) -> str:
-    """The folder, where it and what lies between it and the workdir, which is `depth` above it, are ours; what does not
-    exist is safe. Raises NotSafe."""
+    """The folder, if it and the folders up to the workdir, which is `depth` levels above, are this user's. A folder
+    that does not exist is safe. Raises NotSafe."""
     above, inner = folder, []
     for _ in range(depth):
         inner.append(above)
@@ -313,12 +313,12 @@ def in_ours(folder: str, depth: int) -> str:
 
 
 def folders_of_jobs(workdir: str, node: str) -> list[str]:
-    """`workdir/JOB/NODE` of every job of ours on this node; others may share the workdir."""
+    """`workdir/JOB/NODE` of each of this user's jobs on this node; other users may share the workdir."""
     return [path for job in names_in(workdir) if (path := folder_of_job(workdir, job, node))]
 
 
 def folder_of_job(workdir: str, job: str, node: str) -> str | None:
-    """`workdir/JOB/NODE`, where there is such a job of ours."""
+    """`workdir/JOB/NODE`, if this user has such a job; else None."""
     above = os.path.join(workdir, job)
     path = os.path.join(above, node)
     if not (PLAIN.match(job) and PLAIN.match(node) and is_ours(above) and is_ours(path)):
@@ -327,7 +327,7 @@ def folder_of_job(workdir: str, job: str, node: str) -> str | None:
 
 
 def folders_that_are_gone(workdir: str, node: str, alive: Living) -> list[str]:
-    """`workdir/JOB/NODE` of the jobs of which something lives on this node, and whose files somebody has removed."""
+    """`workdir/JOB/NODE` of the jobs of which processes live on this node although somebody has removed their files."""
     found = set()
     for (job, serial, name), those in alive.items():
         folder = os.path.join(workdir, job, node)
@@ -335,13 +335,13 @@ def folders_that_are_gone(workdir: str, node: str, alive: Living) -> list[str]:
             continue
         for attempt in attempts_that_live(folder, {(job, serial, name): those}):
             steps = os.path.join(folder, attempt, name + ".step")
-            if any(variable(pid, "RUNBOOK_PROGRESS") == steps for pid in those):  # else it is of another workdir
+            if any(variable(pid, "RUNBOOK_PROGRESS") == steps for pid in those):  # otherwise its workdir is another
                 found.add(folder)
     return sorted(found)
 
 
 def attempts_that_live(folder: str, alive: Living) -> list[str]:
-    """The attempts of a job's folder of which something lives, whether or not they have files."""
+    """The names of a job's attempts of which processes live, whether or not the attempts have files."""
     place = place_of(folder)
     return sorted(
         {
@@ -353,8 +353,8 @@ def attempts_that_live(folder: str, alive: Living) -> list[str]:
 
 
 def folders_that_concern(folder: str, alive: Living) -> list[str]:
-    """The folders of jobs of which something may live here: those of this node, and of others that are this machine
-    as well. A home that a thousand nodes share has those of them all."""
+    """The folders of jobs of which processes may live here: those of this node, and of nodes that are the same machine.
+    A workdir that a thousand nodes share has folders of all of them, so not all are looked at."""
     above, node = os.path.split(folder)
     workdir = os.path.dirname(above)
     others = (folder_of_job(workdir, job, node_of(name)) for job, _, name in alive)
@@ -372,7 +372,7 @@ def attempts_of(folder: str) -> list[str]:
 
 
 def all_journals(folder: str, alive: Living) -> tuple[list[Facts], list[Facts]]:
-    """Those of all attempts of a job, and what is damaged."""
+    """The journals of all attempts of a job, and the damaged ones."""
     found, damaged = [], []
     for name in sorted({*attempts_of(folder), *attempts_that_live(folder, alive)}):
         good, bad = journals(os.path.join(folder, name), alive)
@@ -382,8 +382,8 @@ def all_journals(folder: str, alive: Living) -> tuple[list[Facts], list[Facts]]:
 
 
 def journals(folder: str, alive: Living | None = None) -> tuple[list[Facts], list[Facts]]:
-    """What the keepers of an attempt wrote; with `alive`, also whether anything of it lives now. And what is damaged:
-    journals that cannot be trusted, and living processes without a journal."""
+    """The journals of an attempt; with `alive`, also whether processes of each live now. And what is damaged: journals
+    that are not valid, and living processes without a journal."""
     attempt = os.path.basename(folder)
     job, node = place_of(os.path.dirname(folder))
     why = why_stopped(folder)
@@ -402,12 +402,12 @@ def journals(folder: str, alive: Living | None = None) -> tuple[list[Facts], lis
             facts = written(name)
             keeper_lives = alive is None or same(facts["keeper"], facts.get("keeper_born"))
             if not keeper_lives and facts["state"] != "ended":
-                facts = written(name)  # one that ended since wrote before that how its process had ended
-            if facts["state"] != "ended":  # nor will it write why, where its keeper is killed
+                facts = written(name)  # the keeper may have recorded the end between the reading and its own end
+            if facts["state"] != "ended":  # a keeper that is killed does not record why
                 facts["why"] = facts.get("why") or why or None
             if alive is not None:
-                # By its number as well: a program may have written over its environment, as one does that changes its
-                # title.
+                # Its pid counts as well: a program may have written over its environment, as programs do that change
+                # their title.
                 facts["lives"] = bool(alive.get(key(facts))) or same(facts.get("pid"), facts.get("born"))
                 facts["keeper_lives"] = keeper_lives
                 facts["restarted"] = restarted(facts)
@@ -433,11 +433,11 @@ def journals(folder: str, alive: Living | None = None) -> tuple[list[Facts], lis
 
 
 def restarted(facts: Facts) -> float | None:
-    """When this machine was started, where that was after the start of what the journal tells of."""
+    """When this machine was started, if that was after the journal's process was started; else None."""
     if facts.get("boot") in (None, boot_id()):
         return None
     since = booted()
-    # One that was started earlier is another machine, with the same home.
+    # If it was started earlier, the journal is another machine's, which shares the home folder.
     return since if since is not None and since > (facts.get("started") or 0.0) else None
 
 
@@ -448,7 +448,7 @@ def damage(name: str, error: Exception, attempt: str = "") -> Facts:
 
 
 def log(folder: str, name: str) -> BinaryIO:
-    """A file of what a process wrote, open for reading; a link leads to what a launcher wrote, in the same folder."""
+    """A log of a process, open for reading. A link must lead to a launcher's log in the same folder. Raises OSError."""
     path = os.path.realpath(os.path.join(folder, name))
     if not path.startswith(os.path.realpath(folder) + "/"):
         raise OSError("it leads out of its folder")
@@ -456,7 +456,7 @@ def log(folder: str, name: str) -> BinaryIO:
 
 
 def pattern(about: Facts) -> Pattern[str]:
-    """The pattern for the number of a step in a job's lines."""
+    """The pattern that finds the number of a step in a job's lines: the job's own if it is valid, else USUAL."""
     try:
         return re.compile(about.get("progress") or USUAL)
     except (re.error, RecursionError, OverflowError):
@@ -464,8 +464,8 @@ def pattern(about: Facts) -> Pattern[str]:
 
 
 def steps(folder: str, facts: Facts, finds: Pattern[str]) -> dict[str, float]:
-    """The highest step that a process, or a rank that it started, reported, how long ago, and the first one, if there
-    was any."""
+    """The highest step that a process, or a rank that it started, reported, the seconds since then, and the first step;
+    empty if there was none."""
     told = []
     for name in [facts["name"]] + (facts.get("each") or []):
         for end in (".step", ".out", ".err"):
@@ -484,7 +484,7 @@ def steps(folder: str, facts: Facts, finds: Pattern[str]) -> dict[str, float]:
 
 
 def ends(file: BinaryIO) -> tuple[list[str], list[str]]:
-    """The lines at the beginning of a file, and those at its end, the last one first."""
+    """The lines in the first PART of a file, and those in its last PART, the last line first."""
     first = file.read(PART)
     file.seek(max(0, os.fstat(file.fileno()).st_size - PART))
     last = file.read(PART)
@@ -493,13 +493,13 @@ def ends(file: BinaryIO) -> tuple[list[str], list[str]]:
 
 
 def first_step(lines: list[str], end: str, finds: Pattern[str]) -> int | None:
-    """The first step that these lines tell."""
+    """The first step that these lines show, or None. `end` is the ending of their file."""
     found = (number(line.strip()) if end == ".step" else step_in(line, finds) for line in lines)
     return next((step for step in found if step is not None), None)
 
 
 def fingerprint(folder: str) -> list[Any]:
-    """Changes with every journal and every byte of output."""
+    """Name, size and time of the last write of every file in a folder: changes with every journal and every output."""
     seen = []
     for name in names_in(folder):
         try:
@@ -518,7 +518,7 @@ def key(facts: Facts) -> tuple[str, str, str]:
 
 
 def living() -> Living:
-    """Living processes of all jobs: the kept ones, what they started, and what left their session."""
+    """The living processes of all jobs: the kept ones and all that they started, also those that left their session."""
     found: Living = {}
     for pid in pids():
         try:
@@ -536,18 +536,18 @@ def living() -> Living:
 
 
 def left_of(facts: Facts, alive: Living) -> set[int]:
-    """The processes of a journal that live."""
+    """The pids of the living processes that belong to a journal."""
     pids = set(alive.get(key(facts), ()))
     return pids | ({facts["pid"]} if same(facts.get("pid"), facts.get("born")) else set())
 
 
 def same(pid: int | None, its_born: int | None) -> bool:
-    """Whether the process of this number lives, is the one that began then, and is ours."""
+    """Whether the process with this pid lives, was started at `its_born` (ticks since boot), and is this user's."""
     return pid is not None and its_born is not None and born(pid) == its_born and owner(pid) == os.getuid()
 
 
 def gpu_memory() -> dict[int, int]:
-    """Bytes of GPU memory by process, as far as nvidia-smi shows them."""
+    """Bytes of GPU memory by pid, as far as nvidia-smi shows them."""
     tool = find("nvidia-smi")
     if tool is None:
         return {}
@@ -561,7 +561,8 @@ def gpu_memory() -> dict[int, int]:
 
 
 def use(those: Iterable[int], gpus: dict[int, int]) -> dict[str, float | None]:
-    """CPU seconds so far, resident bytes, how many processes that are, and bytes of GPU memory (None: not known)."""
+    """What these processes use: CPU seconds so far, resident bytes, their number, and bytes of GPU memory (None: not
+    known)."""
     hertz, page = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
     seen = [found for found in map(stat, those) if found]
     return {
@@ -573,7 +574,7 @@ def use(those: Iterable[int], gpus: dict[int, int]) -> dict[str, float | None]:
 
 
 def end(damaged: list[Facts], number: int) -> None:
-    """Signal living processes without a journal."""
+    """Signals the living processes without a journal."""
     for one in damaged:
         send(one["pids"], number)
 
@@ -582,8 +583,7 @@ def end(damaged: list[Facts], number: int) -> None:
 
 
 def drop(folder: str, only: str | None = None) -> None:
-    """Remove an empty folder; others may have something in it. With `only`, no other than that: the rest is not
-    ours."""
+    """Removes a folder if it is empty. With `only`, the folder has to be that one: any other is not ours to remove."""
     try:
         if only is None or folder == only:
             os.rmdir(folder)
@@ -600,7 +600,7 @@ def sha256(path: str) -> str | None:
 
 
 def imported_from_beside(path: str) -> set[str]:
-    """The modules that a Python file imports and that lie beside it: `model.py`, `data/__init__.py`."""
+    """The paths of the modules that a Python file imports from its own folder: `model.py`, `data/__init__.py`."""
     try:
         with open(expanded(path), encoding="utf-8", errors="replace") as file:
             text = file.read(MOST_OF_A_PROGRAM)

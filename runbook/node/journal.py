@@ -1,7 +1,7 @@
-"""What a keeper writes down of its process, and what is written down of its job: every field, and what it may hold.
+"""Which fields do a keeper's journal and a job's description have, and which values may each field hold?
 
-A journal on a disk may be damaged or of another version, and what comes over the wire may be false. So a node's program
-and the controller read them through the same table. Nothing is imported that a node's Python 3.8 has not.
+A journal on a disk may be damaged or of another version, and a message over the wire may be false. So the programs on a
+node and the controller check both with the same table. It imports only what a node's Python 3.8 has.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ Facts = Dict[str, Any]
 Kind = Tuple[str, Callable[[Any], bool]]
 
 STATES = ("none", "waiting", "running", "stopping", "ended")
-"""States of a kept process, in their order; the first is never written down."""
+"""The states of a kept process, in their order; the first is never written into a journal."""
 BY_USER = "stopped by the user"
-"""Its `why` where `runbook stop`, or the run that had started it, ended it."""
+"""The `why` of a process that `runbook stop`, or the run that had started it, ended."""
 SIGNALLED = "signal "
-"""How its `why` begins where its keeper was told to end and nobody left a reason: a reboot, a scheduler, `kill`."""
+"""The beginning of `why` if a signal ended the keeper and nobody left a reason: a reboot, a scheduler, `kill`."""
 
 LONGEST_TEXT = 1 << 15
 LATEST = 1e11  # seconds since 1970
@@ -27,7 +27,7 @@ PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+@=-]{0,239}\Z")
 
 
 class Odd(ValueError):
-    """A field that does not hold what it must; the text names it, and what it holds."""
+    """A field holds an invalid value; the message names the field, its value, and what it has to be."""
 
     def __init__(self, field: str, value: object, wanted: str) -> None:
         shown = reprlib.repr(value).encode("ascii", "backslashreplace").decode()
@@ -115,7 +115,7 @@ JOURNAL: Mapping[str, Kind] = {
     "node_kills": perhaps(integer(0, 1 << 31)),
 }
 WRITTEN = ("name", "job", "attempt", "node", "ranks", "keeper", "state")
-"""Fields that every journal on a disk has."""
+"""The fields that every journal on a disk has to have."""
 
 LOOKED: Mapping[str, Kind] = {
     "lives": TRUTH,
@@ -123,7 +123,7 @@ LOOKED: Mapping[str, Kind] = {
     "restarted": perhaps(TIME),
     "use": mapping_of(perhaps(number(1e18))),
 }
-"""Fields that a node's program adds about what lives now; `restarted`: when the machine was started, if after this."""
+"""Fields that `job_control.py` adds about the present; `restarted`: when the machine started, if after the process."""
 
 ABOUT: Mapping[str, Kind] = {
     "job": NAME,
@@ -143,11 +143,11 @@ ABOUT: Mapping[str, Kind] = {
 }
 
 DAMAGED: Mapping[str, Kind] = {"name": TEXT, "why": TEXT, "pids": list_of(PID)}
-"""Fields for a file that cannot be read: why, and the living processes that it may be about."""
+"""The fields about a file that cannot be read: its name, why, and the living processes that it may be about."""
 
 
 def checked(said: object, kinds: Mapping[str, Kind], needed: Sequence[str] = ()) -> Facts:
-    """The known fields of a message, each checked. Raises Odd."""
+    """The known fields of a message, each checked; unknown fields are dropped. Raises Odd."""
     if not isinstance(said, dict):
         raise Odd("it", said, "a mapping")
     for field in needed:
@@ -162,7 +162,7 @@ def checked(said: object, kinds: Mapping[str, Kind], needed: Sequence[str] = ())
 
 
 def belongs(journal: Facts, node: str, job: str, attempt: str) -> Facts:
-    """The journal, checked to be one of this node and job and of this attempt's folder. Raises Odd."""
+    """The journal, if it is one of this node, of this job, and of this attempt's folder. Raises Odd if it is not."""
     for field, wanted in (("node", node), ("job", job)):
         if journal[field] != wanted:
             raise Odd(field, journal[field], "`%s`" % wanted)
@@ -176,7 +176,7 @@ def belongs(journal: Facts, node: str, job: str, attempt: str) -> Facts:
 
 
 def node_of(name: str) -> str:
-    """The node of a process by the name of its files: `rank-00003.NODE.l1`, `ranks-00000-00003.NODE.launcher`."""
+    """The node in the name of a process's files: `rank-00003.NODE.l1`, `ranks-00000-00003.NODE.launcher`."""
     return name.partition(".")[2].rpartition(".")[0]
 
 
@@ -184,10 +184,10 @@ ATTEMPT = re.compile(r"attempt-[0-9]{2,7}\Z")
 
 
 def attempt_folder(serial: int) -> str:
-    """The name of the folder of a try; `serial` counts the tries of a run, from 1."""
+    """The name of the folder of an attempt; `serial` counts the attempts of a run, from 1."""
     return "attempt-%02d" % serial
 
 
 def serial_of(attempt: str) -> int:
-    """The number in the name of such a folder."""
+    """The serial in the name of an attempt's folder."""
     return int(attempt.rpartition("-")[2])

@@ -1,19 +1,19 @@
-"""Keeps one process of a job: starts it on an order, writes down how it ended, and ends it when it is no longer wanted.
+"""Keeps one process of a job: starts it on an order, records how it ended, and ends it when it is no longer wanted.
 
-There is one keeper for each process that a launch script starts, which is a rank, or a launcher that starts the ranks
-of its node. What the process writes goes straight into files, so that no network and no reader can stall it or lose a
-line. All that has to be known of it later is in a journal beside them, so that a later reader (the same controller,
-another one, another machine) can go on from there.
+There is one keeper for each process that a launch script starts: a rank, or a launcher that starts the ranks of its
+node. The output of the process goes straight into files, so that no network and no reader can stall it or lose a line.
+The journal beside them records all that has to be known about the process later, so that any reader (the same
+controller, another one, another machine) can go on from there.
 
 Argument: JSON with
   argv, folder (of the attempt, where logs and journal go), name (of these files, without an ending),
   job, attempt, node, ranks [int], local_rank, gpus,
   each, logs  names of the files of the ranks that the process starts, and the folder where torchrun writes these,
   stacks      the folder of stack_on_signal.py, or null,
-  grace_s     how long after TERM the process may take,
-  detached    false: the end of stdin ends the process; true: nothing does but a signal to the keeper,
+  grace_s     seconds that the process may take to end after TERM,
+  detached    false: the end of stdin ends the process; true: only a signal to the keeper does,
   barrier     null: wait for `go` on stdin; or {"folder", "token", "node", "nodes", "first", "owner", "timeout_s"}:
-              the journal then tells that folder, on which file system it lies, and which nodes were met there.
+              the journal then has that folder, the file system on which it lies, and the nodes that were met there.
 Stdin: `go AT` starts the process at that time of this node's clock; `stop SECONDS WHY` ends it.
 Stdout: one message a change: ready, running, ended.
 """
@@ -46,12 +46,12 @@ POLL_S = 0.2
 KILLS_S = 60.0
 BARRIER_S = 0.1
 AT_A_TIME = 64
-"""With more nodes than this each looks less often at the barrier: one file server answers them all."""
+"""With more nodes than this, each looks less often at the barrier: one file server answers all of them."""
 OWNER_S = 10.0
 
 
 class Journal:
-    """What is known of the process, in a file that is always whole."""
+    """The facts about the process, in a file that is always complete; only on a full disk it is written over."""
 
     def __init__(self, order: dict[str, Any]) -> None:
         self.path = os.path.join(order["folder"], order["name"] + ".json")
@@ -65,7 +65,7 @@ class Journal:
             self.facts.update(barrier=Barrier(order["barrier"]).folder, met=[])
 
     def note(self, **facts: Any) -> None:
-        """Remember what the next change of state reports as well."""
+        """Remembers facts that the next change of state reports as well."""
         with self.lock:
             self.facts.update(facts)
 
@@ -86,7 +86,7 @@ def say(told: dict[str, Any]) -> None:
     try:
         say_it(told)
     except OSError:
-        pass  # the supervisor is gone: the journal has everything
+        pass  # the supervisor is gone; the journal has all facts
 
 
 class Keeper:
@@ -105,7 +105,7 @@ class Keeper:
 
     @property
     def kept(self) -> subprocess.Popen[bytes]:
-        """The process, which was started."""
+        """The process, once it has been started."""
         assert self.process is not None
         return self.process
 
@@ -144,7 +144,7 @@ class Keeper:
         self.news.put(("stop", self.order["grace_s"], why_stopped(self.order["folder"]) or "signal %d" % number))
 
     def listen(self) -> None:
-        """Orders on stdin; the end of stdin ends the process, unless it is detached."""
+        """Takes orders from stdin; the end of stdin ends the process, unless it is detached."""
         for line in sys.stdin:
             words = line.split(None, 2)
             if words[:1] == ["go"]:
@@ -154,7 +154,7 @@ class Keeper:
         self.news.put(("alone",))
 
     def meet(self) -> None:
-        """The barrier of files: every node says that it is ready, the owner says go, or names who did not come."""
+        """Waits at the barrier of files: every node says that it is ready; the owner says go, or names absent nodes."""
         barrier = Barrier(self.order["barrier"])
         absent = barrier.pass_through(lambda met: self.journal.note(met=met, met_on=file_system(barrier.folder)))
         if absent is None:
@@ -163,7 +163,7 @@ class Keeper:
             self.news.put(("stop", 0.0, "barrier: " + absent))
 
     def watch_siblings(self) -> None:
-        """Detached, the keeper itself has to do it: when a process of this node fails, it ends the node's others."""
+        """Ends the process when another process of this node fails. A detached job has no controller that does it."""
         me = self.order["name"] + ".json"
         while self.kept.poll() is None:
             pause(5 * POLL_S)
@@ -177,13 +177,13 @@ class Keeper:
     def start(self, at: float) -> None:
         pause(max(0.0, min(60.0, at - time.time()) - LATE_S))
         while time.time() < at and at - time.time() < 60.0:
-            pass  # the last milliseconds are not left to the scheduler's timer
+            pass  # a busy wait: the scheduler's timer is too coarse for the last milliseconds
         order = self.order
         environment = {name: value for name, value in os.environ.items() if name != PROTOCOL + "AGENT"}
         environment.update(self.tags)
         path = os.path.join(order["folder"], order["name"])
         environment["RUNBOOK_PROGRESS"] = path + ".step"
-        environment.setdefault("PYTHONUNBUFFERED", "1")  # into a file Python would write after each 8 KiB only
+        environment.setdefault("PYTHONUNBUFFERED", "1")  # otherwise Python writes to a file only after each 8 KiB
         if order.get("stacks"):
             environment["RUNBOOK_STACKS"] = order["stacks"]  # the launch script puts it before any other PYTHONPATH
         adopts = adopts_orphans()
@@ -212,12 +212,13 @@ class Keeper:
             threading.Thread(target=self.watch_siblings, daemon=True).start()
 
     def name_logs(self) -> None:
-        """Until every file of a rank that a launcher started has the name that it would have without one."""
+        """Links the logs of the ranks that a launcher started to the names that they would have without a launcher."""
         while not self.name_logs_now() and self.kept.poll() is None:
             pause(POLL_S / 4)
 
     def name_logs_now(self) -> bool:
-        """Links to what torchrun writes: LOGS/ID_RANDOM/attempt_0/LOCAL_RANK/stdout.log. Whether all are there."""
+        """Makes links to torchrun's logs, LOGS/ID_RANDOM/attempt_0/LOCAL_RANK/stdout.log; whether all links are there.
+        """
         done, logs = 0, self.order["logs"]
         for local_rank, name in enumerate(self.order["each"]):
             for stream, end in (("stdout", ".out"), ("stderr", ".err")):
@@ -252,11 +253,11 @@ class Keeper:
         try:
             self.kept.wait(SWEEP_S)
         except subprocess.TimeoutExpired:
-            pass  # uninterruptible: the journal says that it is left
+            pass  # in uninterruptible sleep: the journal says that the process is left
         self.ended(None if before else why, deadline)
 
     def has_ended(self) -> bool:
-        """Also when the thread that waits for it has not noticed the end: until then `poll` does not know."""
+        """Whether the process has ended, even if the thread that waits for it, and so `poll`, has not noticed yet."""
         if self.kept.poll() is not None:
             return True
         try:
@@ -267,8 +268,8 @@ class Keeper:
             return False
 
     def ended(self, why: str | None, deadline: float | None = None) -> None:
-        """Write down how it ended, and let nothing of it live on: what it started has the same grace to end. It gets
-        TERM when the process failed, as a launcher that was killed leaves its ranks, or when the job is to end."""
+        """Records how the process ended, and ends all that it started, within the same grace. Its children get TERM at
+        once if it failed, as a launcher that is killed leaves its ranks behind, or if the job is to end."""
         code = self.kept.poll()
         if self.order.get("each"):
             self.name_logs_now()
@@ -304,12 +305,12 @@ class Keeper:
             pass
 
     def alive(self) -> list[int]:
-        """Processes of ours that live, found by what they inherited, also those that left the group; by their session,
-        also those that wrote over their environment; and by who started them, also those that left both."""
+        """The pids of this process's family that live: by inherited variables (also if they left the group), by session
+        (also if they wrote over their environment), and by descent from this keeper (also if they left both)."""
         return sorted({*tagged(self.tags, self.kept.pid), *descendants(os.getpid())})
 
     def reap(self) -> None:
-        """Bury the orphans that come to us, until the process itself has ended."""
+        """Reaps the orphans that this keeper adopts, until the process itself has ended."""
         while True:
             try:
                 gone = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
@@ -321,15 +322,15 @@ class Keeper:
 
 
 class Kills:
-    """What the kernel killed for lack of memory lately: within KILLS_S and as long again. Other programs may have met
-    that fate in the days before, and it is not the reason why this one was killed. A large process takes long to
-    end."""
+    """How many processes the kernel killed for lack of memory lately: in the last one to two KILLS_S. A kill days ago
+    is not the reason why this process was killed. The time is that long because a large process takes long to end.
+    """
 
     def __init__(self) -> None:
         self.before = self.since = self.now()
 
     def now(self) -> dict[str, int | None]:
-        """By the names of the journal: of our control group, whose end is our process's own, and of the node."""
+        """The kernel's counts by the names of the journal's fields: of our control group, and of the whole node."""
         return {"group_kills": group_kills(), "node_kills": kernel_kills()}
 
     def look(self) -> None:
@@ -344,16 +345,16 @@ class Kills:
 
 
 class Barrier:
-    """A shared folder where nodes meet that no controller holds together. Its name is new for every attempt; the token
-    in each file tells it from one that an older attempt left there. Files appear whole, by a rename."""
+    """A shared folder in which nodes meet without a controller. Its name is new for every attempt; the token in each
+    file distinguishes it from a file that an older attempt left there. Files appear complete, by a rename."""
 
     def __init__(self, order: dict[str, Any]) -> None:
         self.order = order
         self.folder = expanded(order["folder"])
 
     def pass_through(self, met: Callable[[list[str]], object] = lambda names: None) -> str | None:
-        """None when all came; else which did not, or what prevented it. `met` is called with those who are there, as
-        they come."""
+        """Waits until all nodes have come. None if they did; else, in words, which did not, or what prevented it. `met`
+        is called with the nodes that have come, each time there are more."""
         order = self.order
         came = set()
         deadline = time.monotonic() + order["timeout_s"]
@@ -363,7 +364,7 @@ class Barrier:
             if order["first"]:
                 self.put(order["node"] + ".ready")
             while True:
-                names = set(os.listdir(self.folder))  # which makes a file server look anew, since stat() may be cached
+                names = set(os.listdir(self.folder))  # asks the file server anew, while stat() may be cached
                 new = [
                     n
                     for n in order["nodes"]
@@ -412,13 +413,13 @@ class Barrier:
 
 
 def appended(path: str) -> BinaryIO:
-    """A file that grows at its end, for us alone; no link is followed."""
+    """A file open for appending, with mode 0600; links are not followed."""
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600), "ab", 0)
 
 
 def write_over(path: str, text: str) -> None:
-    """Write into a file as it is, where the disk has no room for another: its own block is its own. A reader may meet
-    it half written, and looks again; without this it would never learn of the end."""
+    """Writes over the contents of a file: on a full disk its own block can still be written, but no second file. A
+    reader may find it half written, and reads again; otherwise it would never learn of the end."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW)
         with os.fdopen(descriptor, "w") as file:
@@ -437,21 +438,21 @@ def failed(path: str) -> bool:
 
 
 def dies_with_us(launcher: bool) -> Callable[[], object] | None:
-    """Called in a child, so that the kernel ends it when the keeper is killed (Linux, else None). A launcher gets TERM,
-    for it has ranks to end."""
+    """A function to call in the child, so that the kernel ends it when the keeper is killed (Linux; else None). A
+    launcher gets TERM, since it has ranks to end; a rank gets KILL."""
     prctl = process_control()
     return prctl and (lambda: prctl(1, signal.SIGTERM if launcher else signal.SIGKILL))  # PR_SET_PDEATHSIG
 
 
 def adopts_orphans() -> bool:
-    """Become the parent of whatever our descendants leave behind, which has no tag when it has cleared its environment;
-    whether the kernel does that."""
+    """Makes this keeper the parent of orphans among its descendants, which have no tag if they cleared their
+    environment; whether the kernel can do that."""
     prctl = process_control()
     return prctl is not None and prctl(36, 1, 0, 0, 0) == 0  # PR_SET_CHILD_SUBREAPER
 
 
 def process_control() -> Any | None:
-    """prctl(2), on Linux."""
+    """The function prctl(2), on Linux; else None."""
     try:
         import ctypes
 
@@ -461,7 +462,7 @@ def process_control() -> Any | None:
 
 
 def file_system(path: str) -> str | None:
-    """Which one a path lies on, as the kernel names it: `server:/export (nfs4) at /shared` (Linux)."""
+    """The file system on which a path lies, as the kernel names it: `server:/export (nfs4) at /shared` (Linux)."""
     found = None
     try:
         path = os.path.realpath(path)

@@ -1,19 +1,19 @@
-"""Real TCP between nodes: listen on the ports that matter, then dial every peer and tell what became of each dial.
+"""Tries real TCP between nodes: listens on the ports that matter, then dials every peer and reports each dial's result.
 
-Argument, JSON: {"run_id": str, "address": what to listen on, "listen": [[port, 0 for an ephemeral one; whether on all
+Argument, JSON: {"run_id": str, "address": to listen on, "listen": [[port (0: an ephemeral one), whether on all
 addresses]]}.
 Says {"event": "listening", "ports": [...], "errors": [...]}, then takes orders on stdin, one a line:
-{"dial": [{"address", "port", "mode", "from_port": for one try, from that port}], "open_s", "reply_s", "within_s",
-"at_once", "hold"}, and says for each
-{"event": "dialled", "results": [...], "awake": ...}: a result is null where the dial opened at the first try and
-nothing had to be sent again. The connections of an order stay open until all are dialled, as those of ranks do: a rule
-may count them. Listeners stay up until stdin ends, for the peers that are still dialling. `awake` says how late we ran
-since the order before, and whom we could not let in; an order without dials only asks for that.
+{"dial": [{"address", "port", "mode", "from_port": for a single try, from that port}], "open_s", "reply_s", "within_s",
+"at_once", "hold"}, and says for each order
+{"event": "dialled", "results": [...], "awake": ...}. A result is null if the dial opened at the first try and no
+segment had to be sent again. The connections of an order stay open until all are dialled, as ranks keep theirs: a
+firewall rule may count them. Listeners stay up until stdin ends, for peers that still dial. `awake` says how late this
+process ran since the order before, and how many connections it could not accept; an order without dials asks only that.
 
 Modes: "greet" reads the listener's greeting; "up" sends FULL bytes and waits for the receipt; "down" asks for FULL
-bytes; "knock" only opens, for a port where somebody else listens; "trips" goes back and forth with single bytes, so
-that every packet counts whatever the card merges. Full-size segments in one direction at a time show a
-path that loses large packets, and which way.
+bytes; "knock" only opens, for a port on which another program listens; "trips" sends single bytes back and forth, so
+that each is a packet, whatever the card merges. Full-size segments in one direction at a time show a
+path that loses large packets, and in which direction.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ if TYPE_CHECKING:
 
 FULL = 64 * 1024
 TRIPS, TRIPS_S = 200, 1.0
-HELD = 128  # connections kept open meanwhile: a rule may count them, and a process may have no more than 1024
+HELD = 128  # the most connections kept open: a rule may count them, and a process may have no more than 1024
 TRIES_S = (0.0, 0.1, 0.25, 0.45, 0.8, 1.2, 1.7)
-"""When the tries of one dial start. The kernel itself repeats a lost SYN only after a second: a fresh socket asks again
-sooner, and six lost in a row are no chance at any loss that `ping` accepts."""
+"""Seconds at which the tries of one dial start. The kernel repeats a lost SYN only after a second; a fresh socket asks
+sooner. At any loss that `ping` accepts, it is no chance if all of them are lost."""
 REFUSALS: dict[int, Refusal] = {
     errno.ECONNREFUSED: "refused",
     errno.ECONNRESET: "reset",
@@ -57,9 +57,9 @@ REFUSALS: dict[int, Refusal] = {
     errno.ETIMEDOUT: "dropped",
 }
 EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-"""What a kernel says that has no socket to give. It tells nothing of the way."""
+"""The errors of a kernel that has no socket to give. They say nothing about the network."""
 ROOM_S = 5.0
-"""How long a dial waits for a socket that another one gives back."""
+"""Seconds for which a dial waits until another one gives a socket back."""
 MOST_FILES = 16384
 LISTENER_S = 10.0
 LOOKUP_S = 10.0
@@ -76,7 +76,7 @@ UNMEASURED: Dialled = {
 
 
 class PatienceOver(Exception):
-    """The other end did not answer in time."""
+    """Raised if the other end did not answer in time."""
 
 
 def greeting(run_id: str) -> bytes:
@@ -87,7 +87,7 @@ def greeting(run_id: str) -> bytes:
 
 
 def receive(sock: socket.socket, count: int, seconds: float) -> Generator[Any, Any, bytes]:
-    """As many bytes, or those that came before the other end closed. Raises PatienceOver."""
+    """Receives `count` bytes, or those that came before the other end closed. Raises PatienceOver."""
     data = b""
     while len(data) < count:
         ready = yield (sock,), READ, seconds
@@ -101,7 +101,7 @@ def receive(sock: socket.socket, count: int, seconds: float) -> Generator[Any, A
 
 
 def transmit(sock: socket.socket, data: bytes | memoryview, seconds: float) -> Conversation:
-    """Send all of it, waiting for every piece. Raises PatienceOver."""
+    """Sends all data, waiting at most `seconds` for every piece. Raises PatienceOver."""
     view = memoryview(data)
     while view:
         ready = yield (sock,), WRITE, seconds
@@ -111,8 +111,8 @@ def transmit(sock: socket.socket, data: bytes | memoryview, seconds: float) -> C
 
 
 def send_full(sock: socket.socket, data: bytes, seconds: float) -> Conversation:
-    """The first full segment goes alone until it has arrived: several at once are merged on their way (GSO), and
-    virtual networks let pass what is merged and drop each of them alone, as a switch does."""
+    """Sends data; the first full segment goes alone until it has arrived. Segments sent together are merged (GSO), and
+    virtual networks pass merged ones even if they drop each single one, as a switch does. Raises PatienceOver."""
     view = memoryview(data)
     if hasattr(socket, "TCP_MAXSEG"):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -127,7 +127,7 @@ def send_full(sock: socket.socket, data: bytes, seconds: float) -> Conversation:
 
 
 def receipt(sock: socket.socket, seconds: float) -> Generator[Any, Any, bytes]:
-    """The two bytes that acknowledge a transfer; waited for as long as less and less of it is on the way."""
+    """Receives the two bytes that acknowledge a transfer; waits as long as fewer and fewer bytes are on the way."""
     left = on_the_way(sock)
     while True:
         try:
@@ -139,7 +139,7 @@ def receipt(sock: socket.socket, seconds: float) -> Generator[Any, Any, bytes]:
 
 
 def answer(sock: socket.socket, run_id: str) -> Conversation:
-    """How a listener of ours handles one connection."""
+    """Handles one connection to a listener of this program."""
     with sock:
         try:
             yield from transmit(sock, greeting(run_id), LISTENER_S)
@@ -161,10 +161,10 @@ def answer(sock: socket.socket, run_id: str) -> Conversation:
 def dial(
     target: dict[str, Any], order: dict[str, Any], run_id: str, held: list[socket.socket], loop: EventLoop
 ) -> Generator[Any, Any, Dialled | None]:
-    """One dial: open, stranger, refused, dropped (silence), rejected (the network said no), unsent (no port left to
-    dial from), unresolvable, reset, silent, lost, or unmeasured (this machine had no socket for it). `tries`: which of
-    them opened, the kernel's own repetitions not counted; all of them where none did. `local` and `remote`: the
-    addresses of both ends as numbers; `from_ports`: our port of each try."""
+    """Makes one dial. Its outcome: open, stranger, refused, dropped (silence), rejected (the network said no), unsent
+    (no local port left), unresolvable, reset, silent, lost, or unmeasured (this machine had no socket for it). `tries`:
+    the number of the try that opened, without the kernel's own repetitions; the number of all tries if none did.
+    `local`, `remote`: the numeric addresses of both ends. `from_ports`: the local port of each try."""
     begun = loop.clock
     result: Dialled = {**UNMEASURED, "from_ports": []}
     try:
@@ -194,7 +194,7 @@ def dial(
 
 
 def forget(sock: socket.socket) -> None:
-    """Close a connection to our own listener with a reset: otherwise its local port stays taken for a minute
+    """Closes a connection to a listener of this program with a reset: otherwise its local port stays taken for a minute
     (TIME_WAIT), and few may be left for later programs."""
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -204,8 +204,8 @@ def forget(sock: socket.socket) -> None:
 
 
 def has_source(address: str, port: int) -> bool:
-    """Whether this machine has an address to dial this one from: without one of IPv6 the kernel says the same as
-    without a port. UDP has ports of its own."""
+    """Whether this machine has a local address from which to dial `address`: without an IPv6 address the kernel gives
+    the same error as without a free port. It is asked by UDP, which has ports of its own."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as sock:
@@ -216,7 +216,7 @@ def has_source(address: str, port: int) -> bool:
 
 
 class Lookups:
-    """Names that are being resolved, each once. getaddrinfo has no deadline, and must not block the answers to
+    """Resolves each name once, in a thread: getaddrinfo has no deadline, and must not block the answers to
     peers."""
 
     def __init__(self) -> None:
@@ -256,8 +256,8 @@ LOOKUPS = Lookups()
 def connect(
     target: dict[str, Any], result: Dialled, seconds: float, loop: EventLoop
 ) -> Generator[Any, Any, socket.socket]:
-    """The first of several tries to open, and which one it was: on a long way, or a busy host, it is the first, though
-    others have been sent after it. Raises PatienceOver."""
+    """The socket of the try that opens first; its number is noted in `result`. On a long way, or a busy host, that is
+    often the first try, though others were sent after it. Raises PatienceOver."""
     found = yield from LOOKUPS.of(target["address"], target["port"])
     family, kind, protocol, _, where = found[0]
     where = (where[0], target["port"]) + tuple(where[2:])
@@ -286,7 +286,7 @@ def connect(
                     sock.bind(("", target["from_port"]))
                 refused = sock.connect_ex(where)
                 if refused == errno.EADDRNOTAVAIL and len(pending) > 1:
-                    pending.pop().close()  # no port is left for another try: only those under way remain
+                    pending.pop().close()  # no port is left for another try: only the tries under way remain
                     starts = TRIES_S[: len(pending)]
                     continue
                 if refused not in (0, errno.EINPROGRESS):
@@ -300,7 +300,7 @@ def connect(
             for sock in sorted(ready, key=pending.index):
                 refused = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
                 if refused == errno.ETIMEDOUT:
-                    sock.close()  # the kernel gave up on this one; the others go on
+                    sock.close()  # the kernel gave up on this try; the others go on
                     continue
                 if refused:
                     raise OSError(refused, os.strerror(refused))
@@ -315,7 +315,7 @@ def connect(
 
 
 def retransmitted(sock: socket.socket) -> int | None:
-    """How many segments had to be sent again, as Linux counts them in `struct tcp_info`; None elsewhere."""
+    """How many segments of a connection were sent again, by Linux's `struct tcp_info`; None elsewhere."""
     try:
         return int(struct.unpack_from("=I", sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104), 100)[0])
     except (AttributeError, OSError, struct.error):
@@ -356,7 +356,7 @@ def converse(
 
 
 def on_the_way(sock: socket.socket) -> int | None:
-    """Bytes that were sent and not acknowledged, as Linux tells (SIOCOUTQ); None elsewhere."""
+    """Bytes that were sent and are not acknowledged, by Linux's SIOCOUTQ; None elsewhere."""
     try:
         return int(struct.unpack("=i", fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, b"\0" * 4))[0])
     except (AttributeError, OSError):
@@ -367,8 +367,8 @@ def on_the_way(sock: socket.socket) -> int | None:
 
 
 def places(address: str, port: int) -> list[tuple[int, Any]]:
-    """Where to listen, the first choice first; all addresses is what remains of one that is not this machine's
-    (NAT)."""
+    """Where to listen, the first choice first. If `address` is not this machine's (NAT), all addresses remain
+    as choices."""
     everywhere: list[tuple[int, Any]] = [(socket.AF_INET6, ("::", port)), (socket.AF_INET, ("0.0.0.0", port))]
     if not address:
         return everywhere
@@ -383,11 +383,11 @@ class MeshProgram:
     def __init__(self, run_id: str) -> None:
         self.run_id = run_id
         self.loop = EventLoop()
-        self.shut_out = 0  # connections for which this process had no descriptor
+        self.shut_out = 0  # how often this process had no descriptor for a connection
         self.over = False
 
     def listen(self, address: str, port: int) -> int:
-        """A listener, as torch's store has it where `address` is empty; the port it got."""
+        """Opens a listener; its port. With an empty `address` it listens on all addresses, as torch's store does."""
         first: OSError | None = None
         for family, where in places(address, port):
             try:
@@ -426,7 +426,7 @@ class MeshProgram:
             self.loop.start(answer(sock, self.run_id))
 
     def orders(self) -> Conversation:
-        """The lines of stdin; the program ends with it."""
+        """Takes orders from the lines of stdin; the end of stdin ends the program."""
         os.set_blocking(0, False)
         pending = b""
         while True:
@@ -448,8 +448,8 @@ class MeshProgram:
 
 
 class Dialling:
-    """Dials all that it asks for, so many at once, until the last has ended, or until its own time has passed by any
-    clock: nothing is known about the rest."""
+    """Makes the dials of one order, `at_once` at a time, until the last has ended, or `within_s` has passed by the
+    clock; the dials that are left then are unmeasured."""
 
     def __init__(self, mesh: MeshProgram, order: dict[str, Any]) -> None:
         self.mesh, self.order = mesh, order
@@ -495,7 +495,7 @@ class Dialling:
 
 
 def all_descriptors() -> None:
-    """As many descriptors as this login may have: all nodes dial the master's listeners."""
+    """Raises the limit of open descriptors as far as this login may: all nodes dial the master's listeners."""
     try:
         import resource
 

@@ -1,5 +1,5 @@
-"""The messages of a program that was started on a node: one JSON object a line, behind a mark that no other program
-prints."""
+"""Writes the messages of a program that was started on a node: one JSON object a line, after a mark that no other
+program prints."""
 
 from __future__ import annotations
 
@@ -16,4 +16,4 @@ MARK = "\x1erunbook "
 def say(message: dict[str, Any]) -> None:
     line = (MARK + json.dumps(message) + "\n").encode()
     while line:
-        line = line[os.write(1, line) :]  # a signal cuts what the pipe has no room for
+        line = line[os.write(1, line) :]  # a signal may interrupt a write for which the pipe has no room

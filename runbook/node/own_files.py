@@ -1,8 +1,8 @@
-"""Whether files are ours. On a shared node only files of ours count, in folders that no other user can change.
+"""Are files this user's own? On a shared node only own files count, in folders that no other user can change.
 
-It is the rule of sshd's StrictModes: every folder from / on belongs to us or to root, and no one else may write to it;
-one that is sticky, as /tmp is, lets others add files but swap none of ours. Sent with the supervisor and beside the
-keeper.
+The rule is that of sshd's StrictModes: every folder from / on belongs to this user or to root, and no one else may
+write to it. A sticky folder, such as /tmp, is allowed: others can add files there, but not replace ours. This module is
+sent with the supervisor and beside the keeper.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, BinaryIO
 
-LONGEST = 8 << 20  # bytes of a file that is read whole; a job of 10,000 nodes needs less than one
+LONGEST = 8 << 20  # the most bytes of a document; that of a job with 10,000 nodes has less than one MiB
 LONGEST_WHY = 1000
 LINKS = 40
 KEPT = "KEPT"
-"""The file in a folder of a run that is not removed with it."""
+"""The file that keeps a folder from being removed with its run."""
 WHY_STOPPED = "why-stopped"
-"""The file in an attempt's folder with the reason of whoever ends it."""
+"""The file in an attempt's folder with the reason that was given when the attempt was stopped."""
 CHECK_LINKS = os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 class NotSafe(OSError):
-    """Another user could change what lies there. `strerror` says who and why, `filename` what."""
+    """Another user could change a file or folder. `strerror` says who and why, `filename` which one."""
 
     def __init__(self, why: str, path: str) -> None:
         OSError.__init__(self, errno.EPERM, why, path)
 
 
 def expanded(path: str) -> str:
-    """Beginning at the root: what names no place itself lies in the home folder."""
+    """The path as an absolute one: `~` is expanded, and a relative path begins in the home folder."""
     return os.path.join(os.path.expanduser("~"), os.path.expanduser(path))
 
 
 def safe(path: str) -> None:
-    """Raise NotSafe if users other than us and root can change what lies at an absolute path, as far as it exists."""
+    """Raises NotSafe if users other than this one and root can change an absolute path, as far as it exists."""
     done, todo, links = "/", parts(path), 0
     sticky = guarded(done, os.lstat(done))
     while todo:
@@ -66,12 +66,12 @@ def safe(path: str) -> None:
 
 
 def parts(path: str) -> list[str]:
-    """The names in a path, the last first."""
+    """The names in a path, the last one first."""
     return [part for part in reversed(path.split("/")) if part not in ("", ".")]
 
 
 def guarded(path: str, status: os.stat_result) -> bool:
-    """Whether a folder is sticky. Raises NotSafe where it is another's, or others may write to it."""
+    """Whether a folder is sticky. Raises NotSafe if it is another user's, or others may write to it."""
     if not trusted(status.st_uid):
         raise NotSafe("it belongs to %s, and we are %s" % (user(status.st_uid), user(os.geteuid())), path)
     sticky = bool(status.st_mode & stat.S_ISVTX)
@@ -85,12 +85,12 @@ def guarded(path: str, status: os.stat_result) -> bool:
 
 
 def trusted(uid: int) -> bool:
-    """Our user, root, and the owner of / where root has no number of its own, as in a container."""
+    """Whether a uid is this user's, root's, or that of the owner of /, which stands for root in some containers."""
     return uid in (os.geteuid(), 0, os.lstat("/").st_uid)
 
 
 def writers(status: os.stat_result) -> str | None:
-    """Who besides us and root may write to it; None: nobody."""
+    """In words, who besides this user and root may write to a file or folder; None: nobody."""
     if status.st_mode & stat.S_IWOTH:
         return "every user"
     if status.st_mode & stat.S_IWGRP and not own_group(status.st_gid):
@@ -99,8 +99,8 @@ def writers(status: os.stat_result) -> str | None:
 
 
 def own_group(gid: int) -> bool:
-    """Whether only we and root are in a group: root's own, or one that was made for one user and has that user's
-    name."""
+    """Whether only this user and root are in a group: it is root's, or this user's own group, with the user's name and
+    no other members."""
     if gid == 0:
         return True
     import grp
@@ -114,7 +114,7 @@ def own_group(gid: int) -> bool:
 
 
 def ours(path: str) -> os.stat_result:
-    """The status of what lies at a path, if it is a folder of ours that no other user may write to. Raises NotSafe,
+    """The status of a folder, if it is this user's and no other user may write to it. Raises NotSafe if it is not, and
     OSError."""
     status = os.lstat(path)
     if not stat.S_ISDIR(status.st_mode):
@@ -135,7 +135,7 @@ def is_ours(path: str) -> bool:
 
 
 def make(path: str) -> None:
-    """A folder of ours, made where it is not there; the folders above it too. Raises NotSafe, OSError."""
+    """Makes a folder with mode 0700, and the folders above it, unless they exist. Raises OSError."""
     above = os.path.dirname(path)
     if above != path and not os.path.isdir(above):
         make(above)
@@ -146,7 +146,7 @@ def make(path: str) -> None:
 
 
 def names_in(folder: str) -> list[str]:
-    """The names in a folder, sorted; none where it cannot be read."""
+    """The names in a folder, sorted; empty if it cannot be read."""
     try:
         return sorted(os.listdir(folder))
     except OSError:
@@ -154,8 +154,8 @@ def names_in(folder: str) -> list[str]:
 
 
 def opened(path: str, strict: bool = True) -> BinaryIO:
-    """An ordinary file of ours, open for reading in bytes. `strict`: no other user may write to it. Raises NotSafe,
-    OSError."""
+    """A regular file of this user, open for reading bytes. `strict`: no other user may write to it. Raises NotSafe if
+    the file is another kind or user's, and OSError."""
     file = os.fdopen(os.open(path, os.O_RDONLY | CHECK_LINKS), "rb")
     status = os.fstat(file.fileno())
     why = None
@@ -172,7 +172,7 @@ def opened(path: str, strict: bool = True) -> BinaryIO:
 
 
 def document(path: str) -> dict[str, Any]:
-    """The JSON object in a file of ours. Raises OSError, and ValueError with a sentence where it holds something
+    """The JSON object in a file of this user. Raises OSError, and ValueError with a sentence if the file holds anything
     else."""
     with opened(path) as file:
         data = file.read(LONGEST + 1)
@@ -192,7 +192,7 @@ def document(path: str) -> dict[str, Any]:
 
 
 def write(path: str, text: str) -> None:
-    """A file that is always whole, for us alone."""
+    """Writes a file with mode 0600 under another name and renames it, so that it is always complete."""
     partial = path + ".partial"
     try:
         os.unlink(partial)
@@ -218,8 +218,8 @@ def group(gid: int) -> str:
 
 
 def why_stopped(folder: str) -> str:
-    """The reason that whoever stopped this attempt left beside its journals; empty where a signal came from elsewhere,
-    such as a reboot."""
+    """The reason that was left beside an attempt's journals when it was stopped; empty if signals came without one, as
+    at a reboot."""
     try:
         with opened(os.path.join(folder, WHY_STOPPED)) as file:
             return file.read(LONGEST_WHY).decode("utf-8", "replace").strip()

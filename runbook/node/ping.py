@@ -1,19 +1,19 @@
-"""Names, routes and ICMP, as this node sees them: who resolves to what, which way leads there, who answers, and do
-full-size packets get through. Python 3.8, standard library.
+"""How does this node see its peers: to which addresses do names resolve, which route leads to a peer, does it answer
+pings, and do full-size packets get through? Python 3.8, standard library.
 
-Argument, JSON: {"names": [...], "hostname": bool: whether to look up our own, "reverse": an address whose name is asked
-for, as torch does when it connects, "targets": [{"peer": str, "address": str,
+Argument, JSON: {"names": [...], "hostname": bool: whether to look up this node's own, "reverse": an address whose name
+is asked for, as torch does when it connects, "targets": [{"peer": str, "address": str,
 "spare": another address of the peer, or null}]}. Says one message: {"names": {name: {"addresses": [...] or null,
 "seconds": float, "in_hosts": [[line, text]]}}, "hostname": str, "own": the same as for a name, or null, "nameservers":
 [...], "name_sources": str or null, "hosts_unreadable": str or null, "reverse_late": bool, "interfaces": {name: {"mac",
 "mtu", "rp_filter", "carrier_changes", "prefixes"}}, "rp_filtered": packets that the reverse-path filter dropped
-meanwhile or null,
-"neighbours_refused": how often meanwhile the kernel had no room for one more neighbour, or null, "awake": how late we
-ran meanwhile, "targets": [{peer, address, resolved, route, small, full, again, spare, neighbour, gateway: where one
-leads there and nobody answers, {"neighbour", "routes"}}]}.
+meanwhile, or null,
+"neighbours_refused": how often the kernel had no room for another neighbour meanwhile, or null, "awake": how late this
+process ran meanwhile, "targets": [{peer, address, resolved, route, small, full, again, spare, neighbour, gateway: if a
+gateway leads to a peer that does not answer, {"neighbour", "routes"}}]}.
 
-Peers of which every echo comes back to a socket of our own cost next to nothing; the others are looked at one by one,
-with `ping` and `ip`, whose words tell why.
+Peers that return every echo to a socket of this program cost next to nothing; the others are looked at one by one, with
+`ping` and `ip`, whose output says why.
 """
 
 from __future__ import annotations
@@ -50,24 +50,25 @@ if TYPE_CHECKING:
 SUMMARY = re.compile(r"(?<!\d)(\d+) packets transmitted, (\d+) (?:packets )?received")
 ROUND_TRIP = re.compile(r"= [\d.]+/([\d.]+)/")
 FEWEST, MOST, ALL_PEERS = 20, 100, 400
-"""Echoes for each peer: many with few peers, since 20 of them miss a loss of 5 % every third time."""
+"""How many echoes each peer gets: at least, at most, and all peers together. 20 echoes miss a loss of 5 % every third
+time, so few peers get more."""
 PLAIN = 0.2
-"""A loss of more than this share of the echoes shows in few as well."""
+"""A loss of more than this share of the echoes shows in few echoes as well."""
 SIGN_OF_LIFE = ["-w", "2"]
-"""First ones, before the many: without an answer to ARP, each packet of a hundred would cost its time. After a lost ARP
-request the kernel repeats it in a second."""
+"""Options of the first few pings: without an answer to ARP, a hundred packets would each take long. The kernel repeats
+a lost ARP request after a second."""
 LOOKUP_S = 6.5
-"""glibc turns to the second name server after 5 s: by then a node whose first one is dead has its answer."""
+"""Seconds for a lookup: glibc asks the second name server after 5 s, if the first one is dead."""
 REVERSE_S = 1.5
 WORKERS, MOST_WORKERS = 32, 128
-"""How many peers are looked at at a time: they mostly wait."""
+"""How many peers are looked at at a time: the threads mostly wait."""
 LOOKING_S = 20.0
-"""How long peers are begun with: what is left by then is told as untried, before our caller gives all of us up."""
-A_PIPE = 500  # lines that surely fit into one
+"""Seconds after which no further peer is begun with: the rest is untried, before the caller gives up this program."""
+A_PIPE = 500  # lines that surely fit into one pipe
 
 
 class Lookup:
-    """A name that is being resolved. getaddrinfo has no deadline, so its caller waits only so long."""
+    """Resolves a name in a thread: getaddrinfo has no deadline, so `wait` gives it up after LOOKUP_S."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -87,13 +88,13 @@ class Lookup:
             self.addresses = list(dict.fromkeys(str(info[4][0]) for info in found))
         except (OSError, UnicodeError):
             if flags:
-                return  # it is no number
+                return  # the name is not a numeric address
         self.took = time.monotonic() - self.begun
 
     def wait(self) -> list[str] | None:
         if self.took is None:
             self._thread.join(max(0.0, self.begun + LOOKUP_S - time.monotonic()))
-        with self._settling:  # what was too late for one of our questions is so for all
+        with self._settling:  # a lookup that was too late for one caller is too late for all
             self._too_late = self._too_late or self.took is None
             return None if self._too_late else self.addresses
 
@@ -104,7 +105,7 @@ class Lookup:
 
 
 class Reverse:
-    """The name of an address: only torch asks for it, and waits."""
+    """Asks for the name of an address, as torch does and waits for it; only the time counts."""
 
     def __init__(self, address: str) -> None:
         self.begun = time.monotonic()
@@ -124,19 +125,19 @@ class Reverse:
 
 
 def hosts_lines(name: str) -> list[tuple[int, str]]:
-    """Lines of /etc/hosts that speak of the name, in whatever case."""
+    """The lines of /etc/hosts that contain the name, in upper or lower case, with their numbers."""
     lines = enumerate((read("/etc/hosts") or "").splitlines(), 1)
     return [(n, line.strip()) for n, line in lines if name.lower() in line.partition("#")[0].lower().split()[1:]]
 
 
 def sources() -> str | None:
-    """Where names are looked up, as nsswitch.conf orders it; null where it says nothing."""
+    """The `hosts:` line of nsswitch.conf, which orders where names are looked up; None if there is none."""
     lines = [line.partition("#")[0].strip() for line in (read("/etc/nsswitch.conf") or "").splitlines()]
     return next((line for line in lines if line.startswith("hosts:")), None)
 
 
 def hosts_unreadable() -> str | None:
-    """Why this user cannot read /etc/hosts; null if it can be read, or does not exist."""
+    """Why this user cannot read /etc/hosts; None if it can be read, or does not exist."""
     try:
         with open("/etc/hosts"):
             return None
@@ -152,7 +153,7 @@ def nameservers() -> list[str]:
 
 
 def summary(result: Ran) -> Pinged:
-    """What a ping printed, as numbers; `raw` stays for the controller where the numbers cannot be found."""
+    """The output of a ping as numbers; `raw` is its text, for the controller if the numbers cannot be found."""
     if result.get("missing"):
         return {"missing": True}
     if result.get("timed_out"):
@@ -175,13 +176,13 @@ def summary(result: Ran) -> Pinged:
 
 
 def ends_of(text: str) -> str:
-    """What a tool says first, which is why it does nothing, and last, which is what came of it."""
+    """The beginning of a tool's output, which says why it does nothing, and the end, which has its results."""
     return text if len(text) <= 600 else text[:200] + "\n...\n" + text[-400:]
 
 
 def ping(address: str, extra: list[str], count: int) -> Pinged:
-    """Quick pings: older programs let only root go below 0.2 s between packets, then a few slow ones must do; others
-    (busybox, inetutils) know fewer options, and say so in many ways and with any code: they get the plainest."""
+    """Pings quickly. Older programs let only root go below 0.2 s between packets, and send a few slow ones then. Others
+    (busybox, inetutils) know fewer options, say so with any words and code, and are started with the plainest."""
     base = ["-n", "-W", "1"]
     result = tool("ping", base + ["-c", str(count), "-i", "0.005"] + extra + [address], 8)
     text = result.get("err", "") + result.get("out", "")
@@ -195,10 +196,10 @@ def ping(address: str, extra: list[str], count: int) -> Pinged:
 
 
 def route(address: str) -> Route:
-    """The way that the kernel would take, or its refusal with the rules and routes that it comes from."""
+    """The route that the kernel would take, or its refusal, with the rules and routes behind that."""
     found = ask_route(["to", address])
     if "error" not in found and found["src"]:
-        # A rule may look at the source, and a socket has one only once the first look has chosen it.
+        # A policy rule may look at the source address, which a socket has only after a first lookup has chosen it.
         bound = ask_route([address, "from", found["src"]])
         if bound.get("error"):
             found["error"] = bound["error"]
@@ -231,7 +232,7 @@ def way_of(entry: dict[str, Any]) -> Route:
 
 
 def routes_to(address: str) -> list[Any]:
-    """The routes of all tables that an address is among."""
+    """The routes of all tables that match an address."""
     return json_of(tool("ip", ["-j", "-details", "route", "show", "table", "all", "match", address], 3)) or []
 
 
@@ -250,7 +251,7 @@ def untried(target: dict[str, Any], resolved: list[str] | None) -> PingTarget:
 
 
 def look_at(target: dict[str, Any], lookup: Lookup, count: int, until: float) -> PingTarget:
-    """`until`: when it is too late to begin with one more peer, on the monotonic clock."""
+    """Looks at one peer with `ping` and `ip`. `until`: when it is too late to begin, on the monotonic clock."""
     resolved = lookup.wait()
     result = untried(target, resolved)
     if not resolved or time.monotonic() > until:
@@ -269,7 +270,7 @@ def look_at(target: dict[str, Any], lookup: Lookup, count: int, until: float) ->
         result["spare_answers"] = bool(spare and spare.result().get("received"))
     lost = seen.get("sent", 0) - seen.get("received", 0)
     if seen.get("received") and lost > 0:
-        # What is lost in one moment proves nothing: a busy host answers late. A second round tells loss from haste.
+        # Losses at one moment prove nothing, since a busy host answers late: a second round distinguishes both.
         result["again"] = ping(address, [], 60 if lost > PLAIN * seen["sent"] else 200)
     result["neighbour"] = neighbour(address)
     via = way.get("via")
@@ -279,7 +280,7 @@ def look_at(target: dict[str, Any], lookup: Lookup, count: int, until: float) ->
 
 
 def routes_at_once(addresses: list[str]) -> dict[str, Route]:
-    """The ways to these as the kernel would take them, by two calls of `ip` for all; of those with an error nothing."""
+    """The kernel's routes to all of these, by two calls of `ip`; empty if `ip` refuses any of them."""
     bare = batch(["route get to " + address for address in addresses])
     sources = [way.get("prefsrc") for way in bare]
     bound = batch(["route get %s from %s" % (a, src) for a, src in zip(addresses, sources) if src])
@@ -289,7 +290,7 @@ def routes_at_once(addresses: list[str]) -> dict[str, Route]:
 
 
 def batch(lines: list[str]) -> list[dict[str, Any]]:
-    """What `ip` says to each of these, or nothing where it refuses one of them."""
+    """The answer of `ip` to each of these lines; empty if it refuses one of them."""
     path = find("ip")
     found: list[dict[str, Any]] = []
     for at in range(0, len(lines), A_PIPE) if path else ():
@@ -304,7 +305,7 @@ def batch(lines: list[str]) -> list[dict[str, Any]]:
 def at_first_glance(
     loop: EventLoop, targets: list[dict[str, Any]], lookups: dict[str, Lookup], count: int
 ) -> dict[str, PingTarget]:
-    """By peer, those of which every echo comes back at once."""
+    """By peer, the results of the peers that return every echo at once."""
     number = {target["peer"]: numeric(lookups[target["address"]]) for target in targets}
     ways = routes_at_once(sorted({address for address in number.values() if address}))
     sizes = {address: full_data(address, way.get("mtu")) for address, way in ways.items()}
@@ -328,25 +329,26 @@ def at_first_glance(
 
 
 def numeric(lookup: Lookup) -> str | None:
-    """The address that a finished lookup has found, IPv4 before IPv6; None where it has not, or one with a zone."""
+    """The address that a finished lookup has found, IPv4 before IPv6; None without one, or if it has a zone."""
     found = lookup.addresses if lookup.took is not None else None
     address = next((a for a in found if ":" not in a), found[0]) if found else None
     return None if address is None or "%" in address else address
 
 
 def full_data(address: str, mtu: int | None) -> int:
-    """Bytes of data of an echo as large as the MTU allows, less IP and ICMP headers."""
+    """The bytes of data in the largest echo that the MTU allows: the MTU less IP and ICMP headers."""
     return min(mtu or 1500, 65535) - (48 if ":" in address else 28)
 
 
 def neighbour(address: str) -> Neighbour | None:
-    """What ARP or neighbour discovery made of an address on our own segment."""
+    """The kernel's entry, by ARP or neighbour discovery, for an address on this node's own segment; None without one.
+    """
     listed: list[Neighbour] = json_of(tool("ip", ["-j", "neigh", "show", "to", address], 3)) or []
     return listed[0] if listed else None
 
 
 def interfaces() -> dict[str, NetworkInterface]:
-    """Name -> hardware address, MTU, the rp_filter in force, and addresses with their prefix lengths."""
+    """By name: hardware address, MTU, the rp_filter in force, and addresses with their prefix lengths."""
     found: dict[str, NetworkInterface] = {}
     everywhere = read("/proc/sys/net/ipv4/conf/all/rp_filter")
     for entry in json_of(tool("ip", ["-j", "address"], 5)) or []:
@@ -363,13 +365,13 @@ def interfaces() -> dict[str, NetworkInterface]:
 
 
 def rp_filtered() -> int | None:
-    """How many packets the reverse-path filter has dropped since boot; None where the kernel does not tell."""
+    """How many packets the reverse-path filter has dropped since boot; None if the kernel does not tell."""
     return counted("/proc/net/netstat", "TcpExt:").get("IPReversePathFilter")
 
 
 def neighbours_refused() -> int | None:
-    """How often the kernel had no room for one more neighbour (ARP, neighbour discovery) since boot; None where it does
-    not tell: it does so outside containers only."""
+    """How often the kernel had no room for another neighbour (ARP, neighbour discovery) since boot; None if it does not
+    tell: it tells only outside of containers."""
     total = None
     for name in ("arp_cache", "ndisc_cache"):
         lines = [line.split() for line in (read("/proc/net/stat/" + name) or "").splitlines()]
@@ -415,6 +417,6 @@ def look(arguments: dict[str, Any]) -> PingAnswer:
 
 
 def waiting(looking: dict[str, Future[PingTarget]]) -> Conversation:
-    """A task that notices when the process does not run."""
+    """A task that keeps the event loop busy, so that the loop notices when the process does not run."""
     while not all(one.done() for one in looking.values()):
         yield from pause(0.02)

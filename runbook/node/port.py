@@ -1,8 +1,8 @@
-"""Whether the rendezvous address is ours, and the ports are free. A real bind, and the process that holds a port.
+"""Is the rendezvous address this node's own, and are ports free? Tried by a real bind; names a taken port's process.
 
 Argument, JSON: {"address": str or null, "speaks": the address that peers dial here, "ports": [int]}. Says one message:
 {"address": {...} or null, "ports": {port: {"free": true} or {"free": false, "errno": str, "holder": {...} or null}},
-"unprivileged": the first port that anybody may bind, or null}.
+"unprivileged": the first port that any user may bind, or null}.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ USERS = re.compile(r'\("((?:[^"\\]|\\.)*)",pid=(\d+)')
 
 
 def own_address(address: str) -> OwnAddress:
-    """Whether the address, or what the name resolves to, is on an interface here: what cannot be bound is not."""
+    """Whether the address, or one that the name resolves to, is this node's: it can be bound, and is no other kind."""
     try:
         found = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
@@ -53,28 +53,28 @@ def own_address(address: str) -> OwnAddress:
             with socket.socket(family, kind) as sock:
                 sock.bind((target[0], 0) + tuple(target[2:]))
         except OSError:
-            continue  # it is not ours, or of a version of IP that this kernel does not have
+            continue  # the address is not ours, or of a version of IP that this kernel does not have
         if for_one(family, target) and not bind_proves_nothing(str(target[0]), family == socket.AF_INET6):
             local.append(target[0])
     return {"resolved": resolved, "local": bool(local)}
 
 
 def for_one(family: int, target: tuple[Any, ...]) -> bool:
-    """Whether an address that can be bound is one machine's: broadcast and multicast addresses can be bound as well."""
+    """Whether an address belongs to one machine: broadcast and multicast addresses can be bound as well."""
     if ipaddress.ip_address(target[0].partition("%")[0]).is_multicast:
         return False
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((target[0], 9) + tuple(target[2:]))
         except PermissionError:
-            return False  # the kernel refuses to connect to a broadcast address unless asked to
+            return False  # the kernel refuses to connect to a broadcast address without SO_BROADCAST
         except OSError:
             pass
     return True
 
 
 def speaks_ipv6(address: str) -> bool:
-    """Whether all that this address or name means here is IPv6."""
+    """Whether this address, or all addresses that this name resolves to here, are IPv6."""
     try:
         return all(info[0] == socket.AF_INET6 for info in socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM))
     except (OSError, UnicodeError):
@@ -82,7 +82,7 @@ def speaks_ipv6(address: str) -> bool:
 
 
 def for_binding(ipv6: bool) -> socket.socket:
-    """A socket for IPv6, where this kernel has it."""
+    """A TCP socket: of IPv6 if that is wanted and this kernel has it, else of IPv4."""
     if ipv6:
         try:
             return socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
@@ -92,10 +92,10 @@ def for_binding(ipv6: bool) -> socket.socket:
 
 
 def try_bind(port: int, ipv6: bool) -> str | None:
-    """Bind as torch's store does: all addresses, so that a listener on one of them is met too. The name of the error.
-
-    It asks for a socket of both families and makes do with one for IPv4: a listener for IPv6 alone only blocks a job
-    that uses IPv6.
+    """Binds a port as torch's store does: on all addresses, so that a listener on any of them is in the way. The name
+    of the error, or None.
+    With `ipv6` the socket serves both families if the kernel has IPv6. A listener of another program for IPv6 alone
+    only blocks a job that uses IPv6.
     """
     with for_binding(ipv6) as sock:
         ipv6 = sock.family == socket.AF_INET6
@@ -111,8 +111,8 @@ def try_bind(port: int, ipv6: bool) -> str | None:
 
 
 def holders(ports: list[int]) -> dict[int, Holder]:
-    """The holder of each port: user from the kernel's socket table, process from /proc, or from `sudo -n ss`. All of
-    this is looked at once for all of them: there may be hundreds of ports, and thousands of processes."""
+    """The holder of each port: the user by the kernel's socket table, the process by /proc or by `sudo -n ss`. Each is
+    read once for all ports: there may be hundreds of ports and thousands of processes."""
     if not ports:
         return {}
     rows: dict[int, list[TcpSocket]] = {port: [] for port in ports}
@@ -135,8 +135,8 @@ def holders(ports: list[int]) -> dict[int, Holder]:
 
 
 def holder(rows: list[TcpSocket], pid: int | None) -> Holder:
-    """`listens` is the address of a listener, `peer` the far end of a connection; neither: it is bound, and that is
-    all."""
+    """The facts about the holder of a port. `listens`: the address of a listener; `peer`: the far end of a connection;
+    with neither, the port is only bound."""
     found: Holder = {
         "uid": None,
         "user": None,
@@ -165,7 +165,7 @@ def written(address: str, port: int) -> str:
 
 
 def by_ss(ports: list[int]) -> dict[int, int]:
-    """By port, its process: only root sees another user's."""
+    """By port, the pid of its process, by `sudo -n ss`: only root sees the processes of other users."""
     ss, sudo = find("ss"), find("sudo")
     if not ss or not sudo:
         return {}
@@ -180,7 +180,7 @@ def by_ss(ports: list[int]) -> dict[int, int]:
 
 
 def left_behind(pid: int) -> bool:
-    """Whether this process of a run is left behind: its supervisor is gone, and init has adopted it."""
+    """Whether a process of a run is left behind: the run's supervisor is gone, and init has adopted the process."""
     for _ in range(64):
         its = stat(pid)
         if run_of(pid) is None:

@@ -1,5 +1,5 @@
-"""Reads /proc: processes, their environment, files and sockets, TCP's tables, counters; and waits. On other systems
-than Linux, and for what this user may not see, the result is empty."""
+"""Reads /proc: processes, their environment, files and sockets, TCP's tables, counters. On systems other than Linux,
+and for facts that this user may not see, results are empty."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 RUN_ID_VARIABLE = "RUNBOOK_RUN_ID"
 JOB_VARIABLE = "RUNBOOK_JOB"
 ESTABLISHED, DIALLING, TIME_WAIT, LISTEN = "01", "02", "06", "0A"
-RETRANSMITTING = "01:"  # of a socket's timer that runs
+RETRANSMITTING = "01:"  # the beginning of a socket's timer while segments are sent again
 LONGEST_COMMAND = 200
 SHELLS = ("sh", "bash", "dash")
-"""Names of processes that only lead to what a script starts."""
+"""Names of processes that only start the program of a script."""
 
 SETTING = re.compile(r"(?:TORCH|NCCL|GLOO)_[A-Z0-9_]{1,80}\Z")
 MOST_SETTINGS = 100
@@ -26,28 +26,28 @@ MOST = 1 << 62
 
 
 def read(path: str) -> str | None:
-    """A small text file without the white space around it, or None."""
+    """The text of a small file without the white space around it; None if it cannot be read."""
     try:
-        with open(path, errors="replace") as file:  # a comment in a file of /etc may have any bytes
+        with open(path, errors="replace") as file:  # a comment in a file of /etc may hold any bytes
             return file.read().strip()
     except (OSError, ValueError):
         return None
 
 
 def amount(number: int) -> int:
-    """Bytes or files as an answer carries them. The kernel's own numbers are up to 2^64 - 1, and some file systems say
-    that they have as many (EFS: 2^63 - 2^20 bytes free); Python shows a limit from 2^63 on as a negative number."""
+    """A number of bytes or files as an answer carries it: at most MOST. The kernel's numbers go up to 2^64 - 1; some
+    file systems report nearly as many (EFS: 2^63 - 2^20 bytes free); Python shows a limit from 2^63 on as negative."""
     return MOST if number < 0 else min(number, MOST)
 
 
 def pause(seconds: float) -> None:
-    """A sleep without time.sleep(), which raises under a shifted clock (libfaketime)."""
+    """Sleeps without time.sleep(), which raises under a shifted clock (libfaketime)."""
     threading.Event().wait(seconds)
 
 
 def this_machine() -> str:
-    """An id of this machine and network namespace, so that a job of one host cannot pass as two; empty if there is
-    none. `rank.py`, which is sent alone, has the same words."""
+    """An id of this machine and network namespace, so that a job on one host cannot pass as one on two; empty if there
+    is none. `rank.py`, which is sent alone, has the same function."""
     found = [read(path) for path in ("/proc/sys/kernel/random/boot_id", "/etc/machine-id")]
     words = [word for word in found if word][:1]
     try:
@@ -58,7 +58,7 @@ def this_machine() -> str:
 
 
 class Stat:
-    """/proc/PID/stat, as proc(5) numbers its fields; times are ticks."""
+    """The fields of /proc/PID/stat, as proc(5) numbers them; times are in ticks."""
 
     __slots__ = ("born", "comm", "pages", "parent", "reaped", "session", "state", "ticks")
 
@@ -69,9 +69,9 @@ class Stat:
         self.parent = int(rest[1])
         self.session = int(rest[3])
         self.ticks = int(rest[11]) + int(rest[12])
-        self.reaped = int(rest[13]) + int(rest[14])  # of children that have ended
-        self.born = int(rest[19])  # since boot
-        self.pages = int(rest[21])  # resident
+        self.reaped = int(rest[13]) + int(rest[14])  # CPU time of children that have ended
+        self.born = int(rest[19])  # time of the start, since boot
+        self.pages = int(rest[21])  # resident memory
 
     @property
     def lives(self) -> bool:
@@ -87,7 +87,7 @@ def stat(pid: int) -> Stat | None:
 
 
 def born(pid: int) -> int | None:
-    """When a living process started: a number that is used again has another start."""
+    """When a living process started, in ticks since boot; else None. A pid that is used again has another start."""
     found = stat(pid)
     return found.born if found and found.lives else None
 
@@ -100,7 +100,7 @@ def pids() -> list[int]:
 
 
 def environ(pid: int) -> list[bytes]:
-    """`NAME=value` of what a process was started with. Raises OSError."""
+    """The environment that a process was started with, as `NAME=value`. Raises OSError."""
     with open("/proc/%d/environ" % pid, "rb") as file:
         return file.read().split(b"\0")
 
@@ -114,14 +114,14 @@ def variable(pid: int, name: str) -> str | None:
 
 
 def own_rank(pid: int) -> int | None:
-    """The rank that a process was started as."""
+    """The RANK in the environment of a process, or None."""
     rank = variable(pid, "RANK") or ""
     return int(rank) if rank.isdigit() and len(rank) < 8 else None
 
 
 def settings_of_ranks(those: Iterable[int]) -> dict[str, dict[str, str]]:
-    """By rank, the variables of torch, NCCL and gloo that the first of its processes which is no shell was started
-    with; those that cannot be seen are left out."""
+    """By rank, the variables of torch, NCCL and gloo in the environment of its first process that is no shell.
+    Processes that this user may not see are left out."""
     found: dict[str, dict[str, str]] = {}
     for pid in those:
         rank, its = own_rank(pid), stat(pid)
@@ -137,12 +137,12 @@ def settings_of_ranks(those: Iterable[int]) -> dict[str, dict[str, str]]:
 
 
 def run_of(pid: int) -> str | None:
-    """The run that a process belongs to."""
+    """The id of the run that a process belongs to, or None."""
     return variable(pid, RUN_ID_VARIABLE)
 
 
 def tagged(tags: Mapping[str, str], session: int = 0) -> list[int]:
-    """Living processes besides our own whose environment has all of these, or that are of this session."""
+    """The pids of living processes, this one excepted, whose environment has all tags, or that are in this session."""
     needles = {(name + "=" + value).encode() for name, value in tags.items()}
     found = []
     for pid in pids():
@@ -160,7 +160,7 @@ def tagged(tags: Mapping[str, str], session: int = 0) -> list[int]:
 
 
 def descendants(pid: int) -> set[int]:
-    """Living processes that a process has started, those that they have started, and so on."""
+    """The pids of the living children of a process, of their children, and so on."""
     parents = {one: its.parent for one in pids() if (its := stat(one)) and its.lives}
     found: set[int] = set()
     more = {pid}
@@ -171,7 +171,7 @@ def descendants(pid: int) -> set[int]:
 
 
 def descriptors(pid: int) -> list[str]:
-    """What the open files of a process are. Raises OSError where this user may not see them."""
+    """The targets of a process's open descriptors. Raises OSError if this user may not see them."""
     folder, found = "/proc/%d/fd/" % pid, []
     for name in os.listdir(folder):
         try:
@@ -182,7 +182,7 @@ def descriptors(pid: int) -> list[str]:
 
 
 def sockets(pid: int) -> set[str]:
-    """The inodes of its open sockets."""
+    """The inodes of a process's open sockets."""
     try:
         return {target[8:-1] for target in descriptors(pid) if target.startswith("socket:[")}
     except OSError:
@@ -190,7 +190,7 @@ def sockets(pid: int) -> set[str]:
 
 
 def status_field(pid: int, field: str) -> str:
-    """The first word of a field of /proc/PID/status, "" where there is none."""
+    """The first word of a field of /proc/PID/status; "" if there is none."""
     for line in (read("/proc/%d/status" % pid) or "").splitlines():
         if line.startswith(field + ":"):
             return line.split()[1]
@@ -198,14 +198,14 @@ def status_field(pid: int, field: str) -> str:
 
 
 def owner(pid: int) -> int | None:
-    """The user who started a process, None where there is none. (The folder of one that may not be dumped is
-    root's.)"""
+    """The uid of a process, or None. (The owner of its folder in /proc is not enough: that of a process that may not be
+    dumped is root.)"""
     uid = status_field(pid, "Uid")
     return int(uid) if uid else None
 
 
 def account(uid: int | None) -> str | None:
-    """The name of a user, None where there is none."""
+    """The name of a user, or None."""
     try:
         import pwd
 
@@ -223,12 +223,12 @@ def arguments(pid: int) -> list[str]:
 
 
 def command(pid: int, longest: int = LONGEST_COMMAND) -> str | None:
-    """The command line of a process, None where there is none to see."""
+    """The command line of a process, at most `longest` characters; None if this user sees none."""
     return " ".join(" ".join(arguments(pid)).split())[:longest] or None
 
 
 class TcpSocket:
-    """A row of the kernel's tables. `port` is its own; `inode` is "0" where no process holds it any more."""
+    """A row of the kernel's TCP tables. `port` is the local port; `inode` is "0" if no process holds it any more."""
 
     __slots__ = ("_words", "inode", "port", "state", "uid")
 
@@ -247,40 +247,40 @@ class TcpSocket:
 
     @property
     def queued(self) -> tuple[int, int]:
-        """Bytes that were sent and not acknowledged, and bytes that arrived and were not read."""
+        """The bytes that were sent and are not acknowledged, and the bytes that arrived and are not read."""
         unacked, _, unread = self._words[4].partition(":")
         return int(unacked, 16), int(unread, 16)
 
     @property
     def resent(self) -> int:
-        """How often in a row the oldest of what is not acknowledged was sent again."""
+        """How often in a row the oldest segment that is not acknowledged was sent again."""
         return int(self._words[6], 16) if self._words[5].startswith(RETRANSMITTING) else 0
 
 
 def tcp_sockets() -> list[TcpSocket]:
-    """Of both versions of IP, each once: the kernel gives its table a page at a time and lists a socket twice where
-    another one was opened between two pages."""
+    """The TCP sockets of IPv4 and IPv6, each once: the kernel gives its table a page at a time, and lists a socket
+    twice if another was opened between two pages."""
     tables = [read("/proc/net/" + name) or "" for name in ("tcp", "tcp6")]
     rows = (line.split() for table in tables for line in table.splitlines()[1:])
-    # The sockets of ended connections share inode 0, so both ends belong to what tells one socket from another.
+    # The sockets of ended connections share inode 0, so both addresses are needed to distinguish sockets.
     return list({(words[1], words[2], words[9]): TcpSocket(words) for words in rows}.values())
 
 
 def endpoint(text: str) -> tuple[str, int]:
-    """`0100007F:1F90` of these tables as address and port: words in the machine's own byte order."""
-    import socket  # few programs need them, and every node pays for them
+    """Address and port from a text like `0100007F:1F90` in the kernel's tables: words in the machine's byte order."""
+    import socket  # imported here, since few programs need it and every node pays for it
     import struct
 
     words, _, port = text.partition(":")
     packed = b"".join(struct.pack("=I", int(words[at : at + 8], 16)) for at in range(0, len(words), 8))
     if packed[:12] == b"\0" * 10 + b"\xff\xff":
-        packed = packed[12:]  # IPv4 through a socket for both
+        packed = packed[12:]  # an IPv4 address in a socket of both versions
     return socket.inet_ntop(socket.AF_INET if len(packed) == 4 else socket.AF_INET6, packed), int(port, 16)
 
 
 def is_local(address: str) -> bool:
-    """Whether packets for this address are for this machine, by the kernel's tables."""
-    import ipaddress  # few programs need it, and every node pays for it
+    """Whether an address is this machine's own, by the kernel's tables."""
+    import ipaddress  # imported here, since few programs need it and every node pays for it
 
     wanted = ipaddress.ip_address(address.partition("%")[0])
     if wanted.version == 6:
@@ -297,25 +297,25 @@ def is_local(address: str) -> bool:
 
 
 def bind_proves_nothing(address: str, ipv6: bool) -> bool:
-    """Whether this address could be bound without being this machine's: some are set up for virtual addresses."""
+    """Whether a successful bind does not prove that an address is this machine's: some kernels allow any address."""
     anything = read("/proc/sys/net/%s/ip_nonlocal_bind" % ("ipv6" if ipv6 else "ipv4")) == "1"
     return anything and not is_local(address)
 
 
 def counted(path: str, head: str) -> dict[str, int]:
-    """The kernel's counters in the lines with this head, one of names and one of numbers; none where it has none."""
+    """The kernel's counters in the two lines that begin with `head`, one of names and one of numbers; empty without."""
     rows = [line.split()[1:] for line in (read(path) or "").splitlines() if line.startswith(head)]
     return {name: int(number) for name, number in zip(*rows)} if len(rows) == 2 else {}
 
 
 def carrier_changes(interface: str) -> int | None:
-    """How often the link of an interface went up or down since boot; None where the kernel does not tell."""
+    """How often the link of an interface went up or down since boot; None if the kernel does not tell."""
     count = (read("/sys/class/net/%s/carrier_changes" % interface) or "").strip()
     return int(count) if count.isdigit() else None
 
 
 def kill(processes: Iterable[int], number: int) -> None:
-    """Send a signal to those of these that are still there."""
+    """Sends a signal to these processes; those that are gone are skipped."""
     for pid in processes:
         try:
             os.kill(pid, number)
@@ -324,25 +324,25 @@ def kill(processes: Iterable[int], number: int) -> None:
 
 
 def boot_id() -> str | None:
-    """Another one after each start of this machine; None where the kernel does not tell."""
+    """An id that changes with each start of this machine; None if the kernel does not tell."""
     return (read("/proc/sys/kernel/random/boot_id") or "").strip() or None
 
 
 def booted() -> float | None:
-    """When this machine was started, by its clock; None where the kernel does not tell."""
+    """When this machine was started, by its clock; None if the kernel does not tell."""
     found = re.search(r"^btime (\d+)$", read("/proc/stat") or "", re.MULTILINE)
     return float(found.group(1)) if found else None
 
 
 def group_kills() -> int | None:
-    """How many processes of our memory control group the kernel has killed for lack of memory, whoever had taken it;
-    None where it does not say."""
+    """How many processes of our memory control group the kernel has killed for lack of memory, whoever had used it;
+    None if it does not say."""
     for line in (read("/proc/self/cgroup") or "").splitlines():
         _, controllers, group = line.split(":", 2)
         if controllers and "memory" not in controllers.split(","):
             continue
         base = "/sys/fs/cgroup/memory" if controllers else "/sys/fs/cgroup"
-        while True:  # in a container the group itself may be the root of what is mounted there
+        while True:  # in a container our own group may be the root of the mounted hierarchy
             for name in ("memory.oom_control", "memory.events"):
                 said = read(os.path.join(base, group.strip("/"), name)) or ""
                 found = re.search(r"^oom_kill (\d+)$", said, re.MULTILINE)
@@ -355,6 +355,6 @@ def group_kills() -> int | None:
 
 
 def kernel_kills() -> int | None:
-    """How many processes this kernel has killed for lack of memory since boot; None where it does not say."""
+    """How many processes the kernel has killed for lack of memory since boot; None if it does not say."""
     found = re.search(r"^oom_kill (\d+)$", read("/proc/vmstat") or "", re.MULTILINE)
     return int(found.group(1)) if found else None

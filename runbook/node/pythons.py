@@ -1,5 +1,5 @@
-"""Which Pythons a node has in the usual places, and which of them have torch. Nothing is imported, nothing is written.
-
+"""Which Pythons does a node have in the usual places, and which of them have torch? No torch is imported, no file
+written.
 Argument, JSON: {"seconds": how long to look}. Says {"pythons": [{"path", "version", "torch", "cuda", "hip"}, ...],
 "unfinished": how many candidates were not asked or did not answer in time}.
 """
@@ -61,7 +61,7 @@ def candidates() -> list[str]:
         paths += sorted(glob.glob(os.path.expanduser(place)))
     found: list[str] = []
     for path in paths:
-        # Beside an interpreter lie programs of its packages: python3-config, python3.11-gdb.
+        # Other programs beside an interpreter begin with its name: python3-config, python3.11-gdb.
         fits = path not in found and re.match(r"python[0-9.]*$", os.path.basename(path))
         if fits and os.path.isfile(path) and os.access(path, os.X_OK):
             found.append(path)
@@ -69,7 +69,7 @@ def candidates() -> list[str]:
 
 
 def ask(path: str) -> PythonFacts | None:
-    """What this interpreter says of itself; None if its answer is not understood."""
+    """The facts that an interpreter prints about itself; None if its answer is not understood."""
     result = run([path, "-B", "-c", PROBE], ONE_S)
     try:
         said: PythonFacts = json.loads((result.get("out") or "").strip().splitlines()[-1])
@@ -91,7 +91,7 @@ def look(arguments: dict[str, Any]) -> Pythons:
     pythons, seen = [], set()
     for future in asked:
         said = future.result() if future in done else None
-        if said and (said["prefix"], said["version"]) not in seen:  # /usr/bin/python3 and python3.11 are one
+        if said and (said["prefix"], said["version"]) not in seen:  # /usr/bin/python3 may be /usr/bin/python3.11
             seen.add((said["prefix"], said["version"]))
             pythons.append(said)
     return {"pythons": pythons, "unfinished": len(late) + len(paths[MOST:])}

@@ -1,13 +1,13 @@
 """One rank of the connection and AllReduce tests, on torch.distributed (2.0 or newer). Python 3.8.
 
-It is started by the launch script that training uses, says how far it came at every step, and obeys orders that come as
-JSON lines on stdin: {"do": "join"}, {"do": "allreduce", ...}. When stdin ends, it ends.
+It is started by a launch script like the one of a training, reports every step that it reaches, and takes orders as
+JSON lines on stdin: {"do": "join"}, {"do": "allreduce", ...}. When stdin ends, the process ends.
 
-What it says: {"event": "step", "step": ...} once a step, {"event": "beat", ...} twice a second from a thread of its
-own (so that silence means stopped, not busy), {"event": "row", ...} a finished size, {"event": "failed", ...}.
+Its messages: {"event": "step", "step": ...} for each step, {"event": "beat", ...} twice a second from a thread of its
+own (so that silence means stopped, not busy), {"event": "row", ...} for a finished size, {"event": "failed", ...}.
 
-Files beside it that show why it hangs or died: stack-RANK.txt, its stack at SIGUSR1 and at a crash, and
-flight-RANK.json, its last collectives as torch's Flight Recorder has them, at {"do": "flight"} and at a failure.
+Files beside it show why it hangs or died: stack-RANK.txt has its stack at SIGUSR1 and at a crash, flight-RANK.json its
+last collectives by torch's Flight Recorder, written at {"do": "flight"} and at a failure.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ if TYPE_CHECKING:
 
 MARK = "\x1erunbook "
 BEAT_S = 0.5
-COLLECTIVE_TIMEOUT_S = 900  # the controller notices a stall in seconds; this only bounds a rank that is not watched
+COLLECTIVE_TIMEOUT_S = 900  # only for a rank that nobody watches: the controller notices a stall within seconds
 PATTERN = 251  # a prime, so that no power-of-two chunking of a transport lines up with the pattern
 CHUNK = PATTERN * 4096  # elements filled and compared at a time: 4 MiB of float32
 LOOKUP_S, LOOKUP_PATIENCE_S = 1.5, 12.0
-"""How often a slow name server is reported, and for how long: resolvers ask twice for 5 s each."""
+"""Seconds between reports of a slow name server, and seconds for which it is reported: resolvers ask twice for 5 s."""
 
 DIAL_S, PATIENT_S = 1.0, 2.5
-"""How long a dial waits: first so long that silence is soon reported, then until after the kernel's own repetition,
-which passes where something drops the packet before it (one that asks for ECN)."""
+"""Seconds for which a dial waits. The first is short, so that silence is soon reported; later ones last until after the
+kernel has repeated the SYN, since a repetition may pass where the first packet, which asks for ECN, is dropped."""
 TICK_S = 0.02
 TRANSPORT = ("gloo", "pt_gloo", "pt_nccl", "NCCL")
-"""How the names begin of the threads that move the data, beside the main one."""
+"""The beginnings of the names of the threads that move the data, beside the main thread."""
 
-RECORDED = 100  # collectives kept in flight-RANK.json: the newest ones
+RECORDED = 100  # how many collectives, the newest, are kept in flight-RANK.json
 
 speaking = threading.Lock()
 
@@ -59,7 +59,7 @@ def say(event: str, **fields: Any) -> None:
 
 
 class RankFailure(Exception):
-    """A failure that the rank itself recognises."""
+    """A failure whose cause the rank itself recognises."""
 
     def __init__(self, cause: str, text: str, **details: Any) -> None:
         Exception.__init__(self, text)
@@ -68,29 +68,29 @@ class RankFailure(Exception):
 
 
 class RankPosition:
-    """Where this rank is; the beat thread reads it, the main thread writes it."""
+    """How far this rank has come; the beat thread reads it, the main thread writes it."""
 
     phase = "starting"
     size = 0
     turn = 0
     turns = 0
     work = 0  # pieces of memory filled and compared
-    calls = 0  # collectives that this program has asked torch for
-    calling: dict[str, Any] | None = None  # the last of them: operation, elements and type
-    recorded: int | None = None  # how many more Flight Recorder had counted than `calls` when the group was new
+    calls = 0  # how many collectives this program has asked torch for
+    calling: dict[str, Any] | None = None  # the last of these collectives: operation, elements and type
+    recorded: int | None = None  # how many more than `calls` Flight Recorder had counted when the group was new
 
     def snapshot(self) -> dict[str, Any]:
         return {"phase": self.phase, "size": self.size, "turn": self.turn, "turns": self.turns, "work": self.work}
 
 
 class Lag:
-    """Reasons for the others to wait for this rank: seconds of each kind since the order began."""
+    """Why the other ranks may have waited for this rank: seconds of each reason since the order began."""
 
     def __init__(self) -> None:
         self.timed = 0.0  # the timed AllReduces, from the first to the last
-        self.own = 0.0  # of these: before it had entered the collective
-        self.paused = 0.0  # meanwhile this process did not run at all: stopped, or throttled
-        self.queued = 0.0  # meanwhile a thread of it was ready to run and had no CPU
+        self.own = 0.0  # of that time: before this rank had entered the collective
+        self.paused = 0.0  # of that time: this process did not run at all, stopped or throttled
+        self.queued = 0.0  # of that time: a thread of this process was ready to run and had no CPU
 
     def snapshot(self) -> dict[str, float]:
         return {name: round(seconds, 4) for name, seconds in vars(self).items()}
@@ -116,7 +116,7 @@ class Worker:
     # Threads beside the work.
 
     def listen(self) -> None:
-        """Orders in, one JSON object a line. The end of stdin is the end of this process, whatever it is doing."""
+        """Takes orders, one JSON object a line. The end of stdin ends this process, whatever it is doing."""
         for line in sys.stdin:
             order = json.loads(line) if line.strip() else {}
             if order.get("do") == "flight":
@@ -131,8 +131,8 @@ class Worker:
             say("beat", **self.place.snapshot())
 
     def watch_pauses(self) -> None:
-        """While something is timed: how much later than asked for a sleeping thread wakes up, without the time for
-        which it was ready and had no CPU."""
+        """Measures, while something is timed, how much too late a sleeping thread wakes up, less the time for which it
+        was ready and had no CPU: the process was stopped or throttled."""
         task = threading.get_native_id()
         while True:
             self.timing.wait()
@@ -143,8 +143,8 @@ class Worker:
                 self.lag.paused += late
 
     def waited(self) -> Callable[[], float]:
-        """A function that returns for how many seconds since now this process did not run: ready and without a CPU, or
-        stopped."""
+        """A function that gives the seconds since now for which this process did not run: it was ready and had no CPU,
+        or it was stopped."""
         self.timing.set()
         queued, paused = queued_seconds(), self.lag.paused
 
@@ -155,7 +155,7 @@ class Worker:
         return seconds
 
     def leave_flight(self) -> None:
-        """Write down the last collectives, and the one that this program wanted; never raises."""
+        """Writes flight-RANK.json: the last collectives, and the last that this program asked for. Never raises."""
         try:
             flight = flight_record(self.backend) if self.torch else None
             place = self.place
@@ -166,7 +166,7 @@ class Worker:
                 json.dump(dict(told, flight=flight), file)
             os.replace(partial, name)
         except Exception as error:
-            # Not in Python's form of an error, which would look like an error of the job.
+            # In another form than Python's errors, so that it does not look like an error of the job.
             sys.stderr.write("runbook: this rank left no flight record (%s)\n" % type(error).__name__)
 
     # Steps.
@@ -179,7 +179,7 @@ class Worker:
         self.place.phase = "importing torch"
         record_flights()
         if self.backend == "nccl":
-            os.environ.setdefault("NCCL_DEBUG", "INFO")  # its log says which network it took, and why not another
+            os.environ.setdefault("NCCL_DEBUG", "INFO")  # NCCL's log says which network it chose, and why
         begun = time.monotonic()
         try:
             import torch
@@ -187,7 +187,7 @@ class Worker:
         except ModuleNotFoundError as error:
             if error.name == "torch":
                 raise RankFailure("torch-missing", "%s has no torch" % sys.executable)
-            # Where the module came from, in the words of Python's own message about a name that is not in it.
+            # Adds where the module came from, in the form of Python's message about a name that is not in a module.
             file = getattr(sys.modules.get("torch"), "__file__", None)
             where = " from 'torch' (%s)" % file if file else ""
             raise RankFailure("program-error", "importing torch failed: %s%s" % (error, where))
@@ -234,7 +234,7 @@ class Worker:
         self.place.phase = "waiting for orders"
 
     def join(self, _order: dict[str, Any]) -> None:
-        """Rank 0 opens the store, the others dial it; then the process group and a barrier."""
+        """Joins the world: rank 0 opens the store, the others dial it; then come the process group and a barrier."""
         host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
         threading.Thread(target=self.look_up, args=(host, port), daemon=True).start()
         patience = datetime.timedelta(seconds=COLLECTIVE_TIMEOUT_S)
@@ -262,7 +262,7 @@ class Worker:
         if self.device.type == "cuda":
             import inspect
 
-            # Since torch 2.3: binds the rank to its GPU at once, so that a barrier need not guess it.
+            # Since torch 2.3, this binds the rank to its GPU at once, so that a barrier need not guess the GPU.
             if "device_id" in inspect.signature(self.dist.init_process_group).parameters:
                 options["device_id"] = self.device
         self.dist.init_process_group(
@@ -288,15 +288,15 @@ class Worker:
         say("step", step=name, **fields)
 
     def look_up(self, host: str, port: int) -> None:
-        """Report how long a name server delays the rank: torch asks for names too, also where every address is a
-        number, and meanwhile it makes no step."""
+        """Reports how long a name server delays the rank: torch asks for names even if every address is a number, and
+        makes no step meanwhile."""
         answered = threading.Event()
 
         def ask() -> None:
             try:
                 socket.getnameinfo(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4], 0)
             except (OSError, UnicodeError):
-                pass  # an answer as well
+                pass  # an error is an answer as well
             answered.set()
 
         threading.Thread(target=ask, daemon=True).start()
@@ -307,7 +307,7 @@ class Worker:
             say("looked-up", address=host)
 
     def dial(self, host: str, port: int) -> None:
-        """Dial until the master's port opens, and report what prevents it whenever that changes."""
+        """Dials until the master's port opens, and reports the reason why it does not, whenever that changes."""
         reason, patience_s = None, DIAL_S
         while True:
             try:
@@ -342,7 +342,7 @@ class Worker:
     # AllReduce.
 
     def allreduce(self, order: dict[str, Any]) -> None:
-        """A sweep of sizes within a time budget. Every rank takes the same decisions, from numbers they all share."""
+        """Times AllReduce for a series of sizes within a time budget. All ranks decide alike, from shared numbers."""
         torch = self.torch
         sizes = order["sizes"]
         self.lag = Lag()
@@ -350,7 +350,7 @@ class Worker:
         ends = time.monotonic() + order["budget_s"]
         pattern = torch.arange(CHUNK, dtype=torch.float32, device=self.device).remainder_(PATTERN)
         stopped_before = None
-        per_byte = 0.0  # seconds a byte that preparing, warming up and verifying the size before took
+        per_byte = 0.0  # seconds a byte for preparing, warming up and verifying the size before
         for index, size in enumerate(sizes):
             full, needed, left = self.agree(0 if self.room_for(size) else 1, per_byte * size, time.monotonic() - ends)
             if full or needed > -left:
@@ -361,7 +361,7 @@ class Worker:
             self.place.size, self.place.turn, self.place.turns = size, 0, 1
             self.place.phase = "warm-up and verification"
             data = torch.empty(count, dtype=torch.float32, device=self.device)
-            # The first AllReduce of a size is the warm-up, and the one whose every element is compared.
+            # The first AllReduces of a size are the warm-up, and every element of their results is compared.
             wrong: dict[str, Any] = {"count": 0}
             for _ in range(order["warmup"]):
                 self.fill(data, pattern)
@@ -370,7 +370,7 @@ class Worker:
                 self.reduce(data)
                 self.synchronize()
                 seconds = time.perf_counter() - started
-                if not wrong["count"]:  # the first counts; no `break`: ranks that see nothing wrong wait for this one
+                if not wrong["count"]:  # no `break` at the first wrong result: the other ranks wait in the next one
                     wrong = self.compare(data, pattern)
             wrong_anywhere, slowest, left = self.agree(wrong["count"], seconds, time.monotonic() - ends)
             if wrong_anywhere:
@@ -396,7 +396,7 @@ class Worker:
         self.place.phase = "waiting for orders"
 
     def time(self, data: Any, turns: int) -> list[float]:
-        """Seconds of each of `turns` AllReduces: device events on a GPU, the clock on a CPU."""
+        """The seconds of each of `turns` AllReduces, by device events on a GPU, by the clock on a CPU."""
         self.barrier()
         queued, begun = queued_seconds(), time.perf_counter()
         self.timing.set()
@@ -434,7 +434,7 @@ class Worker:
         return times
 
     def room_for(self, size: int) -> bool:
-        """Whether this rank has memory for this size, with as much again to spare for the backend's own buffers."""
+        """Whether this rank has memory for this size: three times as much and 256 MiB, for the backend's buffers."""
         if self.device.type == "cuda":
             free = self.torch.cuda.mem_get_info(self.device)[0]
         else:
@@ -442,9 +442,9 @@ class Worker:
         return free is None or free > 3 * size + (256 << 20)
 
     def agree(self, *numbers: float, combine: Callable[[Any], float] = max) -> list[Any]:
-        """The largest (or what `combine` makes) of each number over all ranks, so that all decide alike.
+        """The largest of each number over all ranks (or what `combine` makes of them), so that all ranks decide alike.
 
-        Through the store: the collectives under test may give anything, and ranks would then decide differently.
+        The numbers go through the store: the collectives under test may be wrong, and ranks would decide differently.
         """
         self.agreements += 1
         name = "runbook/agree/%d" % self.agreements
@@ -456,7 +456,7 @@ class Worker:
         return agreed
 
     def calls(self, operation: str, data: Any = None) -> None:
-        """Note what this program asks torch for, to be compared with what torch recorded."""
+        """Notes a collective that this program asks torch for, to be compared with what torch recorded."""
         self.place.calls += 1
         about = {} if data is None else {"count": data.numel(), "dtype": str(data.dtype).rpartition(".")[2]}
         self.place.calling = {"operation": operation, **about}
@@ -466,7 +466,8 @@ class Worker:
         self.dist.all_reduce(data, **options)
 
     def fill(self, data: Any, pattern: Any) -> None:
-        """Element i of rank r is (i mod 251) + r + 1: it depends on the place and the rank, and sums stay exact."""
+        """Fills the tensor: element i of rank r is (i mod 251) + r + 1. It depends on place and rank; sums are exact.
+        """
         mine = pattern[: data.numel()] + float(self.rank + 1)
         for start in range(0, data.numel(), CHUNK):
             piece = data[start : start + CHUNK]
@@ -474,7 +475,7 @@ class Worker:
             self.place.work += 1
 
     def compare(self, data: Any, pattern: Any) -> dict[str, Any]:
-        """How many elements differ from the sum over all ranks, and the first one that does."""
+        """How many elements differ from the sum over all ranks (`count`), and the first element that does (`first`)."""
         n = self.world_size
         expected = pattern[: data.numel()] * float(n) + float(n * (n + 1) // 2)
         wrong = 0
@@ -493,7 +494,7 @@ class Worker:
         return {"count": wrong, "first": first}
 
     def locate(self, count: int) -> None:
-        """Whose contribution is wrong: each rank in turn contributes alone, and everyone compares what arrived."""
+        """Finds the ranks whose contribution is wrong: each in turn contributes alone, and all compare the result."""
         if self.world_size > 64:
             return
         torch = self.torch
@@ -507,7 +508,7 @@ class Worker:
             if self.agree(bad)[0]:
                 blamed.append(rank)
         if len(blamed) in (0, self.world_size):
-            # A rank that changes all data that passes through it spoils every round: then each works by itself.
+            # A rank that changes all data passing through it spoils every round, so each rank works by itself now.
             groups = [self.dist.new_group([rank]) for rank in range(self.world_size)]
             data = pattern + float(self.rank + 1)
             self.reduce(data, group=groups[self.rank])
@@ -518,14 +519,14 @@ class Worker:
 
 
 def knock(host: str, port: int, seconds: float) -> None:
-    """Open a connection and reset it: closed in good order it would keep its local port for another minute, of which
-    torch is to dial next (TIME_WAIT)."""
+    """Opens a connection and resets it. Closed in good order it would keep its local port for another minute
+    (TIME_WAIT), while torch has to dial next."""
     with socket.create_connection((host, port), seconds) as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
 def record_flights() -> None:
-    """Ask torch for its Flight Recorder before it is imported: releases before 2.9 have it switched off."""
+    """Switches torch's Flight Recorder on, before torch is imported: releases before 2.9 have it switched off."""
     os.environ.setdefault("TORCH_FR_BUFFER_SIZE", str(2 * RECORDED))
     try:
         from importlib.metadata import version
@@ -533,12 +534,12 @@ def record_flights() -> None:
         old = tuple(int(part) for part in version("torch").split(".")[:2]) < (2, 9)
     except Exception:
         old = False
-    if old:  # newer ones call this name deprecated, once in every log
+    if old:  # newer releases warn in the log that this name is deprecated
         os.environ.setdefault("TORCH_NCCL_TRACE_BUFFER_SIZE", os.environ["TORCH_FR_BUFFER_SIZE"])
 
 
 def flight_record(backend: str) -> dict[str, Any] | None:
-    """What Flight Recorder has, as plain data with its newest entries, or None. Private API: it may be absent."""
+    """Flight Recorder's data with its newest entries, or None. It is read through private API, which may be absent."""
     import torch._C._distributed_c10d as c10d
 
     names = ["_dump_nccl_trace_json", "_dump_fr_trace_json"]
@@ -552,7 +553,7 @@ def flight_record(backend: str) -> dict[str, Any] | None:
 
 
 def recorded_calls(backend: str) -> int:
-    """The number of the last collective that Flight Recorder counted, in whichever group; 0 where there is none."""
+    """The number of the last collective that Flight Recorder counted in any group; 0 if there is none."""
     try:
         found = flight_record(backend) or {}
         return max([int(one["last_enqueued_collective"]) for one in found.get("pg_status", {}).values()] or [0])
@@ -561,15 +562,15 @@ def recorded_calls(backend: str) -> int:
 
 
 def queued_seconds() -> dict[str, float]:
-    """By thread, how long it has ever been ready to run without a CPU (Linux); only of those that a collective needs: a
-    thread that only spins is always ready, and delays no rank."""
+    """By thread, the seconds for which it has been ready to run and had no CPU (Linux). Only of threads that a
+    collective needs: other threads may spin, which makes them always ready, and delay no rank."""
     found = {}
     for task in os.listdir("/proc/self/task") if os.path.isdir("/proc/self/task") else ():
         try:
             with open("/proc/self/task/%s/comm" % task) as file:
                 needed = int(task) == os.getpid() or file.read().startswith(TRANSPORT)
         except OSError:
-            continue  # it has ended
+            continue  # the thread has ended
         waited = queued_of(int(task)) if needed else None
         if waited is not None:
             found[task] = waited
@@ -577,8 +578,8 @@ def queued_seconds() -> dict[str, float]:
 
 
 def queued_of(task: int) -> float | None:
-    """Seconds for which this thread of ours has ever been ready to run without a CPU; None when it has ended, or where
-    the kernel does not count."""
+    """The seconds for which a thread of this process has been ready to run and had no CPU; None if the thread has
+    ended, or the kernel does not count them."""
     try:
         with open("/proc/self/task/%d/schedstat" % task) as file:
             return int(file.read().split()[1]) / 1e9
@@ -587,17 +588,17 @@ def queued_of(task: int) -> float | None:
 
 
 def longest_growth(before: dict[str, float], after: dict[str, float]) -> float:
-    """Of the threads that were there all the time, the largest difference."""
+    """The largest difference of a thread that was there all the time."""
     return max([after[task] - before[task] for task in before if task in after] or [0.0])
 
 
 def kernel_kills() -> int | None:
-    """How many processes this kernel has killed for lack of memory since boot; None where it does not say."""
+    """How many processes the kernel has killed for lack of memory since boot; None if it does not say."""
     return numbers_in("/proc/vmstat").get("oom_kill")
 
 
 def in_json(number: float) -> float | str:
-    """JSON has no infinity and no NaN, which wrong sums may be: these become words."""
+    """The number as JSON can carry it: infinity and NaN, which wrong sums may be, become words."""
     return number if abs(number) < float("inf") else str(number)
 
 
@@ -606,17 +607,17 @@ def mean_of(numbers: Sequence[float]) -> float:
 
 
 def affordable(seconds: float, sizes: list[int], left: float, wanted: int) -> int:
-    """How many iterations of sizes[0] to time, at least two, when one took `seconds` and `left` of the budget remains.
-
-    Each size gets a share of what is left in proportion to its bytes; small ones, which cost next to nothing, at
-    least a fiftieth, so that their numbers are not left to chance.
+    """How many iterations of sizes[0] to time, from 2 to `wanted`, if one took `seconds` and `left` of the budget
+    remains.
+    Each size gets a share of the rest in proportion to its bytes. A small size, which costs next to nothing, gets at
+    least a fiftieth, so that its numbers do not depend on chance.
     """
     share = left * max(sizes[0] / float(sum(sizes)), 0.02)
     return int(max(2, min(wanted, share / max(seconds, 1e-7))))
 
 
 def row(size: int, count: int, mean: float, times: list[float], world_size: int) -> dict[str, Any]:
-    """One line of the table people know from nccl-tests; algbw and busbw in GB/s (10^9 bytes)."""
+    """One row of the table as nccl-tests prints it; algbw and busbw are in GB/s (10^9 bytes)."""
     algbw = size / mean / 1e9
     ordered = sorted(times)
     return {
@@ -636,7 +637,7 @@ def row(size: int, count: int, mean: float, times: list[float], world_size: int)
 
 
 def available_memory() -> int | None:
-    """Bytes the kernel would give without swapping, within the limits of our control groups; None if that is not
+    """Bytes that the kernel would give without swapping, within the limits of our control groups; None if not
     known."""
     of_machine = numbers_in("/proc/meminfo").get("MemAvailable:")
     known = [] if of_machine is None else [of_machine * 1024]
@@ -647,9 +648,9 @@ CONTROL_GROUPS = "/sys/fs/cgroup"
 
 
 def left_in_groups() -> list[int]:
-    """Bytes that each of our control groups with a limit may still get, in either kind of hierarchy. The limit of a
-    Slurm job or a service is above our own group. Files that were read count as used there, and are dropped when
-    memory is wanted."""
+    """Bytes that each of our control groups with a limit may still get, in cgroup v1 or v2. The limit of a Slurm job or
+    a service is that of a group above our own. Cached files count as used there, but are dropped when memory is
+    wanted, so they are added."""
     found = []
     for line in read("/proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
@@ -670,13 +671,13 @@ def left_in_groups() -> list[int]:
 
 
 def numbers_in(path: str) -> dict[str, int]:
-    """The first number of each line, by the word before it."""
+    """By the first word of each line of a file, the number after it."""
     rows = [line.split() for line in read(path).splitlines()]
     return {row[0]: int(row[1]) for row in rows if len(row) > 1 and row[1].isdigit()}
 
 
 def read(path: str) -> str:
-    """A small text file without the white space around it; empty where there is none."""
+    """The text of a small file without the white space around it; empty if it cannot be read."""
     try:
         with open(path, errors="replace") as file:
             return file.read().strip()
@@ -685,7 +686,7 @@ def read(path: str) -> str:
 
 
 def tcp_segments() -> dict[str, int]:
-    """How many this node has sent, and sent again; nothing where its kernel does not tell."""
+    """How many TCP segments this node has sent, and sent again; empty if its kernel does not tell."""
     lines = [line.split() for line in read("/proc/net/snmp").splitlines() if line.startswith("Tcp:")]
     counts = dict(zip(*lines)) if len(lines) == 2 else {}
     if not {"OutSegs", "RetransSegs"} <= counts.keys():
@@ -694,7 +695,7 @@ def tcp_segments() -> dict[str, int]:
 
 
 def this_machine() -> str:
-    """As `node/proc.py` has it, which this program cannot import: the controller compares both."""
+    """The same id as `this_machine` in `node/proc.py`, which cannot be imported here: the controller compares both."""
     parts = list(filter(None, map(read, ("/proc/sys/kernel/random/boot_id", "/etc/machine-id"))))[:1]
     try:
         parts.append(os.readlink("/proc/self/ns/net"))
@@ -705,13 +706,13 @@ def this_machine() -> str:
 
 def main() -> None:
     if "RUNBOOK_RUN_ID" not in os.environ:
-        # Started by hand it would wait for orders, and end well without having done anything.
+        # Started by hand, the program would wait for orders, and end well without having done anything.
         sys.exit("rank.py gets its orders from `runbook run`, which starts it; launch.sh starts programs of yours")
-    # Python would make an exception of it, which waits until torch comes back.
+    # Python would turn SIGINT into an exception, which waits until a call of torch returns.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     worker = Worker()
     stacks = open("stack-%d.txt" % worker.rank, "w")
-    # Only of this thread: walking the frames of others while they run crashes about once in a hundred times.
+    # Only the signalled thread's stack: walking the frames of running threads crashes about once in a hundred times.
     faulthandler.enable(file=stacks, all_threads=False)
     if hasattr(signal, "SIGUSR1"):
         faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=False, chain=False)
@@ -731,7 +732,7 @@ def main() -> None:
                 rank_bandwidth.measure(worker, order, say, worker.waited)
             else:
                 raise RankFailure("program-error", "unknown order %r" % order["do"])
-            worker.place.size = worker.place.turn = 0  # no place of the next order
+            worker.place.size = worker.place.turn = 0  # they belong to the order that has ended
     except RankFailure as failure:
         say("failed", cause=failure.cause, text=str(failure), **failure.details)
     except BaseException as error:
@@ -743,7 +744,7 @@ def main() -> None:
             traceback=traceback.format_exc().splitlines()[-12:],
             at=worker.place.snapshot(),
         )
-    # No orderly teardown of a process group that has failed: it can hang. The controller has what it needs.
+    # An orderly teardown of a process group that has failed can hang, and the controller knows all it needs.
     sys.stdout.flush()
     os._exit(1)
 

@@ -1,13 +1,13 @@
-"""Bandwidth and latency of pairs of ranks, and of single ranks in their own memory. Part of `rank.py`, which is sent
-alone: it imports nothing of ours. Python 3.8.
+"""Measures bandwidth and latency between pairs of ranks, and the memory bandwidth of single ranks. A part of `rank.py`,
+pushed beside it: it imports none of our modules. Python 3.8.
 
 Two measurements, each an order that every rank gets at the same time:
-{"do": "measure", "pair": [one, other, seconds] or null, "trips": n, "both": bool}: both of a pair get the same. First n
-times a few bytes there and back, then for about that long bytes one way, the same the other way, and with `both` in
-both at once. Each rank says of what it received {"event": "moved", "source", "destination", "gbytes", "seconds",
-"waited", "losses", "both", "us"}: GB/s of one way alone, how long that took, how long one of the two ends was kept from
-running meanwhile, which share of its TCP segments was lost at least, GB/s while the other way was busy too, and
-microseconds of one way for a few bytes. What cannot be told is null.
+{"do": "measure", "pair": [one, other, seconds] or null, "trips": n, "both": bool}: both ranks of a pair get the same
+order. First a few bytes go there and back n times, then many one way for about `seconds`, then the other way, and with
+`both` both ways at once. Each rank reports what it received: {"event": "moved", "source", "destination", "gbytes",
+"seconds", "waited", "losses", "both", "us"}: GB/s of one way alone, how long that took, how long one of the two ends
+was kept from running meanwhile, the least share of TCP segments that was lost, GB/s while the other way was busy too,
+and microseconds of one way for a few bytes. Values that cannot be known are null.
 {"do": "measure", "alone": s}: every rank works in its own memory, and says {"event": "alone", "gbytes", "waited"}.
 """
 
@@ -26,15 +26,16 @@ if TYPE_CHECKING:
 SUM_ELEMENTS = 1 << 22  # 16 MiB of float32: more than most caches hold
 FIRST_BYTES = 64 << 10
 MESSAGE_BYTES = 32 << 20
-STEPS = (2.0, 16.0)  # the next attempt moves at least and at most this many times as much
-FEWEST_SEGMENTS = 200  # with fewer, a single lost one says nothing
-OF_A_BURST = 3  # segments of one burst of losses that count
+STEPS = (2.0, 16.0)  # the next transfer moves at least and at most this many times as many bytes
+FEWEST_SEGMENTS = 200  # with fewer segments, a single lost one says nothing
+OF_A_BURST = 3  # how many segments of one burst of losses count
 LARGEST_SEGMENT = 64 << 10  # bytes
-LONG_ENOUGH = 0.4  # of the seconds wanted: then the attempt counts
+LONG_ENOUGH = 0.4  # a transfer counts if it takes this part of the wanted seconds
 
 
 def measure(worker: Any, order: dict[str, Any], say: Callable[..., None], waited: Waited) -> None:
-    """`waited()` returns a function that returns how long this process did not run since then."""
+    """Carries out one order. `waited()` gives a function that gives the seconds since then for which this process did
+    not run."""
     worker.place.phase = "isolation"
     if "alone" in order:
         alone(worker, order["alone"], say)
@@ -47,14 +48,14 @@ def measure(worker: Any, order: dict[str, Any], say: Callable[..., None], waited
 
 
 def meet(worker: Any, order: dict[str, Any], say: Callable[..., None], waited: Waited) -> None:
-    """The pair of this rank, if it has one."""
+    """Measures the pair of this rank, if the order has one."""
     worker.barrier()
     if not order["pair"]:
         return
     one, other, seconds = order["pair"]
     partner = other if worker.rank == one else one
     said = {"source": partner, "destination": worker.rank}
-    first_words(worker, one, partner, 2)  # it makes the connection, which is no part of any measurement
+    first_words(worker, one, partner, 2)  # opens the connection, which must not be part of a measurement
     if order.get("trips"):
         said["us"] = first_words(worker, one, partner, order["trips"])
     totals = {}
@@ -67,7 +68,7 @@ def meet(worker: Any, order: dict[str, Any], say: Callable[..., None], waited: W
 
 
 def first_words(worker: Any, one: int, partner: int, trips: int) -> float:
-    """Microseconds that a few bytes take one way: half of the median there and back."""
+    """The microseconds that a few bytes take one way: half of the median there and back."""
     word = worker.torch.zeros(1, dtype=worker.torch.float64, device=worker.device)
     times = []
     for _ in range(trips):
@@ -87,9 +88,9 @@ def first_words(worker: Any, one: int, partner: int, trips: int) -> float:
 def transfer(
     worker: Any, source: int, destination: int, seconds: float, waited: Waited
 ) -> tuple[int, dict[str, float | None]]:
-    """Bytes one way: attempts that grow until one lasts long enough. The receiver has the clock, and tells the sender
-    how much to send next; 0 is the end. What it reached in the last attempt counts: by then TCP has found its pace.
-    Returns how many bytes that was, and what the receiver found."""
+    """Moves bytes one way, in transfers that grow until one lasts long enough. The receiver measures, and tells the
+    sender how many bytes to send next; 0 ends it. Only the last transfer counts: by then TCP has found its pace. Its
+    bytes, and on the receiver its results."""
     following = worker.torch.zeros(2, dtype=worker.torch.float64, device=worker.device)
     total = FIRST_BYTES
     while True:
@@ -127,8 +128,8 @@ def transfer(
 
 
 def segments() -> tuple[int, int, int] | None:
-    """TCP segments that this node sent, those that it sent again, and how often it began to do so (recoveries of
-    RFC 6675); None where the kernel does not tell."""
+    """How many TCP segments this node has sent, and sent again, and how often it began to send again (recoveries of
+    RFC 6675); None if the kernel does not tell."""
     try:
         tcp, more = counted("/proc/net/snmp", "Tcp:"), counted("/proc/net/netstat", "TcpExt:")
         return tcp["OutSegs"], tcp["RetransSegs"], more["TCPSackRecovery"] + more["TCPRenoRecovery"]
@@ -137,18 +138,18 @@ def segments() -> tuple[int, int, int] | None:
 
 
 def counted(path: str, head: str) -> dict[str, int]:
-    """The kernel's counters after this head: a line of names, and one of numbers."""
+    """The kernel's counters in the two lines that begin with `head`: one of names, and one of numbers."""
     with open(path) as file:
         names, numbers = [line.split()[1:] for line in file if line.startswith(head)]
     return dict(zip(names, map(int, numbers)))
 
 
 def lost(before: tuple[int, ...] | None, after: tuple[int, ...] | None, moved: float) -> float:
-    """The share of the segments sent between that was lost, at least; -1 (a tensor has no null) where no kernel
-    tells it, or where so few segments did not carry so many bytes: RDMA did.
+    """The least share of lost segments among those sent meanwhile; -1 (a tensor has no null) if the kernel does not
+    tell, or if so few segments cannot have carried `moved` bytes, because RDMA did.
 
-    A full queue, as every shaper has one, drops many at once of a transfer that finds its pace; a bad link loses again
-    and again. So of each burst only the first few count.
+    A full queue, which every shaper has, drops many segments at once while a transfer finds its pace; a bad link loses
+    single ones again and again. So only the first few segments of each burst count.
     """
     if before is None or after is None:
         return -1.0
@@ -159,7 +160,7 @@ def lost(before: tuple[int, ...] | None, after: tuple[int, ...] | None, moved: f
 
 
 def exchange(worker: Any, partner: int, total: int) -> float:
-    """GB/s of what arrives while as much leaves."""
+    """The GB/s that arrive while as many bytes leave."""
     dist = worker.dist
     size = min(MESSAGE_BYTES, total)
     out = worker.torch.zeros(max(1, size // 4), dtype=worker.torch.float32, device=worker.device)
@@ -177,8 +178,8 @@ def exchange(worker: Any, partner: int, total: int) -> float:
 
 
 def alone(worker: Any, seconds: float, say: Callable[..., None]) -> None:
-    """GB/s of adding one tensor to another, two reads and a write, and the share of time that its threads spent waiting
-    for a CPU."""
+    """Reports the GB/s of adding one tensor to another (two reads and a write), and the share of the time for which
+    this process's threads waited for a CPU."""
     torch = worker.torch
     one = torch.zeros(SUM_ELEMENTS, dtype=torch.float32, device=worker.device)
     other = torch.zeros_like(one)
@@ -206,7 +207,7 @@ def alone(worker: Any, seconds: float, say: Callable[..., None]) -> None:
 
 
 def scheduled() -> tuple[int, int]:
-    """Nanoseconds that the threads of this process ran, and that they were ready to and had no CPU."""
+    """The nanoseconds for which the threads of this process ran, and for which they were ready and had no CPU."""
     ran = waited = 0
     try:
         for thread in os.listdir("/proc/self/task"):

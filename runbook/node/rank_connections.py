@@ -1,10 +1,10 @@
 """The TCP connections of a run's ranks, as this node's kernel sees them: which stand still, which are still being
-dialled, and where each rank listens.
+dialled, and on which ports each rank listens.
 
 Argument: {"run_id": str}. Gives {"connections": [{"local", "local_port", "remote", "remote_port", "pid", "rank" (null:
-it has none), "open" (false: no answer to the dial yet), "unacked" (bytes sent and not acknowledged), "unread" (bytes
-that arrived and were not read), "resent" (how often in a row the oldest of them was sent again)}], "listening":
-[{"port", "rank"}], "settings": {rank: the variables by which it sets up how it talks}}.
+the process has none), "open" (false: no answer to the dial yet), "unacked" (bytes sent and not acknowledged), "unread"
+(bytes that arrived and are not read), "resent" (how often in a row the oldest unacknowledged segment was sent again)}],
+"listening": [{"port", "rank"}], "settings": {rank: its variables of torch, NCCL and gloo}}.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 
 def look(arguments: dict[str, Any]) -> RankConnections:
-    # What outlives its run has the id as that of its job alone.
+    # A process that outlives its run has the run's id only as the id of its job.
     names = (RUN_ID_VARIABLE, JOB_VARIABLE)
     processes = sorted({pid for name in names for pid in tagged({name: arguments["run_id"]})}, reverse=True)
-    # A child that inherited a socket comes after the process that opened it.
+    # Descending pids: the process that opened a socket comes after children that inherited it, and counts.
     inodes = {inode: pid for pid in processes for inode in sockets(pid)}
     ranks = {pid: own_rank(pid) for pid in set(inodes.values())}
     connections: list[TcpConnection] = []

@@ -1,22 +1,22 @@
-"""What this node's kernel knows of the processes of ranks that died or make no progress. Linux; elsewhere the result is
-empty.
+"""What does this node's kernel know about the processes of ranks that died or make no progress? Linux; elsewhere the
+result is empty.
 
 Argument: {"leaders": {rank: pid of the first process of its session}, "seconds": how long to watch, "stacks": the
-folder where processes of these sessions write theirs when asked (stack_on_signal.py), or null, "gpus": indices of those
-whose use is asked for, or null}. Gives
+folder in which processes of these sessions write their stacks when asked (stack_on_signal.py), or null, "gpus": the
+indices of the GPUs whose use is wanted, or null}. Gives
 {"ranks": {rank: {"processes": [{"pid", "state", "comm", "wchan", "rank" (RANK in its environment, or None), "cpu"
-(share of one CPU meanwhile), "waited" (for what part of the time its main thread waited for a CPU, or None), "copied"
+(share of one CPU meanwhile), "waited" (part of the time for which its main thread waited for a CPU, or None), "copied"
 (bytes that it read and wrote meanwhile), "stays": whether it was in that state before as well, "ending": whether its
-Python can no longer be asked, for it has come to its end}] of its session and their descendants, "throttled": for what
-part of the time the CPU quota of their control group kept them from running, or None, "works": whether these used a CPU
-or read from a disk meanwhile, "connections": how many open TCP connections they have, or None where that is not known,
-"moved": bytes that these carried meanwhile, or None, "queued": bytes they wait to send or to be acknowledged, "stack":
-what py-spy says, or None, "own_stacks": {pid: what processes say themselves, with the program's line below each
-innermost frame}}}, "busy": [{"pid", "user", "command", "cpu"}] the other processes that use most of the CPU, "carried":
-bytes that all interfaces but lo carried, "kernel_kills": how many processes the kernel killed for lack of memory since
-boot, "kernel_says": [its lines about that], "gpu_use": {index: percent of the time in which something ran on it, as
-nvidia-smi tells} or null, "settings": {rank: the variables by which it sets up how it talks}, "seconds": how long it
-watched}.
+interpreter has ended, so that it cannot be asked any more}] of the session and their descendants, "throttled": the part
+of the time for which the CPU quota of their control group held them back, or None, "works": whether they used a CPU or
+read from a disk meanwhile, "connections": how many open TCP connections they have, or None if not known, "moved": bytes
+that these connections carried meanwhile, or None, "queued": bytes that wait to be sent or acknowledged, "stack":
+py-spy's output, or None, "own_stacks": {pid: the stacks that the process wrote itself, with the program's source line
+below each innermost frame}}}, "busy": [{"pid", "user", "command", "cpu"}] of the other processes that use most of the
+CPU, "carried": bytes that all interfaces but lo carried, "kernel_kills": how many processes the kernel killed for lack
+of memory since boot, "kernel_says": [the kernel's lines about that], "gpu_use": {index: percent of the time in which a
+kernel ran on it, as nvidia-smi reports} or null, "settings": {rank: its variables of torch, NCCL and gloo}, "seconds":
+how long it watched}.
 """
 
 from __future__ import annotations
@@ -67,19 +67,19 @@ PY_SPY_S = 4.0
 GPU_S = 2.0
 NUMBER = int(getattr(signal, "SIGRTMIN", 0)) + 7
 NUMBER_ALL = NUMBER + 1
-"""As in stack_on_signal.py, which runs inside the training and cannot be imported here. The second, for the stacks of
-all threads, may crash a process that works."""
+"""The signals of stack_on_signal.py, which runs inside the training and cannot be imported here. The second asks for
+the stacks of all threads, and may crash a process that works."""
 AT_EXIT = re.compile(r'/threading\.py", line \d+ in _shutdown$', re.MULTILINE)
 
 STACK_S = 1.0
 STARVED_S = 3.0
-"""How long a process has to write its stacks, and one that gets no CPU."""
+"""Seconds that a process has to write its stacks; the second, if it gets no CPU."""
 
 FRAME = re.compile(r'^  File "([^"\n]{1,500})", line (\d{1,7}) in ')
 LONGEST_STACK = 64 * 1024
 LONGEST_COMMAND = 120
 HERTZ: float = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
-"""Ticks of a second."""
+"""Clock ticks a second, the unit of times in /proc/PID/stat."""
 
 
 def look(arguments: dict[str, Any]) -> RankProcesses:
@@ -110,7 +110,7 @@ def look(arguments: dict[str, Any]) -> RankProcesses:
 
 
 class Moment:
-    """What is counted at one time. `ranks`: the processes of each."""
+    """The kernel's counts at one time. `ranks`: by rank, its processes."""
 
     def __init__(self, leaders: dict[str, int]) -> None:
         self.clock = time.monotonic()
@@ -126,7 +126,7 @@ class Moment:
 
 
 def seen(rank: str, before: Moment, after: Moment, stacks: str | None) -> RankSeen:
-    """What became of a rank between two moments; what it says in the folder `stacks` is still to come."""
+    """The facts about a rank between two moments. Its stacks are added later; `stacks` is their folder, or None."""
     mine, seconds = after.ranks[rank], after.clock - before.clock
     now, past = after.tcp or {}, before.tcp or {}
     known = {inode for entry in mine for inode in sockets(entry.pid)} & set(now)
@@ -162,8 +162,8 @@ def process_facts(entry: Process, before: Moment, after: Moment, stacks: str | N
 
 
 class Process:
-    """One as it was seen. `cpu` is the share of one CPU that it used since a look before, `fetched` what it read from
-    disks."""
+    """A process at one moment. `cpu`: the share of one CPU that it used since the moment before. `fetched`: the bytes
+    that it has read from disks."""
 
     def __init__(self, pid: int, its: Stat, fetched: int) -> None:
         self.pid = pid
@@ -173,14 +173,14 @@ class Process:
 
 
 def tell_cpu(before: Processes, after: Processes, seconds: float) -> None:
-    """Note for each process the share of one CPU that it used meanwhile."""
+    """Notes for each process the share of one CPU that it used between two moments."""
     for pid, entry in after.items():
         used = entry.stat.ticks - before[pid].stat.ticks if pid in before else 0
         entry.cpu = round(used / HERTZ / max(0.01, seconds), 2)
 
 
 def busy(entries: Processes, ours: Iterable[int]) -> list[BusyProcess]:
-    """The processes besides ours that use most of the CPU."""
+    """The processes outside of these sessions that use most of the CPU."""
     kin = {entry.pid for leader in ours for entry in family(entries, leader)}
     others = [entry for pid, entry in entries.items() if pid not in kin and entry.cpu >= BUSY]
     others.sort(key=lambda entry: -entry.cpu)
@@ -196,7 +196,7 @@ def busy(entries: Processes, ours: Iterable[int]) -> list[BusyProcess]:
 
 
 def processes(ours: set[int]) -> Processes:
-    """Every process by pid; of our own sessions also what they read."""
+    """Every process by pid; for the sessions in `ours` also the bytes that each has read."""
     found = {}
     for pid in pids():
         its = stat(pid)
@@ -206,7 +206,7 @@ def processes(ours: set[int]) -> Processes:
 
 
 def family(entries: Processes, leader: int) -> list[Process]:
-    """Those of a session, and what they started: a launcher gives each of its ranks a session of its own."""
+    """The processes of a session and their descendants: a launcher gives each of its ranks a session of its own."""
     found = {pid for pid, entry in entries.items() if entry.stat.session == leader}
     while True:
         more = {pid for pid, entry in entries.items() if entry.stat.parent in found} - found
@@ -216,8 +216,8 @@ def family(entries: Processes, leader: int) -> list[Process]:
 
 
 def works(before: list[Process], after: list[Process], ticks: float) -> bool:
-    """Whether a session makes progress of its own: its CPU time, with that of children that have ended, and its
-    reading."""
+    """Whether a session makes progress of its own: it used CPU time, that of ended children included, or it read from a
+    disk. `ticks`: the length of the time between."""
     used = sum(one.stat.ticks + one.stat.reaped for one in after) - sum(
         one.stat.ticks + one.stat.reaped for one in before
     )
@@ -226,12 +226,12 @@ def works(before: list[Process], after: list[Process], ticks: float) -> bool:
 
 
 def fetched(pid: int) -> int:
-    """Bytes that a process read from a disk or a file server, if this user may see that."""
+    """Bytes that a process has read from a disk or a file server; 0 if this user may not see that."""
     return counted_io(pid, "read_bytes")
 
 
 def copied(pid: int) -> int:
-    """Bytes that a process read and wrote by calls, wherever they come from and go to."""
+    """Bytes that a process has read and written by system calls, from and to anything."""
     return counted_io(pid, "rchar") + counted_io(pid, "wchar")
 
 
@@ -253,7 +253,7 @@ def carried() -> int | None:
 
 
 def py_spy(leaders: dict[str, int]) -> dict[str, str]:
-    """rank -> what py-spy says of its threads, with native frames where it can; nothing where it is not installed."""
+    """By rank, py-spy's dump of its threads, with native frames if possible; empty if py-spy is not installed."""
     said: dict[str, str] = {}
 
     def one(rank: str, pid: int) -> None:
@@ -278,8 +278,8 @@ def py_spy(leaders: dict[str, int]) -> dict[str, str]:
 
 
 def own_stacks(folder: str, asked_of: Iterable[tuple[int, str]], starved_s: float = STACK_S) -> dict[int, str]:
-    """By pid, the stack of the main thread of these processes (pid and state) that can be asked for it; one that gets
-    no CPU has `starved_s` to answer. Of one that is over and waits for its threads, the stacks of all."""
+    """By pid, the stack of the main thread of each process that can be asked for it; if the process is over and waits
+    for its threads, the stacks of all threads. `asked_of`: pids and states. `starved_s`: seconds without a CPU."""
     awake = [pid for pid, state in asked_of if state not in "TtZ"]
     said = stacks_at_signal(NUMBER, folder, awake, starved_s)
     over = [pid for pid, text in said.items() if AT_EXIT.search(text)]
@@ -288,8 +288,8 @@ def own_stacks(folder: str, asked_of: Iterable[tuple[int, str]], starved_s: floa
 
 
 def stacks_at_signal(number: int, folder: str, pids: Iterable[int], starved_s: float) -> dict[int, str]:
-    """What processes write when they get a signal; nothing of those that would die of it, or whose main thread leaves
-    it to another one."""
+    """By pid, what processes write when they get a signal. Not asked: processes that would die of the signal, or whose
+    main thread blocks it, so that another thread would answer."""
     asked = {}
     for pid in pids:
         path = stack_file(folder, pid)
@@ -324,19 +324,19 @@ def stack_file(folder: str, pid: int) -> str:
 
 
 def catches(pid: int, number: int = NUMBER) -> bool:
-    """Whether a process can be asked for its stacks by a signal: one that does not catch it would die."""
+    """Whether a process can be asked for its stacks by this signal: a process that does not catch it would die."""
     return has_bit("SigCgt", pid, number)
 
 
 def has_bit(field: str, pid: int, number: int) -> bool:
-    """Whether a signal is in a set of /proc/PID/status, which is that of the main thread."""
+    """Whether a signal is in a set of signals in /proc/PID/status, which describes the main thread."""
     return bool(int(status_field(pid, field) or "0", 16) >> (number - 1) & 1)
 
 
 def has_ended(pid: int, path: str) -> bool:
-    """Whether a process has had an interpreter that could be asked, and has it no more: what is left are the C++
-    libraries, which take their time to end too. The file of its stacks is open for as long as the process lives, and is
-    closed where it has become another program."""
+    """Whether a process had an interpreter that could be asked, and the interpreter has ended while C++ libraries still
+    end. `path` is the file of its stacks: open for as long as the process lives, but closed if the process has become
+    another program."""
     try:
         return os.path.exists(path) and not catches(pid) and os.path.realpath(path) in descriptors(pid)
     except OSError:
@@ -344,7 +344,7 @@ def has_ended(pid: int, path: str) -> bool:
 
 
 def with_source(text: str) -> str:
-    """A dump of stacks, with the text of the program's line below the innermost frame of each thread."""
+    """A dump of stacks with the source line added below the innermost frame of each thread."""
     lines: list[str] = []
     innermost = False
     for line in text.splitlines():
@@ -357,7 +357,7 @@ def with_source(text: str) -> str:
 
 
 def source_line(path: str, number: int) -> str:
-    """Empty where it cannot be read."""
+    """A line of a source file; empty if it cannot be read."""
     try:
         if not stat_module.S_ISREG(os.stat(path).st_mode):
             return ""
@@ -378,7 +378,7 @@ def gpu_use(indices: Iterable[int]) -> dict[str, int] | None:
 
 
 def kernel_says() -> list[str]:
-    """The kernel's last words about processes that it killed for lack of memory, where this user may read them."""
+    """The kernel's last lines about processes that it killed for lack of memory, if this user may read them."""
     answer = tool("dmesg", [], 2)
     lines = [
         line

@@ -1,7 +1,7 @@
-"""How this node gets to others: the address and interface it would use, and whether a TCP connection comes about.
+"""How does this node reach others: from which address and interface, and does a TCP connection open?
 
 Argument, JSON: {"targets": [{"peer": str, "address": str, "port": int}]}. Says {"targets": [{... "source": address or
-null, "interface": name or null, "answer": "open", "refused", or why there was none}]}.
+null, "interface": name or null, "answer": "open", "refused", or why there was no answer}]}.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CONNECT_S = 3
 
 
 def source(address: str) -> str | None:
-    """The address this node would send from: the kernel tells it for a UDP socket, and no packet is sent."""
+    """The address that this node would send from, or None: the kernel tells it for a UDP socket, without a packet."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as sock:
@@ -33,7 +33,7 @@ def source(address: str) -> str | None:
 
 
 def interface_of(address: str) -> str | None:
-    """The interface of an IPv6 address, for nodes without iproute2; IPv4's are known by then."""
+    """The interface with an IPv6 address, or None; for nodes without iproute2 (IPv4 addresses are known without it)."""
     try:
         wanted = ipaddress.ip_address(address).packed.hex()
     except ValueError:
@@ -46,7 +46,8 @@ def interface_of(address: str) -> str | None:
 
 
 def answer(address: str, port: int) -> str:
-    """A refusal counts as an answer: the host can be reached."""
+    """The result of dialling a port: `open`, `refused` (which shows that the host is reached), or why no answer came.
+    """
     try:
         socket.create_connection((address, port), CONNECT_S).close()
     except ConnectionRefusedError:

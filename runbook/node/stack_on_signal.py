@@ -1,17 +1,16 @@
-"""Lets a training be asked where it is: at a signal that nothing else uses, the stack of its main thread goes into a
-file; at the next one, the stacks of all its threads. A crash is asked at once: its own thread's stack goes to stderr.
+"""Lets a training be asked where it stands. At one signal that nothing else uses, the stack of its main thread goes
+into a file; at a second one, the stacks of all of its threads. At a crash, the crashing thread's stack goes to stderr.
 
-The second is only for a process that is over. Python walks the stacks of other threads while they run: 3.12 and 3.13
-crashed after three such signals where three threads called functions, 3.11 after seventeen.
+The second signal is only for a process that is over. Python walks the stacks of other threads while they run: 3.12 and
+3.13 crashed after three such signals while three threads called functions, 3.11 after seventeen.
 
-A child that is forked writes into a file of its own: a data loader that hangs is often why its rank waits.
+A forked child writes into a file of its own: a data loader that hangs is often the reason why its rank waits.
 
-Pushed as `sitecustomize.py` into a folder of its own, which the launch script puts first on PYTHONPATH, unless `watch:`
-says `stacks: false`. Python imports it before the program; the `sitecustomize` that it hides is imported as well.
-Python 3.8, standard library.
-
-Environment: RUNBOOK_STACKS, that folder. Writes FOLDER/PID.stack; a reader of the stacks sends SIGRTMIN + 7, or + 8,
-only to a process that catches it by /proc/PID/status.
+This file is pushed as `sitecustomize.py` into a folder of its own, which the launch script puts first on PYTHONPATH,
+unless `watch:` says `stacks: false`. Python imports it before the program; the `sitecustomize` that it hides is
+imported as well. Python 3.8, standard library.
+Environment: RUNBOOK_STACKS, that folder. Writes FOLDER/PID.stack. A reader of the stacks sends SIGRTMIN + 7, or + 8,
+only to a process that catches the signal by /proc/PID/status.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ ABOVE_RTMIN, ABOVE_RTMIN_ALL = 7, 8
 
 
 def dump_at_a_crash() -> None:
-    """Unless the program's user asked for that. Of the thread that crashes alone: the others run on."""
+    """Enables faulthandler at a crash, unless the user has: only for the crashing thread, since the others run on."""
     try:
         if not faulthandler.is_enabled():
             faulthandler.enable(all_threads=False)
     except (OSError, ValueError, RuntimeError, AttributeError):
-        pass  # it has no stderr
+        pass  # the process has no stderr
 
 
 def register(folder: str) -> None:
@@ -60,7 +59,7 @@ def write_into_own_file(number: int, folder: str, all_threads: bool) -> None:
 
 
 def hidden(folder: str) -> None:
-    """Import the `sitecustomize` that would have been found without us."""
+    """Imports the `sitecustomize` that Python would have found without this one."""
     elsewhere = [path for path in sys.path if os.path.abspath(path) != folder]
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", elsewhere)
     if spec is not None and spec.loader is not None:

@@ -1,11 +1,11 @@
-"""Samples of the stacks of this node's ranks: a rank that waits for others does so in most of them.
+"""Samples the states and stacks of this node's ranks: a rank that waits for others does so in most samples.
 
-Argument: {"leaders": {rank: pid of the first process of its session}, "looks": int, "every_s": seconds between them,
-"stacks": the folder where its processes write theirs when asked (stack_on_signal.py), or null: then none is asked}.
-Gives {"ranks": {rank: {"states": a letter a look, as proc(5) has them, "stacks": [text of its main thread, a
-look], "waited": for what part of the time its main thread waited for a CPU, or null}}, "busy": as rank_processes.py
-tells it, "sent": {address: {"bytes" that the ranks sent there meanwhile, "busy_s": seconds for which some of that was
-on its way, of the busiest connection}} or null, "seconds": how long it looked}."""
+Argument: {"leaders": {rank: pid of the first process of its session}, "looks": int, "every_s": seconds between looks,
+"stacks": the folder in which processes write their stacks when asked (stack_on_signal.py), or null: ask for none}.
+Gives {"ranks": {rank: {"states": one letter a look, as in proc(5), "stacks": [one text a look, of the main thread],
+"waited": the part of the time for which its main thread waited for a CPU, or null}}, "busy": as in rank_processes.py,
+"sent": {address: {"bytes": that the ranks sent there meanwhile, "busy_s": seconds for which data was on its way, on the
+busiest connection}} or null, "seconds": how long it looked}."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def look(arguments: dict[str, Any]) -> StackSamples:
         for entry in family(before, leader):
             rank = own_rank(entry.pid)
             if rank is not None and entry.stat.comm not in SHELLS:
-                chosen.setdefault(rank, entry.pid)  # those that come later are its data loaders
+                chosen.setdefault(rank, entry.pid)  # processes with a higher pid are the rank's data loaders
     found: dict[int, RankSamples] = {rank: {"states": "", "stacks": [], "waited": None} for rank in chosen}
     cpu_before = {pid: cpu_time(pid) for pid in chosen.values()}
     for number in range(arguments["looks"]):
@@ -59,12 +59,12 @@ def look(arguments: dict[str, Any]) -> StackSamples:
 
 
 def state(pid: int) -> str:
-    """That of its main thread; X where it has gone."""
+    """The state of a process's main thread; X if the process is gone."""
     its = stat(pid)
     return its.state if its else "X"
 
 
 def current(text: str) -> str:
-    """Of what a process wrote, the last stack: that of its main thread."""
+    """The last stack in a dump, which is the main thread's; empty if there is none."""
     at = max(text.rfind("Stack ("), text.rfind("Current thread "), text.rfind("\nThread "))
     return text[at:].partition("\n\n")[0][:LONGEST] if at >= 0 else ""

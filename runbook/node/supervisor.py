@@ -1,14 +1,14 @@
 """The supervisor runs on a node only as long as the controller holds its end of the pipe.
 
 It is sent over the wire and executed from memory; it needs Python 3.8 and the standard library. It speaks frames in
-both directions: one JSON object a line, followed by `bytes` bytes of payload where the object says so; what comes to us
-is compressed (zlib), what we send is not.
+both directions: one JSON object a line, followed by a payload if the object has `bytes`, its length. Payloads from the
+controller are compressed (zlib); payloads to the controller are not.
 
-A promise it keeps: when stdin ends, or nothing has come for `silence_s` seconds of its own time (a cut network gives no
-EOF), every program it started gets TERM, then KILL, and whatever left its process group is found by the run id in its
-environment and killed as well. Then the run's folder is removed, and the supervisor ends. Two things are left alone: a
-program that was started to be spared, which outlives us on purpose, and a folder with a file KEPT in it, where logs lie
-that nobody has fetched yet.
+It keeps a promise: if stdin ends, or nothing arrives for `silence_s` seconds of its own time (a cut network gives no
+EOF), every program that it started gets TERM, then KILL. Processes that left their process group are found by the run
+id in their environment and killed as well. Then the run's folder is removed, and the supervisor ends. Two things are
+left alone: a program that was started to be spared, which outlives the supervisor on purpose, and a folder with a file
+KEPT in it, which holds logs that nobody has fetched yet.
 """
 
 # Every import costs time on every node: hashlib and shutil are imported when they are needed.
@@ -42,9 +42,9 @@ NODE_VARIABLE = "RUNBOOK_NODE"
 CHUNK = 65536
 WATCH_S = 0.25
 BATCH_VARIABLE = "SLURM_JOB_ID"
-CARRIER_S = 6.0  # from the end of its stdin to that of what leads to another supervisor
-TOGETHER_S = 1.0  # a batch system that ends a job signals all of its processes, and us among them, one after the other
-# in which that is waited for: a busy machine makes each longer, so that the thread that is signalled has its own
+CARRIER_S = 6.0  # seconds from the end of stdin within which a program that leads to another supervisor has to end
+TOGETHER_S = 1.0  # seconds: a batch system that ends a job signals its processes, this one included, one after another
+# That wait is made in short turns: on a busy machine each takes longer, and leaves time to the thread with the signal.
 TURNS = 20
 DYING = threading.Event()  # a signal has arrived
 
@@ -52,7 +52,7 @@ KILLED = (-signal.SIGTERM, -signal.SIGKILL, 128 + signal.SIGTERM, 128 + signal.S
 
 
 class Pipe:
-    """Frames in and out. Writes are whole frames under a lock, because every program has its own reader thread."""
+    """Reads and writes frames. Each frame is written under a lock, because every program has its own reader thread."""
 
     def __init__(self) -> None:
         self.source: Any = sys.stdin.buffer
@@ -95,7 +95,7 @@ class Pipe:
 
 
 class Program:
-    """One started program: a session and process group of its own, its pipes pumped to the controller."""
+    """One started program. It has its own session and process group; its output is pumped to the controller."""
 
     def __init__(self, pipe: Pipe, tags: dict[str, str], folder: str | None, frame: Frame) -> None:
         self.id = frame["id"]
@@ -107,7 +107,7 @@ class Program:
         environment.update(frame.get("env") or {})
         environment.update(tags)
         for name in tags if self.spared else ():
-            del environment[name]  # these show what has to end with the supervisor
+            del environment[name]  # processes with these tags are ended with the supervisor
         self.process = subprocess.Popen(
             frame["argv"],
             cwd=frame.get("cwd") or folder,
@@ -117,12 +117,12 @@ class Program:
             stderr=subprocess.PIPE,
             start_new_session=True,
         )
-        self.ended = threading.Event()  # the program itself
-        self.over = threading.Event()  # and all that it wrote has been sent
+        self.ended = threading.Event()  # the program itself has ended
+        self.over = threading.Event()  # the program has ended, and all of its output has been sent
         self.timed_out = False
-        self.stopped = False  # by us
+        self.stopped = False  # whether the supervisor stopped it
         self.streams = {1: self.process.stdout, 2: self.process.stderr}
-        self.taking = threading.Lock()  # while bytes leave a stream and are counted
+        self.taking = threading.Lock()  # held while bytes are read from a stream and counted
         self.taken = {1: 0, 2: 0}
         self.sent = {1: 0, 2: 0}
         self.pumps = {
@@ -135,7 +135,7 @@ class Program:
         try:
             for thread in threads:
                 thread.start()
-        except RuntimeError:  # the login may start no more threads: this program could not be watched
+        except RuntimeError:  # the login may start no more threads, so this program could not be watched
             self.signal(signal.SIGKILL)
             raise
 
@@ -164,8 +164,8 @@ class Program:
     def wait(self) -> None:
         code = self.process.wait()
         self.ended.set()
-        # A grandchild may hold the pipes open for ever: what the program itself wrote is there by now, and is sent
-        # however long that takes on a busy machine.
+        # A grandchild may hold the pipes open for ever. The program's own output is in them by now; it is sent, however
+        # long that takes on a busy machine.
         with self.taking:
             owed = {number: self.taken[number] + waiting(stream) for number, stream in self.streams.items()}
         for number, pump in self.pumps.items():
@@ -178,7 +178,7 @@ class Program:
                     break
         self.over.set()
         if DYING.is_set():
-            return  # what ends the supervisor ended it: that says nothing about the program
+            return  # the same signal ends the supervisor and the program, so the end says nothing about the program
         try:
             self.pipe.send({"id": self.id, "event": "exit", "code": code, "timed_out": self.timed_out})
         except OSError:
@@ -194,10 +194,10 @@ class Program:
             if end:
                 stdin.close()
         except OSError:
-            pass  # the program closed its stdin or is gone: its exit tells
+            pass  # the program closed its stdin or is gone: its exit is reported
 
     def is_done(self) -> bool:
-        """Whether it is over, and nothing that it started holds its pipes."""
+        """Whether the program is over, and no process that it started holds its pipes."""
         return self.over.is_set() and not any(pump.is_alive() for pump in self.pumps.values())
 
     def close(self) -> None:
@@ -206,7 +206,7 @@ class Program:
             try:
                 stream.close()
             except OSError:
-                pass  # what it was to read has no reader
+                pass  # unwritten input is lost: the program no longer reads
 
     def signal(self, number: int) -> None:
         try:
@@ -215,8 +215,8 @@ class Program:
             pass
 
     def end(self) -> None:
-        """Ask it to end: a program that leads to another supervisor by the end of its stdin, so that the other one
-        cleans up first."""
+        """Asks the program to end. A program that leads to another supervisor gets the end of its stdin instead of a
+        signal, so that the other supervisor cleans up first."""
         if self.carries:
             # In a thread: a program that does not read blocks the writer.
             threading.Thread(target=self.feed, args=(b"", True), daemon=True).start()
@@ -234,7 +234,7 @@ class Supervisor:
     def __init__(self) -> None:
         self.pipe = Pipe()
         self.programs: dict[int, Program] = {}
-        self.compiled: dict[str, types.CodeType] = {}  # programs that were called, by their source
+        self.compiled: dict[str, types.CodeType] = {}  # by source, the programs that were called
         self.tags: dict[str, str] = {}
         self.folder: str | None = None
         self.keep = False
@@ -243,9 +243,9 @@ class Supervisor:
         self.ending = threading.Lock()
 
     def greet(self, config: Frame) -> None:
-        """Make the run's private folder and send the hello frame."""
+        """Makes the run's private folder and sends the hello frame."""
         self.tags = {RUN_ID_VARIABLE: config["run_id"], NODE_VARIABLE: config["node"]}
-        os.environ.update(self.tags)  # so that tools of programs that are called are found at the end, too
+        os.environ.update(self.tags)  # so that tools which called programs start are found at the end, too
         self.keep = bool(config.get("keep"))
         self.silence_s = config.get("silence_s", self.silence_s)
         self.grace_s = config.get("grace_s", self.grace_s)
@@ -260,15 +260,15 @@ class Supervisor:
             "machine": this_machine() or hostname,
         }
         workdir = expanded(config["workdir"])
-        # A folder a node inside the run's: nodes may share their home over NFS, or be one machine.
+        # Each node has its own folder in the run's: nodes may share their home over NFS, or be one machine.
         above = os.path.join(workdir, config["run_id"])
         folder = os.path.join(above, config["node"])
         try:
             safe(workdir)
             make(above)
-            safe(above)  # in a folder like /tmp another user may have been quicker
+            safe(above)  # in a folder like /tmp another user may have made it first
             ours(above)
-            if not (config.get("again") and os.path.isdir(folder)):  # the controller had lost this node, and is back
+            if not (config.get("again") and os.path.isdir(folder)):  # `again`: the controller is back on this node
                 os.mkdir(folder, 0o700)
             ours(folder)
             self.folder = hello["folder"] = folder
@@ -297,7 +297,7 @@ class Supervisor:
         if order == "config":
             self.greet(frame)
         elif order == "beat":
-            self.silence_s = frame.get("silence_s", self.silence_s)  # of a controller that is short of CPU
+            self.silence_s = frame.get("silence_s", self.silence_s)  # a controller that is short of CPU asks for more
             self.pipe.send({"event": "beat", "time": time.time(), "echo": frame.get("echo")})
         elif order == "call":
             threading.Thread(target=self.call, args=(frame, payload), daemon=True).start()
@@ -318,7 +318,7 @@ class Supervisor:
             raise ValueError("unknown order " + repr(order))
 
     def steer(self, order: str, program: Program | None, frame: Frame, payload: bytes) -> None:
-        """A running program; one that is over is beyond that."""
+        """Passes an order to a program; a program that is over gets none."""
         if program is None:
             return
         if order == "feed":
@@ -329,18 +329,18 @@ class Supervisor:
             threading.Thread(target=program.stop, args=(frame.get("grace", self.grace_s),), daemon=True).start()
 
     def forget(self) -> None:
-        """Programs that are over, before another is started: each holds three descriptors, and a job that is tried
-        again and again starts hundreds."""
+        """Forgets programs that are over, before another is started: each holds three descriptors, and a job with many
+        attempts starts hundreds."""
         for program in [*self.programs.values()]:
             if program.is_done():
                 program.close()
                 del self.programs[program.id]
 
     def call(self, frame: Frame, payload: bytes) -> None:
-        """Run `look(arguments)` of a node program that came along, in a thread of this process.
+        """Runs `look(arguments)` of a node program, whose source is the payload, in a thread of this process.
 
-        A second interpreter would cost more than most programs do. They start their tools in groups of their own with
-        deadlines, so that a hanging thread blocks nothing else; the caller has a deadline too.
+        A second interpreter would cost more than most programs do. The programs start tools in process groups of their
+        own, with deadlines, so that a hanging thread blocks nothing else; the caller has a deadline too.
         """
         try:
             space = {"__name__": frame["program"]}
@@ -351,7 +351,7 @@ class Supervisor:
                     exec(compile(sources[name], name, "exec"), module.__dict__)
                     sys.modules[name] = module
             source = sources[frame["program"]]
-            if source not in self.compiled:  # a job is asked for news twice a second, for days
+            if source not in self.compiled:  # `job_control` is called twice a second, for days
                 self.compiled[source] = compile(source, frame["program"], "exec")
             exec(self.compiled[source], space)
             answer = {"event": "done", "answer": space["look"](frame["arguments"])}
@@ -363,7 +363,7 @@ class Supervisor:
             pass
 
     def put(self, frame: Frame, payload: bytes) -> None:
-        """Write a file whole or not at all: check its hash, write under a temporary name, rename."""
+        """Writes a file completely or not at all: checks its hash, writes under a temporary name, renames."""
         import hashlib
 
         if hashlib.sha256(payload).hexdigest() != frame["sha256"]:
@@ -384,10 +384,10 @@ class Supervisor:
         self.pipe.send({"id": frame["id"], "event": "done"})
 
     def watch(self) -> NoReturn:
-        """A network that was cut sends no EOF: silence beyond the agreed time means the controller is gone.
+        """Ends the supervisor after `silence_s` of silence: a network that was cut sends no EOF.
 
-        Silence counts only while this process ran and could have noticed an answer: not while the machine starved or
-        stopped it, and not while unread data waits in the pipe.
+        Silence counts only while this process ran and could have noticed data: not while it got no CPU or was stopped,
+        and not while unread data waits in the pipe.
         """
         silent_s, looked, heard, unread = 0.0, time.monotonic(), self.pipe.last_heard, 0
         while True:
@@ -400,15 +400,15 @@ class Supervisor:
                 before, unread = unread, waiting(0)
                 if unread == before:
                     self.end()
-                silent_s = 0.0  # data is arriving, or has arrived: look again
+                silent_s = 0.0  # data is arriving, or has arrived
 
     def end(self, frame: Frame | None = None) -> NoReturn:
         if not self.ending.acquire(blocking=False):
             pause(3600)  # another thread is already ending this process
-        # Programs that the supervisor ends by itself have not failed: a controller that is back must not see it as
-        # that.
+        # Programs that the supervisor ends by itself have not failed, so their exits are not reported: a controller
+        # that comes back must not take them for failures.
         self.pipe.mute = frame is None
-        # Copied in one step: another thread may just be starting one more.
+        # A copy, made in one step: another thread may just be starting a program.
         running = [one for one in list(self.programs.values()) if not one.over.is_set() and not one.spared]
         for program in running:
             program.end()
@@ -417,7 +417,7 @@ class Supervisor:
             pause(0.02)
         for program in running:
             program.signal(signal.SIGKILL)
-        # The node's name is one of the tags: two nodes of one inventory may be one machine.
+        # The tags include the node's name, since two nodes of an inventory may be one machine.
         swept = tagged(self.tags) if self.tags else []
         deadline = time.monotonic() + 2.0
         left = swept
@@ -442,7 +442,7 @@ class Supervisor:
 
 
 def waiting(stream: Any) -> int:
-    """Bytes that have arrived there and are not read yet; 0 if the system does not say."""
+    """Bytes that have arrived in a stream and are not read yet; 0 if the system does not say."""
     try:
         import fcntl
         import termios
@@ -454,7 +454,7 @@ def waiting(stream: Any) -> int:
 
 def remove(folder: str) -> None:
     try:
-        os.rmdir(folder)  # most runs of shell stages put nothing there
+        os.rmdir(folder)  # the folder of a run with only shell stages is mostly empty
     except OSError:
         import shutil
 
@@ -462,7 +462,7 @@ def remove(folder: str) -> None:
 
 
 def failure(error: BaseException, path: str | None = None) -> Failure:
-    """An exception as data; the controller turns errno into a cause."""
+    """An exception as data; the controller turns its errno into a cause."""
     code = getattr(error, "errno", None)
     return {
         "type": type(error).__name__,
@@ -473,7 +473,7 @@ def failure(error: BaseException, path: str | None = None) -> Failure:
 
 
 def place(workdir: str) -> WorkdirFacts:
-    """Where the workdir lies: how much of its path is there, whose that is, and on which file system."""
+    """Facts about the workdir: how much of its path exists, who owns that part, and the file system below it."""
     home = os.path.expanduser("~")
     said: WorkdirFacts = {
         "workdir": workdir,
@@ -501,15 +501,15 @@ def place(workdir: str) -> WorkdirFacts:
         while not os.path.ismount(mount):
             mount = os.path.dirname(mount)
         said["mount"] = mount
-        said["owner"] = account(status.st_uid) or said["owner"]  # without a name, the number has to do
+        said["owner"] = account(status.st_uid) or said["owner"]  # without a name, the number stays
         said["user"] = account(os.getuid()) or said["user"]
     except OSError:
-        pass  # what is known by now has to do
+        pass  # the facts that are known by now are reported
     return said
 
 
 def waking_pipe() -> int:
-    """A file descriptor from which the number of each signal that was taken is read, a byte each."""
+    """A file descriptor that gives the number of each signal that this process has taken, one byte each."""
     numbers, taken = os.pipe()
     os.set_blocking(taken, False)
     signal.set_wakeup_fd(taken, warn_on_full_buffer=False)
@@ -517,8 +517,9 @@ def waking_pipe() -> int:
 
 
 def wake_main_thread(ends_us: list[signal.Signals], numbers: int) -> NoReturn:
-    """Any thread may take a signal (after SIGCONT another one often does), and Python handles it only in the main one,
-    which waits for its next frame: another signal, sent to that thread alone, ends the wait."""
+    """Wakes the main thread when a signal that ends the supervisor was taken. Any thread may take a signal (after
+    SIGCONT often not the main one), but Python handles it only in the main thread, which waits for a frame: a second
+    signal, sent to that thread alone, ends the wait."""
     while True:
         for number in os.read(numbers, 64):
             if number in ends_us:
@@ -530,18 +531,18 @@ def main() -> None:
 
     def stop(_number: int, _frame: object) -> None:
         DYING.set()
-        if not supervisor.ending.locked():  # else this would interrupt the thread that is ending the process
+        if not supervisor.ending.locked():  # otherwise this would interrupt the thread that is ending the process
             supervisor.end()
 
     ends_us = [signal.SIGTERM, signal.SIGHUP, signal.SIGINT]
     for number in ends_us:
         signal.signal(number, stop)
     try:
-        signal.signal(signal.SIGURG, lambda _number, _frame: None)  # only interrupts a call that waits
+        signal.signal(signal.SIGURG, lambda _number, _frame: None)  # its only effect is to interrupt a waiting call
         threading.Thread(target=wake_main_thread, args=(ends_us, waking_pipe()), daemon=True).start()
         threading.Thread(target=supervisor.watch, daemon=True).start()
     except RuntimeError as error:
-        # Not a failure of this Python, for which another may be tried: said before our mark, with exit code 0.
+        # Another Python would not help, so the controller must not try one: hence no mark, and exit code 0.
         sys.stderr.write("%s\n" % error)
         sys.exit(0)
     supervisor.pipe.sink.write(MARK)

@@ -1,7 +1,7 @@
-"""Further facts for `inventory init`, besides those of `host_facts` and `ibstat`: quick ones only.
+"""Further facts for `inventory init`, besides those of `host_facts` and `ibstat`; only quick ones.
 
-Says {"login": [address, port] that this very login came in at, or null, "speeds": {interface:
-Mbit/s}, "nvidia_smi": what it printed of the GPUs, "nvidia_devices": how many the driver shows in /proc, or null}.
+Says {"login": [address, port] of this node at which this login arrived, or null, "speeds": {interface:
+Mbit/s}, "nvidia_smi": its output about GPUs, "nvidia_devices": how many the driver shows in /proc, or null}.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ GPU_TIMEOUT_S = 10
 
 
 def login() -> tuple[str, int] | None:
-    """SSH_CONNECTION, which sshd sets for every session: client address and port, our address and port."""
+    """The address and port of this node at which this login arrived, by SSH_CONNECTION, which sshd sets; else None."""
     words = os.environ.get("SSH_CONNECTION", "").split()
     return (words[2], int(words[3])) if len(words) == 4 and words[3].isdigit() else None
 

@@ -15,8 +15,8 @@ COUNTED = re.compile(r"\b(bytes_acked|bytes_received|busy|rwnd_limited|ino):(\d+
 
 
 class TcpInfo:
-    """`acked` and `received` are bytes so far, `queued` those in the send queue. `busy_ms`: for how long so far some of
-    what was sent was not acknowledged yet, less the time in which the other end's program did not read."""
+    """One connection. `acked`, `received`: bytes so far; `queued`: bytes in the send queue; `busy_ms`: milliseconds so
+    far in which sent data was not acknowledged yet, less those in which the program at the other end did not read."""
 
     __slots__ = ("acked", "busy_ms", "queued", "received", "remote")
 
@@ -29,7 +29,7 @@ class TcpInfo:
 
 
 def tcp_info() -> dict[str, TcpInfo] | None:
-    """By the inode of the socket; None without `ss`."""
+    """The established TCP connections by the inode of their socket; None if `ss` is missing or fails."""
     answer = tool("ss", ["-tineH"], WAIT_S)
     if answer.get("code") != 0:
         return None
@@ -47,8 +47,8 @@ def tcp_info() -> dict[str, TcpInfo] | None:
 def sent(
     before: dict[str, TcpInfo] | None, after: dict[str, TcpInfo] | None, ours: set[str]
 ) -> dict[str, SentTo] | None:
-    """What these sockets sent meanwhile, by the address of the other end; None if it is not known. `busy_s` is that of
-    the connection that was busy longest."""
+    """By the address of the other end, what the sockets in `ours` sent meanwhile; None if not known. `busy_s`: of the
+    connection that was busy longest."""
     if before is None or after is None:
         return None
     found: dict[str, SentTo] = {}

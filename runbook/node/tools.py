@@ -1,4 +1,4 @@
-"""The node's own tools: where they are, and how one is run so that neither a hang nor endless output of it does
+"""Finds the node's own tools, and runs them so that neither a tool that hangs nor one that prints without end does
 harm."""
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from runbook.transport.node_answers import Ran
 
     class Sink(Protocol):
-        """Takes what a tool prints, piece by piece."""
+        """Takes a tool's output, piece by piece."""
 
         def feed(self, data: bytes) -> None: ...
 
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 MOST = 16 << 20
 MOST_SENT = 1 << 20
-"""Characters of what a tool prints that an answer carries."""
+"""The most characters of a tool's output that an answer carries."""
 
-WAIT_S = 1.0  # for what is left of a tool that has ended or was killed
+WAIT_S = 1.0  # seconds to wait for the rest of the output of a tool that has ended or was killed
 TOOL_FOLDERS = ("/usr/sbin", "/sbin", "/usr/local/sbin", "/usr/local/bin", "/usr/bin", "/bin")
 
 LACKS = (
@@ -40,7 +40,7 @@ LACKS = (
     errno.ENOMEM,
     errno.EMFILE,
     errno.ENFILE,
-)  # what this login is refused; it says nothing about the tool
+)  # errors because this login may start nothing more; they say nothing about the tool
 
 DENIED = (
     "a password",
@@ -56,24 +56,24 @@ DENIED = (
     "no new privileges",
     "must be owned by uid 0",
 )
-"""What sudo, nft, iptables, ufw and others print when their caller lacks root's rights."""
+"""Texts that sudo, nft, iptables, ufw and others print if their caller lacks root's rights."""
 
 
 def folders() -> list[str]:
-    """Where tools lie: PATH, and the folders of administrators, which an ordinary user's PATH has not."""
+    """The folders of tools: those of PATH, and those of administrators, which an ordinary user's PATH lacks."""
     return [folder for folder in os.environ.get("PATH", "").split(os.pathsep) if folder] + list(TOOL_FOLDERS)
 
 
 def find(name: str) -> str | None:
     for folder in folders():
-        path = os.path.abspath(os.path.join(folder, name))  # tools run elsewhere
+        path = os.path.abspath(os.path.join(folder, name))  # absolute, since tools run in another folder
         if os.path.isfile(path) and os.access(path, os.X_OK):
             return path
     return None
 
 
 class Beginning:
-    """The first bytes of what is fed to it: a tool that prints without end must not use up the node's memory."""
+    """Keeps the first bytes of an output: a tool that prints without end must not use up the node's memory."""
 
     def __init__(self, most: int = MOST) -> None:
         self.most = most
@@ -98,11 +98,11 @@ def run(
     out: Sink | None = None,
     err: Sink | None = None,
 ) -> Ran:
-    """Run a tool in a group of its own, and kill the whole group at the deadline. `text` is for its stdin, which a pipe
-    holds; `sudo` the path of sudo, which is not to ask; `out` and `err` take what it prints, also what it printed until
-    the deadline.
+    """Runs a tool in a process group of its own, and kills the whole group after `seconds`. `text`: its stdin, short
+    enough for a pipe. `sudo`: the path of sudo, run so that it never asks. `out`, `err`: take the tool's output, also
+    what it printed before it was killed.
 
-    Raises OSError or RuntimeError if this login may start nothing more: then nothing was looked at.
+    Raises OSError or RuntimeError if this login may start nothing more: then the tool was not run.
     """
     if env is None:
         env = dict(os.environ, LC_ALL="C", LANG="C", PATH=os.pathsep.join(folders()))
@@ -129,7 +129,7 @@ def run(
     try:
         for thread in [ended, *readers]:
             thread.start()
-    except RuntimeError:  # no more threads for this login: the tool could not be waited for
+    except RuntimeError:  # this login may start no more threads, so the tool could not be waited for
         kill_group(process.pid, sudo)
         raise
     if process.stdin is not None:
@@ -137,24 +137,24 @@ def run(
             process.stdin.write((text or "").encode())
             process.stdin.close()
         except OSError:
-            pass  # it has ended: its own output says why
+            pass  # the tool has ended: its own output says why
     ended.join(seconds)
     if ended.is_alive():
         its = stat(process.pid)
         kill_group(process.pid, sudo)
-        # A process in uninterruptible sleep does not even die of KILL: do not wait for it for ever.
+        # A process in uninterruptible sleep does not even die of KILL, so the wait for it is limited.
         last = time.monotonic() + WAIT_S
         for thread in [ended, *readers]:
             thread.join(max(0.0, last - time.monotonic()))
         return {"timed_out": True, "state": its.state if its else "", "code": None, "out": "", "err": ""}
     last = time.monotonic() + WAIT_S
     for reader in readers:
-        reader.join(max(0.0, last - time.monotonic()))  # what it has left running may hold the pipes open for ever
+        reader.join(max(0.0, last - time.monotonic()))  # a child that it left running may hold the pipes for ever
     return {"code": process.returncode, "out": out.text(), "err": err.text()}
 
 
 def drain(stream: IO[bytes], sink: Sink) -> None:
-    """Everything that a stream gives, until it ends."""
+    """Feeds a stream to a sink until the stream ends."""
     try:
         with stream:
             while True:
@@ -167,7 +167,7 @@ def drain(stream: IO[bytes], sink: Sink) -> None:
 
 
 def kill_group(leader: int, sudo: str | None = None) -> None:
-    """Only sudo may kill what sudo runs as root."""
+    """Kills a process group; through sudo if that runs it as root, since only root may kill it then."""
     try:
         os.killpg(leader, signal.SIGKILL)
     except ProcessLookupError:
@@ -193,20 +193,21 @@ def denied(said: Ran) -> bool:
 
 
 def status(said: Ran) -> Literal["ok", "denied", "timeout", "failed"]:
-    """What became of a tool that was found; with an exit code other than 0 it may be ok."""
+    """The status of a run of a tool. It may be `ok` with an exit code other than 0."""
     if said["code"] is None:
         return "timeout" if said.get("timed_out") else "failed"
     return "denied" if denied(said) else "ok"
 
 
 def tool(name: str, arguments: Sequence[str], seconds: float) -> Ran:
-    """What the tool of this name gave, or {"missing": True}."""
+    """The result of running the tool with this name, or {"missing": True}."""
     path = find(name)
     return {"missing": True} if path is None else run([path, *arguments], seconds)
 
 
 def sendable(said: Ran) -> Ran:
-    """The same for an answer: output that is too long for one is left out, as its beginning would pass as all."""
+    """The result as an answer carries it. Output that is too long is left out, since its beginning could pass as all.
+    """
     if "err" in said:
         said["err"] = said["err"][:MOST_SENT]
     if len(said.get("out", "")) > MOST_SENT:

@@ -1,5 +1,5 @@
-"""How far a training came: the number of a step in what it prints, or writes into the file that RUNBOOK_PROGRESS
-names."""
+"""How far has a training come? Finds the number of a step in the lines that it prints, or in the file that
+RUNBOOK_PROGRESS names."""
 
 import re
 from typing import Optional, Pattern
@@ -21,29 +21,29 @@ USUAL = re.compile(
 """The ways in which trainers print the number of a step: words, and the bars of tqdm, rich and Keras."""
 
 HINTS = ("/", "step", "iter", "batch", "update", "it [")
-"""One of these stands in every line that USUAL finds something in: most lines are spared the search."""
+"""Every line that USUAL matches contains one of these: most lines need not be searched."""
 
 BEFORE = re.compile(
     r"(?i)\b(?:load|download|fetch|map|filter|tokeniz|extract|resolv|convert|compil|captur|prepar|unpack)"
     r"[a-z]{0,4}\b[^|\r\n]{0,80}:[^|\r\n]{0,40}\|"
 )
-"""A bar of something that comes before the first step."""
+"""The progress bar of work that comes before the first step, such as a download."""
 
 COLOUR = re.compile(r"\x1b\[[\d;]{0,20}m")
 
 NOTHING_DONE = re.compile(r"(?<![\d.])0/\d{1,15} (?:\[[\d:]{1,12}<\?|[\d:]{1,12} • -:--)")
-"""A bar of tqdm or rich as it is drawn at first: nobody knows yet how long a step takes."""
+"""A bar of tqdm or rich as it is first drawn, before any step: it shows no estimate yet."""
 
 EPOCH = re.compile(r"""["']epoch["']: ["']?(\d{1,6}\.\d{1,20})["'},]""")
-"""What Hugging Face's trainer prints of its losses without a progress bar tells no step, only the part of an epoch."""
+"""The line with losses of Hugging Face's trainer without a progress bar: it has no step, only the epochs so far."""
 
 LOOKED_AT = 1000
-"""Characters of a line that are searched."""
+"""The most characters of a line that are searched."""
 
 
 def step_in(line: str, pattern: Pattern[str] = USUAL) -> Optional[int]:
-    """The number of the step that a line tells, or None. Of a bar that was drawn anew and anew in its line the last
-    state counts."""
+    """The number of the step that a line shows, or None. If a bar was drawn in the line several times, the last state
+    counts."""
     shown = line.rstrip("\r").rpartition("\r")[2][:LOOKED_AT]
     if pattern is USUAL:
         lower = shown.lower()
@@ -57,11 +57,11 @@ def step_in(line: str, pattern: Pattern[str] = USUAL) -> Optional[int]:
 
 
 def epoch_in(line: str) -> Optional[float]:
-    """How many epochs have passed, where a line tells no more than that."""
+    """How many epochs have passed, if a line shows only that; else None."""
     match = EPOCH.search(line[:LOOKED_AT])
     return float(match.group(1)) if match else None
 
 
 def number(text: str) -> Optional[int]:
-    """A step as it is written, or None."""
+    """The number in a text of decimal digits, or None."""
     return int(text) if text.isdecimal() and len(text) < 16 else None
