@@ -1,24 +1,25 @@
-"""Every cause by its id, read from the pages: one id a cause, for all that find it; ids are never renamed.
+"""The catalogue of causes: each cause by its id, read from its page. Checks and rules share the ids, which are never
+renamed.
 
-A page is a section of `pages/FAMILY.md`, and the only place that describes its cause. Under `## the-id` stands one line
-a part:
+A page is a section of `pages/FAMILY.md`, and the only place that describes its cause. Under the heading `## the-id` it
+has one line for each part:
 
 - summary: what has to be fixed, in one line
-- kinds: those of KINDS that it is of
+- kinds: the kinds of KINDS that the cause belongs to
 - follows: causes that explain this one where both are found
-- symptom: what is seen; left out where the summary says it
+- symptom: what people see; left out where the summary says it
 - why: …
 - confirm: how to make sure by hand
 - remedy: what mends it
 - remedy WAY: what mends it in a certain case; `live`: where a check or a job finds it, and not a reader of logs
 - told by CHECK: what that check means by it; and where it differs, how to confirm and to mend it there
 
-A remedy is a template. `{name}` is filled in by whoever finds the cause (`finding_for`), and reads NAME where nobody
-has. `on {node}: ` says where a step is done, `controller: ` that it is done where `runbook` runs, and `; on {other}: `
+A remedy is a template. The finder of the cause fills in `{name}` (`finding_for`); on a page it reads NAME.
+`on {node}: ` says where a step is done, `controller: ` that it is done where `runbook` runs, and `; on {other}: `
 begins another step. A step that is nothing but one piece of code is a command, to be typed as it stands; any other is a
 sentence.
 
-Nothing is read before the first question: a healthy run asks none."""
+The pages are read when a cause is first asked for: a healthy run reads none."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ from runbook.model.remedy import Remedy, RemedyStep
 from runbook.model.verdict import Finding
 
 Confidence = Literal["high", "medium", "low"]
-"""How sure it is that what was read shows a cause."""
+"""How sure it is that the text which was read shows a cause."""
 
 Kind = Literal["consequence", "vague", "of the node", "lasting", "at start", "transient", "once"]
 
@@ -54,7 +55,7 @@ FAMILIES = (
     *("reaching", "slurm", "kubernetes", "agents", "containers", "environment", "names", "network", "rendezvous"),
     *("ranks", "rdma", "gpu"),
 )
-"""In this order they are listed, and others after them."""
+"""Families in the order in which they are listed; families that are not named here come after them."""
 
 NEEDED = ("summary", "why", "confirm", "remedy")
 _PART = re.compile(r"^- (summary|kinds|follows|symptom|why|confirm|remedy|told by)(?: ([a-z-]+))?: (.+)$")
@@ -66,8 +67,8 @@ _CODE = re.compile(r"`([^`]*)`")
 
 @dataclass(frozen=True, slots=True)
 class CausePage:
-    """`remedies`: templates by the case they are for, the general one under ``; `told`: by check, what it means
-    there."""
+    """The page of one cause. `remedies`: templates by the way (case) that they are for, the general one under "".
+    `by_check`: by a check's id, what that check means by the cause."""
 
     id: str
     summary: str
@@ -81,16 +82,16 @@ class CausePage:
 
     @property
     def remedy(self) -> str:
-        """The general one, for a reader who found the cause by hand."""
+        """The general remedy, with its fields as words in capitals: for a reader who found the cause by hand."""
         return filled(self.remedies[""], str.upper)
 
     @property
     def ways(self) -> Mapping[str, str]:
-        """The others, each for a case of its own."""
+        """The other remedies by their ways, with their fields as words in capitals."""
         return {way: filled(text, str.upper) for way, text in self.remedies.items() if way}
 
     def text(self) -> str:
-        """As `explain` prints it."""
+        """The page as `runbook explain` prints it."""
         return (
             f"{self.id}: {self.summary}\n\nsymptom: {self.symptom}\nwhy:     {self.why}\nconfirm: {self.confirm}\n"
             f"remedy:  {self.remedy}\n"
@@ -99,14 +100,14 @@ class CausePage:
         )
 
     def line(self, check: str) -> str:
-        """As the page of a check has it: what it means there; how to confirm; what mends it."""
+        """The line of this cause on the page of a check: what the check means by it, how to confirm, what mends it."""
         means = self.by_check[check]
         return f"- `{self.id}`: {means if '; ' in means else f'{means}; {_bare(self.confirm)}; {_bare(self.remedy)}'}"
 
 
 @functools.cache
 def causes() -> Mapping[str, CausePage]:
-    """Every cause's page by its id, family by family."""
+    """Every cause's page by the cause's id, family by family. ValueError if two families describe one id."""
     found: dict[str, CausePage] = {}
     for text in family_texts().values():
         pages = parse_pages(text)
@@ -118,8 +119,8 @@ def causes() -> Mapping[str, CausePage]:
 
 @functools.cache
 def family_texts() -> Mapping[str, str]:
-    """The pages as they are shipped, a text a family."""
-    from importlib import resources  # not needed when all passes
+    """By family, the text of its pages as shipped."""
+    from importlib import resources  # imported only here: a run in which all passes does not need it
 
     shipped = {
         file.name.removesuffix(".md"): file.read_text(encoding="utf-8")
@@ -131,7 +132,8 @@ def family_texts() -> Mapping[str, str]:
 
 
 def parse_pages(family: str) -> Mapping[str, CausePage]:
-    """The pages in one family's text; ValueError where one lacks a part, or has one twice or one that is not known."""
+    """By cause, the pages in one family's text. ValueError if a page lacks a part, has a part twice or an unknown one,
+    or if an id occurs twice."""
     pages: dict[str, CausePage] = {}
     for section in family.split("\n## ")[1:]:
         id, _, body = section.partition("\n")
@@ -168,21 +170,22 @@ def _listed(parts: Mapping[tuple[str, str], str], part: str) -> tuple[str, ...]:
 
 
 def causes_told_by(check: str) -> list[str]:
-    """The causes that a check finds, a line each, as its page has them."""
+    """The lines of a check's page about its causes, one line for each cause that the check finds."""
     return [page.line(check) for page in causes().values() if check in page.by_check]
 
 
 @functools.cache
 def of_kind(kind: Kind) -> frozenset[str]:
+    """The ids of the causes of this kind."""
     return frozenset(page.id for page in causes().values() if kind in page.kinds)
 
 
-# Which one explains which.
+# Which cause explains which.
 
 
 def in_order(found: Iterable[str]) -> list[str]:
-    """Each cause once: what follows from another one that is there comes after it, mere consequences last; independent
-    causes keep their order."""
+    """The causes, each once: a cause comes after the cause that it follows from, mere consequences come last, and
+    independent causes keep their order."""
     left = list(dict.fromkeys(found))
     ordered: list[str] = []
     while left:
@@ -193,8 +196,8 @@ def in_order(found: Iterable[str]) -> list[str]:
 
 
 def root_of(cause: str, among: Collection[str]) -> str | None:
-    """The first of the causes that are there from which this one follows; None if there is none, or if two could each
-    be the other's root."""
+    """The first cause of `among` that this cause follows from; None if there is none. Two causes that each follow from
+    the other explain neither."""
     others = [other for other in among if other != cause and other not in of_kind("consequence")]
     if cause in of_kind("consequence"):
         return others[0] if others else None
@@ -211,16 +214,18 @@ def origins(cause: str) -> tuple[str, ...]:
 
 
 def fields_of(template: str) -> set[str]:
+    """The names of the template's fields: `node` for `{node}`."""
     return set(_FIELD.findall(template))
 
 
 def filled(template: str, value_of: Callable[[str], str]) -> str:
+    """The template with `value_of(name)` in the place of each `{name}`."""
     return _FIELD.sub(lambda field: value_of(field[1]), template)
 
 
 def mend(cause: str, way: str = "", /, **fields: object) -> Remedy:
-    """The remedy of a cause, from its page; KeyError where the page has none of that name, or it wants another
-    field."""
+    """The remedy `way` from the page of a cause, its fields filled in. KeyError if the page has no such remedy, or if a
+    field of the template is not given."""
     values = {name: str(value) for name, value in fields.items()}
     template = causes()[cause].remedies[way]
     return Remedy(*(_step(where, what, values) for where, what in _steps(template)))
@@ -235,18 +240,19 @@ def finding_for(
     way: str = "live",
     **fields: object,
 ) -> Finding:
-    """A finding with the remedy `way` of its cause's page; `fields` are those of the remedy's template."""
+    """A finding with the remedy `way` from its cause's page; `fields` are the values of the template's fields."""
     return Finding(cause, says, mend(cause, way, **fields), evidence, peers)
 
 
 def unreachable_for(
     cause: str, says: str, evidence: tuple[str, ...] = (), *, way: str = "live", **fields: object
 ) -> Unreachable:
-    """The same for a node that could not be reached."""
+    """The error for a node that could not be reached, with the remedy `way` from its cause's page."""
     return Unreachable(cause, says, mend(cause, way, **fields), evidence)
 
 
 def _steps(template: str) -> Iterator[tuple[str, str]]:
+    """(place, text) for each step of the template; the place is empty for a template that names none."""
     first, *parts = _STEP.split(template)
     if first:
         yield "", template

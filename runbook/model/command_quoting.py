@@ -12,7 +12,7 @@ from runbook.model.safe_text import visible
 
 _NFT_WORD = re.compile(r"[A-Za-z][A-Za-z0-9/_.-]*|[0-9]+")
 NFT_BY_HAND = "sudo nft -a list ruleset"
-"""The command for a name that cannot be typed."""
+"""The remedy's command where a name cannot be typed in an nft command: it lists all rules, for a person to choose."""
 _POWERSHELL_BARE = re.compile(r"[A-Za-z0-9_.:-]+")
 _POWERSHELL_QUOTES = re.compile("(['\u2018\u2019\u201a\u201b])")
 _NETSH = re.compile(r"[\w .,:;@=+/()\[\]{}*-]+")
@@ -41,12 +41,12 @@ def nft_words(*names: object) -> str | None:
 
 
 def powershell_word(name: object) -> str:
-    """The name as one word of a command in PowerShell, where typographic quotes end a text as well."""
+    """The name as one word of a command in PowerShell, in which typographic quotes end a quoted text as well."""
     text = visible(str(name))
     return text if _POWERSHELL_BARE.fullmatch(text) else "'" + _POWERSHELL_QUOTES.sub(r"\1\1", text) + "'"
 
 
 def netsh_name(name: str) -> str:
-    """A firewall rule's name between quotes for netsh, typed in cmd or in PowerShell; `THE RULE` where none of both can
-    carry it."""
+    """A firewall rule's name between double quotes, for netsh in cmd and in PowerShell alike; `"THE RULE"` for a name
+    with a character that is not safe in both."""
     return f'"{name}"' if _NETSH.fullmatch(name) and visible(name) == name else '"THE RULE"'

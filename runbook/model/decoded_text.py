@@ -1,7 +1,7 @@
-"""A text as its readers would decode it, with the way back: a secret in `\\u0041` or `%41` is a secret all the same.
+"""Views of a text as its readers would decode it: a secret written as `\\u0041` or `%41` is a secret all the same.
 
-Each view is the one before it with one layer of writing undone: backslash escapes, percent signs, HTML's entities, the
-shell's `'\\''`, and terminal colours. Whatever is found in any view has a place in the text itself.
+Each view undoes one layer of encoding of the view before: backslash escapes, percent signs, HTML's entities, the
+shell's `'\\''`, and terminal colours. Every place in a view can be traced back to its place in the text itself.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from html import unescape
 
 LAYERS = 4
-"""JSON in a shell word in JSON in a URL: deeper than in any real log."""
+"""The most layers that are undone, such as JSON in a shell word in JSON in a URL: deeper than in any real log."""
 
 _CODED = re.compile(
     r"(?P<colour>\x1b\[[0-?]*[ -/]*[@-~]|\\(?:x1b|u001[bB]|033|e)\[[0-?]*[ -/]*[@-~])"
@@ -24,16 +24,17 @@ _CODED = re.compile(
     r"|(?P<entity>&(?:amp|lt|gt|quot|apos|\#[0-9]{1,7}|\#[xX][0-9A-Fa-f]{1,6});)",
     re.DOTALL,
 )
-_SIGNS = ("\\", "%", "&", "\x1b", "'\"'\"'")  # with none of which nothing is coded
+_SIGNS = ("\\", "%", "&", "\x1b", "'\"'\"'")  # a text that holds none of these needs no decoding
 _LETTERS = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f", "v": "\v", "a": "\a", "e": "\x1b", "0": "\0"}
 SEAM = "\N{WORD JOINER}"
-"""Stands where a colour changes: no part of a word, and nothing that holds a secret's halves apart."""
+"""The character that a view has in place of a terminal colour: it is no part of a word, and is left out when a secret's
+halves are joined."""
 JOINTS = "\"'\\`" + SEAM
 _JOINTS = re.compile("[" + re.escape(JOINTS) + "]+")
 
 
 class View:
-    """One reading of a text. `raw` gives the place in the text itself of what stands at a place here."""
+    """A text with some layers of encoding undone. `raw` translates a place in it into the place in the original."""
 
     def __init__(
         self, text: str, parent: View | None = None, pieces: list[tuple[int, int, int, bool]] | None = None
@@ -44,7 +45,7 @@ class View:
         self._starts = [piece[0] for piece in self._pieces]
 
     def raw(self, start: int, end: int) -> tuple[int, int]:
-        """The span of the first text that `start:end` (not empty) of this one was read from."""
+        """The span of the original text that `start:end` (not empty) of this view was decoded from."""
         if self._parent is None:
             return start, end
         here, begin, _, same = self._pieces[bisect_right(self._starts, start) - 1]
@@ -55,7 +56,7 @@ class View:
 
 
 def views(text: str) -> Iterator[View]:
-    """The text itself, then what is under each layer, as long as there is one."""
+    """The text itself, then a view for each further layer undone, until nothing is encoded any more or LAYERS are."""
     view: View | None = View(text)
     for _ in range(LAYERS + 1):
         if view is None:
@@ -65,17 +66,17 @@ def views(text: str) -> Iterator[View]:
 
 
 def unquoted(view: View) -> View:
-    """Without any quotes, backslashes and colours: however a word is put together."""
+    """The view without its quotes, backslashes and colours, so that a word is found however it is put together."""
     return _read_again(view, _JOINTS, lambda _: "") or view
 
 
 def plainest(text: str) -> str:
-    """What is left of a text when every layer is undone."""
+    """The text with every layer of encoding undone."""
     return list(views(text))[-1].text
 
 
 def _read_again(view: View, pattern: re.Pattern[str], read: Callable[[re.Match[str]], str]) -> View | None:
-    """The view with every match of the pattern read; None where there is none."""
+    """A view with `read` applied to every match of the pattern; None if that changes nothing."""
     parts: list[str] = []
     pieces: list[tuple[int, int, int, bool]] = []
     at = length = 0

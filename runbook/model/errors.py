@@ -1,5 +1,5 @@
-"""The three families of errors: your files are wrong, the world could not be reached, our bug (anything else); and
-limits of this machine, which look like the last and are none."""
+"""Errors of three families: the user's files are wrong, a node could not be reached, and our bugs (any other
+exception). `limit_behind` finds limits of this machine, which look like our bugs and are not."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong in a user's file: a stable id such as `inventory.port-range`, and its place."""
+    """One mistake in a user's file: a stable id such as `inventory.port-range`, a sentence, and its place."""
 
     id: str
     message: str
@@ -38,7 +38,8 @@ class RunbookError(Exception):
 
 
 class FilesWrong(RunbookError):
-    """The user's files or arguments are wrong; nothing was run (exit 2). Carries every problem, not the first."""
+    """The user's files or arguments are wrong; nothing was run (exit 2). It carries every problem, not only the
+    first."""
 
     def __init__(self, problems: list[Problem]) -> None:
         if not problems:
@@ -48,7 +49,7 @@ class FilesWrong(RunbookError):
 
     @classmethod
     def of(cls, id: str, message: str, *, span: Span | None = None, help: str | None = None) -> FilesWrong:
-        """The error of one problem, as most are."""
+        """The error with this one problem."""
         return cls([Problem(id, message, span, help)])
 
 
@@ -82,7 +83,8 @@ FOLDER = Finding(
 
 
 def limit_behind(error: BaseException | None) -> Finding | None:
-    """The limit behind `error`, or behind what led to it; None if there is none."""
+    """The finding about a limit of this machine, if `error` or an exception that led to it comes from one; else
+    None."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
             return FILES

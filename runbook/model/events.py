@@ -18,11 +18,11 @@ class RunStarted:
     version: str
     playbook: str
     inventory: str
-    nodes: tuple[str, ...]  # in rank order: the master first
+    nodes: tuple[str, ...]  # names, in rank order: the master first
     stages: tuple[str, ...]  # names, `reach` first
     run_dir: str
     plan: Mapping[str, object] = field(default_factory=dict)  # ranks and environment, as `launch.described` tells them
-    extra: tuple[str, ...] | None = None  # names that `-e` gave values, which may be secrets; None in older runs
+    extra: tuple[str, ...] | None = None  # names of the variables that `-e` set, as secrets may be; None in older runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,8 @@ class StageStarted:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Something happened inside a stage. `data` is what a report may draw: for example one row of the bandwidth table.
+    """Something happened inside a stage. `data` holds values that a report may draw, such as one row of the bandwidth
+    table.
 
     A bandwidth row is {"row": {"size": bytes, "count": elements, "type": "float", "redop": "sum", "time_us": float,
     "algbw": GB/s, "busbw": GB/s, "wrong": int, "iterations": int, "p50_us": float, "p99_us": float,
@@ -67,9 +68,9 @@ class StageFinished:
 
 @dataclass(frozen=True, slots=True)
 class NodesDropped:
-    """After `stage` the run goes on without these nodes: by name, the reason in words. Nothing is known about the
-    `unknown` ones; the others were proven bad, or lie at one end of a bad link. `left` are those it goes on with, in
-    rank order: the master first."""
+    """After `stage` the run goes on without some nodes. `reasons` gives, by a dropped node's name, the reason in words.
+    Nothing is known about the `unknown` ones of them; the others were proven bad, or lie at one end of a bad link.
+    `left` are the nodes that the run goes on with, in rank order: the master first."""
 
     time: float
     stage: str
@@ -80,10 +81,10 @@ class NodesDropped:
 
 @dataclass(frozen=True, slots=True)
 class RunFinished:
-    """`causes` holds each cause id once, the root first. `exit_code` is computed in one place: the engine.
+    """The end of a run. `causes` holds each cause id once, the root first. Only the engine computes `exit_code`.
 
-    `bad` nodes were proven to be; the run went on without the `dropped` ones; something about the `unknown` ones could
-    not be found out. `not_dropped`: why the run stopped although it was to go on without its bad nodes."""
+    `bad` nodes were proven bad; the run went on without the `dropped` nodes; a check could not look at the `unknown`
+    nodes. `not_dropped`: why the run stopped although it was told to go on without its bad nodes."""
 
     time: float
     verdict: Verdict

@@ -1,4 +1,4 @@
-"""Things by what they have in common."""
+"""Groups values by their keys."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ V = TypeVar("V")
 
 
 def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
-    """The values of each key, keys and values in the order in which they come."""
+    """By each key, the list of its values; keys and values keep the order of `pairs`."""
     found: dict[K, list[V]] = {}
     for key, value in pairs:
         found.setdefault(key, []).append(value)

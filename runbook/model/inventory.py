@@ -14,12 +14,12 @@ EnvValue = str | Secret
 SHELLS = ("sh", "bat", "ps1")
 
 MOST_GPUS = 1024
-"""Of one node; the schema says the same to editors."""
+"""The most GPUs of one node; schemas/inventory.schema.json says the same to editors."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ssh:
-    """How to log in. Fields left `None` are for `~/.ssh/config` and ssh's own defaults to decide."""
+    """How to log in to a node. `~/.ssh/config` and ssh's own defaults decide fields that are None."""
 
     host: str | None = None
     user: str | None = None
@@ -32,15 +32,15 @@ class Ssh:
 
 @dataclass(frozen=True, slots=True)
 class Slurm:
-    """`job` is the job whose nodes these are; None: the one that runbook itself is started in."""
+    """`job` is the Slurm job whose nodes these are; None: the job that runbook itself was started in."""
 
     job: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Kubernetes:
-    """Which pod a node is: `pod` by name, else the one that `selector` selects, else the one of the node's name. What
-    is None kubectl chooses."""
+    """Which pod a node is: the pod named `pod`, else the pod that `selector` selects, else the pod with the node's
+    name. kubectl chooses the other fields that are None."""
 
     pod: str | None = None
     selector: str | None = None
@@ -56,12 +56,12 @@ ENTRIES: Mapping[str, tuple[str, ...]] = {
     "enroot": ("enroot", "start", "{name}"),
     "apptainer": ("apptainer", "exec", "instance://{name}"),
 }
-"""What is typed before a command that is to run in a container, by runtime."""
+"""By runtime, the words before a command that make it run in a container."""
 
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """A container on the node, by the name that its runtime has for it. `runtime` is one of ENTRIES."""
+    """A container on the node, by the name that its runtime has for it. `runtime` is a key of ENTRIES."""
 
     runtime: str
     name: str
@@ -69,9 +69,9 @@ class Container:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One machine after every default, group and variable has been folded in.
+    """One machine, after its defaults, groups and variables have been applied.
 
-    `gpus` are device indices; empty means CPU ranks, and `processes` says how many.
+    `gpus` are device indices; if it is empty, the node runs `processes` CPU ranks.
     """
 
     name: str
@@ -81,7 +81,7 @@ class Node:
     slurm: Slurm = field(default_factory=Slurm)
     kubernetes: Kubernetes = field(default_factory=Kubernetes)
     container: Container | None = None
-    inside: tuple[str, ...] = ()  # what leads into a container that `container` has no name for
+    inside: tuple[str, ...] = ()  # words before a command that lead into a container without a name; see `entry`
     python: str = "python3"
     shell: str = "sh"  # one of SHELLS
     activate: str | None = None
@@ -96,23 +96,25 @@ class Node:
 
     @property
     def interpreter(self) -> str:
-        """What `python` means: on this machine a plain `python3` is the Python that runs us, which has our extras.
+        """The Python that programs run with: `python`, except that a plain `python3` on this machine is the Python
+        that runs runbook, which has our extras.
 
-        With an `activate` line it is the one that this line brings.
+        This exception does not hold with an `activate` line, which brings its own Python, or inside a container.
         """
         ours = self.connection == "local" and self.python == "python3" and self.activate is None
         return sys.executable if ours and not self.entry else self.python
 
     @property
     def entry(self) -> tuple[str, ...]:
-        """What is put before a command so that it runs in the job's container; nothing where the job needs none."""
+        """The words before a command that make it run in the job's container; empty if the job uses no container."""
         if self.container is None:
             return self.inside
         return tuple(word.format(name=self.container.name) for word in ENTRIES[self.container.runtime])
 
     @property
     def outside(self) -> Node:
-        """The machine that the container is on: `python`, `activate` and `workdir` are of the container."""
+        """The machine that the container is on, as a node: without the container and without its `python`, `activate`
+        and `workdir`."""
         return replace(self, container=None, inside=(), python="python3", activate=None, workdir="/tmp")
 
     @property
@@ -126,18 +128,18 @@ class Node:
 
     @property
     def pod(self) -> str | None:
-        """Its pod's name, if it is known without asking the cluster."""
+        """The name of the node's pod, if it is known without asking the cluster."""
         chosen = self.kubernetes
         return None if self.connection != "kubernetes" or chosen.selector else chosen.pod or self.name
 
     @property
     def interpreter_typed(self) -> str:
-        """As a command has it: the shell expands its `~/`."""
+        """`interpreter` as a word of a shell command, where the shell still expands a `~/` at its start."""
         return word(self.interpreter)
 
     @property
     def slots(self) -> int:
-        """How many ranks run here."""
+        """How many ranks run on this node."""
         return len(self.gpus) or self.processes
 
     @property
@@ -165,7 +167,7 @@ class Network:
 
 @dataclass(frozen=True, slots=True)
 class Infiniband:
-    """`hca` is an NCCL_IB_HCA expression; `min_rate_gbps` is the promised link rate in Gbit/s."""
+    """`hca` is an expression as NCCL_IB_HCA takes it; `min_rate_gbps` is the promised link rate in Gbit/s."""
 
     hca: str | None = None
     min_rate_gbps: float | None = None
@@ -173,7 +175,7 @@ class Infiniband:
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """Nodes stand in rank order: the master first, then as `order` says."""
+    """A cluster. `nodes` stand in rank order: the master first, then as the file's `order` says."""
 
     name: str
     nodes: tuple[Node, ...]
@@ -200,5 +202,5 @@ class Inventory:
 
     @property
     def one_machine(self) -> bool:
-        """Whether every node is this very machine, so that loopback addresses are right."""
+        """Whether every node is this very machine, so that a loopback address is no mistake."""
         return all(node.connection == "local" for node in self.nodes)

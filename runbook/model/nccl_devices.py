@@ -1,5 +1,5 @@
-"""Which devices NCCL takes: the one reading of NCCL_SOCKET_IFNAME and NCCL_IB_HCA; and interfaces that lead to no other
-machine, by their names."""
+"""Which devices NCCL takes: the only place that reads NCCL_SOCKET_IFNAME and NCCL_IB_HCA. It also tells by its name
+whether an interface leads to no other machine."""
 
 from __future__ import annotations
 
@@ -14,19 +14,21 @@ _OVERLAYS = re.compile(r"lo$|cali|flannel|lxc|tailscale|tun\d*$")
 
 
 def is_for_guests(name: str) -> bool:
-    """Whether Docker, Podman, libvirt, LXC, VMware, VirtualBox or Kubernetes makes it for guests of one machine: its
-    addresses are the same on every machine and cannot be reached from outside."""
+    """Whether an interface of this name is made by Docker, Podman, libvirt, LXC, VMware, VirtualBox or Kubernetes for
+    guests of one machine: its addresses are the same on every machine and cannot be reached from outside."""
     return _GUESTS.match(name) is not None
 
 
 def leads_nowhere(name: str) -> bool:
-    """Whether a job that uses such an interface meets no other machine: loopback, those of guests, and overlays."""
+    """Whether an interface of this name connects a job with no other machine: loopback, guests' interfaces, and
+    overlays."""
     return is_for_guests(name) or _OVERLAYS.match(name) is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """One `^` (all but these), then one `=` (exact names; else beginnings of names), then names with commas between.
+    """An expression, read: at most one `^` (all but these), then at most one `=` (exact names; without it, beginnings
+    of names), then names with commas between.
 
     Source: the NCCL user guide, and `parseStringList` of its sources.
     """
@@ -50,6 +52,7 @@ class Selection:
 
 
 def selection(text: str) -> Selection:
+    """The value of NCCL_SOCKET_IFNAME or NCCL_IB_HCA, read; empty names are dropped."""
     excludes = text.startswith("^")
     rest = text[1:] if excludes else text
     exact = rest.startswith("=")
@@ -58,7 +61,8 @@ def selection(text: str) -> Selection:
 
 
 def select_interfaces(expression: str, names: Iterable[str]) -> list[str]:
-    """Interfaces that a `*_SOCKET_IFNAME` value selects: prefixes, `=` for exact names, `^` for all but these.
+    """The interfaces among `names` that a `*_SOCKET_IFNAME` value selects: prefixes, `=` for exact names, `^` for all
+    but these.
 
     NCCL reads prefixes, `=` and `^` (NCCL user guide, NCCL_SOCKET_IFNAME); gloo reads exact names, which are also
     prefixes of themselves.
@@ -66,7 +70,7 @@ def select_interfaces(expression: str, names: Iterable[str]) -> list[str]:
     listed = list(names)
     chosen = selection(expression)
     if not chosen.prefix:
-        # A name that exists as written is meant as written; NCCL would also take longer ones behind it.
+        # A name that exists as written is meant as written, though NCCL would also take longer names that begin so.
         whole = [name for word in chosen.names for name in listed if name == word]
         if whole:
             return whole

@@ -12,11 +12,12 @@ Box = tuple[frozenset[str], ...]  # one set of values for each field; the box me
 FIELD = re.compile(r"([0-9]{1,18}|(?<=[-_.])[a-z](?=\Z))")
 
 MOST_FIELDS = 32
-"""Of a name with more nothing is folded: it costs the square of them."""
+"""A name with more fields is not folded, since the cost grows with the square of their number."""
 
 
 def fold(names: Iterable[str]) -> str:
-    """Name every node once, in the order of first appearance; numbers keep their zeros, and names nothing else."""
+    """One nodeset that names every node once, in the order of first appearance, and names no other node; numbers keep
+    their leading zeros."""
     families: dict[Key, list[Key]] = {}
     for name in dict.fromkeys(names):
         texts, values = _split(name)
@@ -25,7 +26,8 @@ def fold(names: Iterable[str]) -> str:
 
 
 def _split(name: str) -> tuple[Key, Key]:
-    """Take a name apart into its fixed texts and its fields; a name that could be read as a nodeset has no fields."""
+    """A name's fixed texts, followed by each field's kind (`#` digits, `@` letter); and its fields' values. A name that
+    could be read as a nodeset itself has no fields."""
     if set(name) & set("[],"):
         return (name,), ()
     parts = FIELD.split(name)
@@ -37,7 +39,7 @@ def _split(name: str) -> tuple[Key, Key]:
 
 
 def _boxes(members: list[Key]) -> list[Box]:
-    """Merge members that differ in one field only, the last field first."""
+    """The members as boxes: those that differ in one field only are merged, the last field first."""
     boxes: list[Box] = [tuple(frozenset((value,)) for value in member) for member in members]
     for field in reversed(range(len(members[0]))):
         merged: dict[Box, set[str]] = {}
@@ -55,7 +57,7 @@ def _write(texts: Key, box: Box) -> str:
 
 
 def _ranges(values: frozenset[str]) -> str:
-    """Write `[1,3-5]`; the first number of a range says how wide all its numbers are padded."""
+    """The values as `[1,3-5]`; all numbers of a range are padded with zeros to the width of its first."""
     left = dict.fromkeys(sorted(values, key=_order))
     runs: list[str] = []
     while left:

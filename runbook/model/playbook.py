@@ -1,4 +1,4 @@
-"""The ordered stages a user wants to see pass."""
+"""A playbook as the user wrote it: its stages, in order, each with what it runs and when."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from runbook.model.errors import Span
 from runbook.model.inventory import EnvValue
 
-Place = tuple[str | int, ...]  # inside a launch: ("launcher",), ("command", 3), ("env", "OMP_NUM_THREADS")
+Place = tuple[str | int, ...]  # of a value inside a launch: ("launcher",), ("command", 3), ("env", "OMP_NUM_THREADS")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,23 +23,24 @@ class Expect:
 RENDEZVOUS_S = 120.0
 GRACE_S = 30.0
 BASELINE_S = 600.0
-"""What holds for a launch that says nothing else."""
+"""A launch's defaults for `rendezvous_timeout_s`, `grace_s` and `Watch.baseline_s`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """What a launch is watched for. `stall_s`: this long without a step is a stall; None: learned from the steps."""
+    """What a launch is watched for. `stall_s`: this many seconds without a step are a stall; None: learned from how
+    long its steps take."""
 
     stall_s: float | None = None
     progress: re.Pattern[str] | None = None  # finds the number of a step in a line; None: the usual ways to print one
     on_stall: str = "report"  # or `stop`, `retry`
     stacks: bool = True  # whether ranks are prepared to be asked for their stacks
-    baseline_s: float = BASELINE_S  # the baseline of its speed lasts this long after its first step
+    baseline_s: float = BASELINE_S  # the job's normal speed is measured for this long after its first step
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchSettings:
-    """A `launch:`. Words of `command`, values of `env` and `workdir` may still be `{{ templates }}`."""
+    """Settings of a `launch:`. Words of `command`, values of `env` and `workdir` may still be `{{ templates }}`."""
 
     launcher: str = "direct"  # direct | torchrun | torch.distributed.launch | jax
     command: tuple[str, ...] = ()
@@ -47,18 +48,18 @@ class LaunchSettings:
     workdir: str | None = None
     retries: int = 0
     start_timeout_s: float | None = None
-    rendezvous_timeout_s: float = RENDEZVOUS_S  # how long after the start ranks that have not met are looked at
-    grace_s: float = GRACE_S  # from TERM to KILL: what a program may need to write its checkpoint
-    detach: bool = False  # it outlives the controller
-    barrier: str = "controller"  # or `file`: the nodes meet by themselves, in a folder that they share
+    rendezvous_timeout_s: float = RENDEZVOUS_S  # ranks that have not met this long after the start are looked at
+    grace_s: float = GRACE_S  # from TERM to KILL: a program may need it to write its checkpoint
+    detach: bool = False  # the job outlives `runbook run`
+    barrier: str = "controller"  # or `file`: the nodes meet without the controller, in a folder that they share
     barrier_folder: str | None = None
     watch: Watch | None = None
-    spares: tuple[str, ...] = ()  # patterns of nodes
+    spares: tuple[str, ...] = ()  # patterns of node names
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One of a check, a shell command or a launch. Values in `arguments` may still be `{{ templates }}`."""
+    """A check, a shell command or a launch, as `kind` says. Values in `arguments` may still be `{{ templates }}`."""
 
     name: str
     kind: str  # check | shell | launch
@@ -72,18 +73,18 @@ class Stage:
     timeout_s: float | None = None
     nodes: str | None = None
     on_failure: str = "stop"  # stop | continue
-    when_bad: str | None = None  # stop | drop; None: as the playbook says
+    when_bad: str | None = None  # stop | drop; None: the playbook's
     min_nodes: int | None = None
     span: Span | None = None
-    argument_spans: Mapping[str, Span] = field(default_factory=dict)  # the place of each value
-    argument_names: Mapping[str, Span] = field(default_factory=dict)  # the place of each name
+    argument_spans: Mapping[str, Span] = field(default_factory=dict)  # the place of each argument's value
+    argument_names: Mapping[str, Span] = field(default_factory=dict)  # the place of each argument's name
     launch_spans: Mapping[Place, Span] = field(default_factory=dict)  # the place of each value of `launch`
 
 
 @dataclass(frozen=True, slots=True)
 class Playbook:
-    """`inventory` is the path as written, relative to the playbook's own folder. `when_bad` and `min_nodes` hold for
-    every stage that says nothing else, and for `reach`."""
+    """A playbook. `inventory` is the path as written, relative to the playbook's own folder. `when_bad` and `min_nodes`
+    hold for `reach`, and for every stage that does not set its own."""
 
     name: str
     stages: tuple[Stage, ...]

@@ -1,4 +1,4 @@
-"""How a process of a rank ended, and what that means: one judge for ranks of checks and of launches."""
+"""How a rank's process ended, and which cause that proves: one judge for ranks of checks and of launches."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 def _numbers(*names: str) -> frozenset[int]:
-    """The signals of this system."""
+    """The numbers of these signals, without signals that this system does not have."""
     return frozenset(number for name in names if (number := getattr(signal, name, None)) is not None)
 
 
@@ -15,7 +15,7 @@ _CRASHES = _numbers("SIGSEGV", "SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGTRAP
 """Signals that a process gets for an error of its own."""
 
 _REQUESTS = _numbers("SIGTERM", "SIGINT", "SIGQUIT")
-"""Signals by which another process asks it to end."""
+"""Signals by which another process asks a process to end."""
 
 _HANGUP = _numbers("SIGHUP")
 _OF_OTHERS = _REQUESTS | _numbers("SIGKILL")
@@ -23,21 +23,23 @@ _OF_OTHERS = _REQUESTS | _numbers("SIGKILL")
 
 @dataclass(frozen=True, slots=True)
 class ProcessEnd:
-    """`code` is the exit code; negative: the signal that ended it; None: the end was not seen."""
+    """The end of a process. `code` is its exit code; if negative, minus the number of the signal that ended it; None:
+    the end was not seen."""
 
     code: int | None
 
     @property
     def signal(self) -> int | None:
-        """The signal that ended it, also as a shell in between reports it (128 and more); None if it ended by
-        itself."""
+        """The number of the signal that ended the process, also where a shell reports it as 128 plus the number; None
+        if it ended by itself or its end was not seen."""
         if self.code is None or not (self.code < 0 or 128 < self.code < 160):
             return None
         return -self.code if self.code < 0 else self.code - 128
 
     @property
     def signal_name(self) -> str | None:
-        """`SIGKILL`; None also for a number that this system has no name for."""
+        """The signal's name, such as `SIGKILL`; None without a signal, or for a number that has no name on this
+        system."""
         try:
             return signal.Signals(self.signal or 0).name
         except ValueError:
@@ -45,22 +47,22 @@ class ProcessEnd:
 
     @property
     def signal_text(self) -> str:
-        """`signal 9, SIGKILL`."""
+        """The signal as messages name it: `signal 9, SIGKILL`."""
         return f"signal {self.signal}, {self.signal_name}" if self.signal_name else f"signal {self.signal}"
 
     @property
     def raised(self) -> bool:
-        """Whether it ended by itself with an error."""
+        """Whether the process ended by itself with an error."""
         return bool(self.code) and self.signal is None
 
     @property
     def from_outside(self) -> bool:
-        """Whether a signal ended it that never follows from an error of its own."""
+        """Whether the process was ended by a signal that an error of its own never causes."""
         return self.signal in _OF_OTHERS
 
     @property
     def cause(self) -> str:
-        """The cause that a signal proves; an exit code proves only that the program failed."""
+        """The id of the cause that the signal proves; an exit code proves only `program-error`."""
         if self.signal is None:
             return "program-error"
         if self.signal in _REQUESTS:

@@ -1,8 +1,8 @@
 """The redactor, which takes every secret of the run out of everything that is shown or kept.
 
-A secret is found however it is written: what `views` undoes (JSON, URLs, shells, Python, HTML, colours), and the forms
-below, which no reader would undo. Tokens of well-known formats are taken out as well, known or not. The cost is linear
-in the text, whatever the number of secrets."""
+A secret is found however it is written: in the encodings that `views` undoes (JSON, URLs, shells, Python, HTML,
+colours), and in the forms below, which `views` does not undo. Tokens of well-known formats are taken out as well, even
+if they are no known secrets. The cost is linear in the text, whatever the number of secrets."""
 
 from __future__ import annotations
 
@@ -26,32 +26,35 @@ SHORTEST = 4
 """Shorter values are not looked for in text: `1` or `on` would turn every other word into stars."""
 
 GONE = "***"
+"""The text that stands in the place of a secret."""
 
 _FEW = 200
-"""Forms that are looked for one by one, each as fast as memory is read; more of them by their beginnings."""
+"""Up to so many forms are searched for one by one, each as fast as memory is read; more of them are looked up by their
+first SHORTEST characters."""
 
 _LONGEST_TOKEN = 4096
+"""Characters of a token of a known format; a stream holds back at most so many for one."""
 _OF_TOKENS = string.ascii_letters + string.digits + "_.-"
 _WIDEST = 16
-"""Characters that one of a secret may take where it is written: `\\\\\\\\u00e9`, JSON in JSON."""
+"""The most characters that one character of a secret may take where it is written: `\\\\\\\\u00e9`, JSON in JSON."""
 
 _NO_JOINTS = {ord(char): None for char in JOINTS}
 _BASE64 = frozenset(string.ascii_letters + string.digits + "+/-_")
 _SHORTEST_WRAPPED = 60
 _ONLY_BASE64 = re.compile(r"^[A-Za-z0-9+/_-]{4,}(?=={0,2}\r?$)", re.MULTILINE)
-"""A line of base64; those that are followed by another have at least `_SHORTEST_WRAPPED` characters."""
+"""A line of base64. In wrapped base64 every line but the last has at least `_SHORTEST_WRAPPED` characters."""
 _DOUBLED = ("'\u2018\u2019\u201a\u201b", '"\u201c\u201d\u201e', "%", "`")
 _CARET = re.compile(r'([&|<>^"%!()])')
 
 
 def long_enough(text: str) -> bool:
-    """Whether a value differs from ordinary words, and is looked for."""
+    """Whether a value is long enough to be searched for: a shorter one is found in ordinary words."""
     return len(text.strip()) >= SHORTEST
 
 
 class Forms:
-    """Where known secrets stand in a view of a text: as they are, encoded as a whole, doubled for a shell, in
-    pieces."""
+    """The forms in which known secrets may be written: as they are, encoded as a whole, with quotes doubled for a
+    shell, in pieces. `find` tells where they stand in a view of a text."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
         known = {text for text in secrets if long_enough(text)}
@@ -64,14 +67,14 @@ class Forms:
         read = {view.text for text in known for view in views(text)}
         bare = {text.translate(_NO_JOINTS) for text in read}
         self._bare = {text: (False, False) for text in bare if long_enough(text)}
-        self._lengths: dict[str, set[int]] = {}  # of forms by their first characters, where there are many
+        self._lengths: dict[str, set[int]] = {}  # by first characters, the lengths of forms; empty if forms are few
         for form in (*self._forms, *self._bare) if len(self._forms) > _FEW else ():
             self._lengths.setdefault(form[:SHORTEST], set()).add(len(form))
         self.longest = max(map(len, known), default=0)
-        # A line of base64 may end with the beginning of one of these, or begin with its end.
+        # A line of wrapped base64 may end with the beginning of a secret's base64, or begin with its end.
         self._coded = [form for text in known for form, _, _ in _base64(text)]
-        self._by_head: dict[str, list[str]] = {}  # those of the same first, or last, characters
-        self._by_tail: dict[str, list[str]] = {}
+        self._by_head: dict[str, list[str]] = {}  # forms of `_coded` by their first characters
+        self._by_tail: dict[str, list[str]] = {}  # and by their last characters
         for form in self._coded:
             self._by_head.setdefault(form[:SHORTEST], []).append(form)
             self._by_tail.setdefault(form[-SHORTEST:], []).append(form)
@@ -81,7 +84,7 @@ class Forms:
         return bool(self._forms)
 
     def find(self, view: View) -> Iterator[Place]:
-        """Places in the text that the view was read from."""
+        """The places of secrets, in the original text of the view."""
         for start, end in self._in(view.text, self._forms):
             yield view.raw(start, end)
         for start, end in self._wrapped(view.text):
@@ -92,7 +95,7 @@ class Forms:
                 yield bare.raw(start, end)
 
     def _wrapped(self, text: str) -> Iterator[Place]:
-        """Parts of a secret in base64 that is broken into lines, as programs write it."""
+        """The places of parts of secrets in base64 that is wrapped into lines, as programs write it."""
         for line in _ONLY_BASE64.finditer(text):
             word, (start, end) = line[0], line.span()
             if tail := self._tail(word):
@@ -105,7 +108,7 @@ class Forms:
                 yield start, end
 
     def _tail(self, word: str) -> int:
-        """The length of the longest end of a secret that the word begins with."""
+        """How many of the word's first characters are the end of a secret's base64; 0 for fewer than SHORTEST."""
         for length in range(min(len(word), self._longest_coded), SHORTEST - 1, -1):
             forms = self._by_tail.get(word[length - SHORTEST : length], ())
             if any(form.endswith(word[:length]) for form in forms):
@@ -113,7 +116,7 @@ class Forms:
         return 0
 
     def _head(self, word: str) -> int:
-        """The length of the longest beginning of a secret that the word ends with."""
+        """How many of the word's last characters are the beginning of a secret's base64; 0 for fewer than SHORTEST."""
         for start in range(max(0, len(word) - self._longest_coded), len(word) - SHORTEST + 1):
             forms = self._by_head.get(word[start : start + SHORTEST], ())
             if any(form.startswith(word[start:]) for form in forms):
@@ -124,7 +127,7 @@ class Forms:
         for start, form in self._starts(text, forms):
             before, after = forms[form]
             end = start + len(form)
-            # The characters beside it that hold some of its bits as well.
+            # In base64 the characters beside a form may hold some bits of the secret as well.
             start -= before and start > 0 and text[start - 1] in _BASE64
             yield start, end + (after and end < len(text) and text[end] in _BASE64)
 
@@ -143,7 +146,8 @@ class Forms:
 
 
 def _forms(text: str) -> Iterator[tuple[str, bool, bool]]:
-    """Each way in which no view shows the secret; and whether the character before and behind it is partly of it."""
+    """(form, before, after) for each way of writing the secret that views do not undo, and the plain ones. `before` and
+    `after`: whether the character before or behind the form holds bits of the secret as well."""
     plain = {text, plainest(text), *(view.text for view in views(text))}
     plain |= {view.text[:-1] for view in views(f"{text} ")}  # a backslash at its end takes what follows with it
     plain |= {re.sub(f"([{quotes}])", r"\1\1", text) for quotes in _DOUBLED}
@@ -157,7 +161,7 @@ def _forms(text: str) -> Iterator[tuple[str, bool, bool]]:
 
 
 def _base64(text: str) -> Iterator[tuple[str, bool, bool]]:
-    """The same for base64, in which a text may begin at any of three places."""
+    """The forms in base64, as `_forms` gives them; a text may begin at any of three places in a group of base64."""
     for data in _encoded(text):
         for offset in range(3):
             first, last = -(-8 * offset // 6), 8 * (offset + len(data)) // 6
@@ -171,13 +175,13 @@ def _encoded(text: str) -> tuple[bytes, bytes]:
 
 
 class Redactor:
-    """Replaces each secret's text by `***`, in strings, in whatever holds strings, and in streams of them."""
+    """Replaces each secret by `***`: in strings, in values that hold strings, and in streams of text."""
 
     def __init__(self, values: Iterable[object]) -> None:
         texts = {value.reveal() for value in values if isinstance(value, Secret)}
         self._forms = Forms(texts)
         self.longest = _WIDEST * self._forms.longest
-        """Characters that a secret can take, however it is written."""
+        """The most characters that a secret can take, however it is written."""
 
     def __bool__(self) -> bool:
         return bool(self._forms)
@@ -186,7 +190,7 @@ class Redactor:
         return replaced(text, ((place, GONE) for place in self.places(text)))
 
     def places(self, text: str) -> list[Place]:
-        """Where secrets stand, in order; none overlaps another."""
+        """The places of secrets and of known tokens in the text, in order, without overlaps."""
         found: list[Place] = []
         for view in views(text):
             if self._forms:
@@ -195,7 +199,7 @@ class Redactor:
         return joined(found)
 
     def cut(self, text: str) -> int:
-        """How much of a text that goes on may be passed on by now: what is behind may be the beginning of a secret."""
+        """How many characters of an unfinished text may be passed on: the rest may be the beginning of a secret."""
         last = text[-_LONGEST_TOKEN:]
         safe = len(text) - max(self.longest, len(last) - len(last.rstrip(_OF_TOKENS)))
         if safe <= 0:
@@ -207,7 +211,7 @@ class Redactor:
         return RedactedStream(self)
 
     def anything(self, value: T) -> T:
-        """The same value with every string in it redacted: dataclasses, mappings and sequences are gone through."""
+        """The value with every string in it redacted, in dataclasses, dicts, lists and tuples as well."""
         found: T = self._any(value)
         return found
 
@@ -228,30 +232,31 @@ class Redactor:
 
 
 class RedactedStream:
-    """Text that comes in pieces, cut anywhere. Whole lines are passed on at once, of a line without an end all but the
-    part that may be the beginning of a secret."""
+    """Redacts text that comes in pieces, cut anywhere. It passes on whole lines at once; of a long line without an end,
+    it holds back only the part that may be the beginning of a secret."""
 
     def __init__(self, redactor: Redactor) -> None:
         self._redactor = redactor
         self._held = ""
 
     def take(self, text: str) -> str:
+        """The redacted text that may be passed on once this piece has come."""
         text = self._held + text
         end = text.rfind("\n") + 1
-        # Twice what may be held, so that nothing is looked at again and again.
+        # Only once twice the most that may be held has come, so that text is not searched again and again.
         if len(text) - end > 2 * max(self._redactor.longest, _LONGEST_TOKEN):
             end += self._redactor.cut(text[end:])
         self._held = text[end:]
         return self._redactor.text(text[:end])
 
     def end(self) -> str:
-        """What is left."""
+        """The redacted rest of the text, at its end."""
         text, self._held = self._held, ""
         return self._redactor.text(text)
 
 
 def joined(places: Iterable[Place]) -> list[Place]:
-    """In order, and those that overlap as one."""
+    """The places in order, those that overlap merged; empty places are dropped."""
     found: list[Place] = []
     for start, end in sorted(places):
         if start >= end:
@@ -264,7 +269,7 @@ def joined(places: Iterable[Place]) -> list[Place]:
 
 
 def replaced(text: str, words: Iterable[tuple[Place, str]]) -> str:
-    """The text with a word in each of these places, which are in order and do not overlap."""
+    """The text with each place replaced by its word; the places are in order and do not overlap."""
     parts, at = list[str](), 0
     for (start, end), word in words:
         parts += [text[at:start], word]
@@ -283,8 +288,8 @@ def secrets_of(inventory: Inventory) -> list[Secret]:
 
 
 def secrets_among(*environments: Mapping[str, object]) -> list[Secret]:
-    """The secrets of environments: those from `{env: NAME}`, and what is written out under a name that says it is
-    one."""
+    """The secrets of environments: values from `{env: NAME}`, and values written in the file whose names say that they
+    are secrets."""
     found: list[Secret] = []
     for environment in environments:
         for name, value in environment.items():

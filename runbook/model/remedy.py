@@ -1,4 +1,4 @@
-"""What mends a fault, as a type: where, which commands, and a note. No reader has to parse a text for it."""
+"""Remedies as a type: each step says where it is done, with which commands or note. No reader has to parse a text."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from runbook.model.node_ranges import fold
 
 @dataclass(frozen=True, slots=True)
 class RemedyStep:
-    """What is done in one place: commands to be typed as they stand, or a note with its commands in backticks.
+    """The part of a remedy that is done in one place: commands to be typed as they stand, or a note, which has its
+    commands in backticks.
 
-    `node`: a name; None: the node that has the fault; empty: where the note says, or on the reader's machine.
+    `node`: a node's name; None: the node that has the fault; empty: where the note says, else on the reader's machine.
     """
 
     node: str | None
@@ -31,7 +32,7 @@ class RemedyStep:
 
 
 class Remedy(str):
-    """The text that people read; `steps` is what it is made of."""
+    """A remedy. The string is the text that people read; `steps` are the steps that it is made of."""
 
     __slots__ = ("steps",)
 
@@ -47,17 +48,18 @@ class Remedy(str):
 
     @classmethod
     def run(cls, *commands: str, node: str | None = None) -> Remedy:
-        """Commands, one after the other, on one node."""
+        """A remedy of commands, one after the other, on one node."""
         return cls(RemedyStep(node, commands))
 
     @classmethod
     def note(cls, text: str, *, node: str | None = "") -> Remedy:
-        """A sentence."""
+        """A remedy that is one sentence."""
         return cls(RemedyStep(node, (), text))
 
     @classmethod
     def together(cls, remedies: Iterable[str]) -> Remedy:
-        """All of them, none twice, one step a node; a text that is no Remedy is a command where the fault is."""
+        """One remedy with the steps of all: no step or command twice, the commands for one node in one step. A plain
+        text is taken as a command for the node that has the fault."""
         steps: list[RemedyStep] = []
         for remedy in remedies:
             for step in remedy.steps if isinstance(remedy, Remedy) else (RemedyStep(None, (remedy,)),):
@@ -73,22 +75,23 @@ class Remedy(str):
 
     @property
     def is_command(self) -> bool:
-        """Whether it is nothing but commands: nothing in it is changed when it is shown for several nodes."""
+        """Whether every step is commands, which stay as they are when the remedy is shown for several nodes."""
         return all(step.commands for step in self.steps)
 
     def placed(self, nodes: Iterable[str]) -> Iterator[tuple[str, RemedyStep]]:
-        """Where each step is done, as a text. `nodes` have the fault; empty if it cannot be reached."""
+        """(place, step) for each step; the place is a text, empty for the reader's machine. `nodes` have the fault;
+        give none if they cannot be reached."""
         for step in self.steps:
             yield (fold(nodes) if step.commands else "") if step.node is None else step.node, step
 
     def typed(self, node: str) -> Iterator[tuple[str, str]]:
-        """(node, command) for what is typed on a node as it stands; `node` has the fault."""
+        """(node, command) for every command that is typed on a node; `node` has the fault."""
         for step in self.steps:
             if where := node if step.node is None else step.node:
                 yield from ((where, command) for command in step.commands)
 
     def changed(self, change: Callable[[str], str]) -> Remedy:
-        """The same with every node and note in other words; commands stay."""
+        """The remedy with `change` applied to every node's name and every note; commands stay as they are."""
         return Remedy(
             *(replace(step, node=step.node and change(step.node), note=change(step.note)) for step in self.steps)
         )

@@ -1,4 +1,5 @@
-"""Files below a folder of ours, by names that another party may have chosen: a node, an inventory.
+"""Reads and writes files below a folder of ours by names that another party, such as a node or an inventory, may have
+chosen.
 
 Two rules keep such a name from reaching any other file: it is one word of harmless characters, and no link is followed
 on the way from the folder to the file."""
@@ -17,18 +18,18 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+@=-]{0,239}\Z")
-_NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # a pipe that lies there must not hold us
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # opening a pipe must not block us
 _FOLDER = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0)
 _BY_DESCRIPTOR = os.open in os.supports_dir_fd  # not on Windows
 
 
 class BadName(ValueError):
-    """A name that may not become the name of a file."""
+    """A name that is not allowed as the name of a file."""
 
 
 def file_name(name: object) -> str:
-    """The name, where it may become that of a file or a folder: letters, digits and `_.+@=-`, with no `.` or `-` in
-    front and no more than 240 of them. Raises BadName."""
+    """The name itself, if it is allowed for a file or a folder: at most 240 ASCII letters, digits and `_.+@=-`, of
+    which the first is a letter, a digit or `_`. Raises BadName for any other."""
     if not isinstance(name, str) or not _PLAIN.match(name):
         shown = ascii(name)
         raise BadName(f"{shown if len(shown) <= 80 else shown[:77] + '...'} cannot be the name of a file")
@@ -36,22 +37,23 @@ def file_name(name: object) -> str:
 
 
 def is_file(path: str | Path) -> bool:
-    """As `Path.is_file`, which raises for a path that may not be looked at, or is too long."""
+    """Whether a regular file is at the path. `Path.is_file` raises where the path is too long or may not be looked
+    at; this gives False."""
     return os.path.isfile(path)  # noqa: PTH113
 
 
 def is_folder(path: str | Path) -> bool:
-    """The same for a folder."""
+    """Whether a folder is at the path; False, as in `is_file`, if nobody can tell."""
     return os.path.isdir(path)  # noqa: PTH112
 
 
 def is_there(path: str | Path) -> bool:
-    """The same for whatever it may be."""
+    """Whether anything is at the path; False, as in `is_file`, if nobody can tell."""
     return os.path.exists(path)  # noqa: PTH110
 
 
 def why_not_seen(path: str | Path) -> str | None:
-    """Why nobody can tell what lies there; None where somebody can, and where nothing does."""
+    """The reason, in words, why it cannot be told what is at the path; None if it can, or if nothing is there."""
     try:
         Path(path).stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -64,14 +66,15 @@ def why_not_seen(path: str | Path) -> str | None:
 
 
 def make_below(folder: Path, *names: str) -> Path:
-    """The folder of these names below `folder`; what is not there is made, for us alone. Raises BadName, OSError."""
+    """The path of the nested folders `names` below `folder`; makes missing ones, for our user alone. Raises BadName,
+    OSError."""
     with _opened(folder, names):
         return folder.joinpath(*names)
 
 
 def append_below(folder: Path, *names: str) -> BinaryIO:
-    """The file of these names below `folder`, open for writing at its end; folders are made. Raises BadName,
-    OSError."""
+    """The file below `folder` whose path is `names`, open for writing at its end; makes the file and missing folders.
+    Raises BadName; OSError also if something is there that is not a plain file of our user with one name."""
     *folders, name = names
     path = folder.joinpath(*names)
     with _opened(folder, folders) as holder:
@@ -86,7 +89,8 @@ def append_below(folder: Path, *names: str) -> BinaryIO:
 
 
 def write_below(folder: Path, *names: str, data: str | bytes) -> None:
-    """Write the file of these names whole or not at all, in the place of what lies there. Raises BadName, OSError."""
+    """Writes the file below `folder` whose path is `names`, whole or not at all; it replaces a file that is there.
+    Raises BadName, OSError."""
     *folders, name = names
     partial = f"{file_name(name)}.partial"
     with _opened(folder, folders) as holder:
@@ -109,8 +113,8 @@ def write_below(folder: Path, *names: str, data: str | bytes) -> None:
 
 
 def write_whole(path: str | Path, data: str | bytes, *, mode: int = 0o600) -> None:
-    """Write a file that the user named, whole or not at all, in the place of what lies there, also behind a link.
-    Raises OSError."""
+    """Writes a file that the user named, whole or not at all; it replaces a regular file that is there, also the one
+    that a link leads to. Raises OSError."""
     target = Path(os.path.realpath(path))
     if is_there(target) and not is_file(target):
         raise OSError(errno.EINVAL, "what is there is not a regular file", str(target))
@@ -126,8 +130,8 @@ def write_whole(path: str | Path, data: str | bytes, *, mode: int = 0o600) -> No
 
 
 def open_below(folder: Path, *names: str) -> BinaryIO:
-    """The file of these names below `folder`, open for reading: a plain file, reached over no link. Nothing is made.
-    Raises BadName, OSError."""
+    """The file below `folder` whose path is `names`, open for reading; makes nothing. Raises BadName; OSError also if a
+    link is on the way, or if it is not a regular file."""
     *folders, name = names
     path = folder.joinpath(*names)
     with _opened(folder, folders, make=False) as holder:
@@ -141,8 +145,8 @@ def open_below(folder: Path, *names: str) -> BinaryIO:
 
 
 def object_below(folder: Path, *names: str, most: int) -> dict[str, Any]:
-    """The JSON object in the file of these names below `folder`; empty where there is none, it has more than `most`
-    bytes, or what lies there is something else."""
+    """The JSON object in the file below `folder` whose path is `names`; empty if there is no such file, it has more
+    than `most` bytes, or it holds no JSON object."""
     try:
         with open_below(folder, *names) as file:
             data = file.read(most + 1)
@@ -153,8 +157,8 @@ def object_below(folder: Path, *names: str, most: int) -> dict[str, Any]:
 
 
 def open_regular(path: Path, *, links: bool = True) -> BinaryIO:
-    """A regular file, open for reading: a pipe that lies there does not hold us, and a device gives nothing. `links`:
-    it may be a link. Raises OSError."""
+    """The file, open for reading, if it is a regular one; `links`: it may be a link to one. Raises OSError for anything
+    else; opening a pipe does not block."""
     flags = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
     opened = os.open(path, flags | (0 if links else getattr(os, "O_NOFOLLOW", 0)))
     mode = os.fstat(opened).st_mode
@@ -168,8 +172,8 @@ def open_regular(path: Path, *, links: bool = True) -> BinaryIO:
 
 @contextlib.contextmanager
 def _opened(folder: Path, names: tuple[str, ...] | list[str], *, make: bool = True) -> Iterator[int | None]:
-    """A descriptor of the folder of these names, so that it cannot be replaced meanwhile; None if the system has
-    none."""
+    """A context with a descriptor of the nested folder `names` below `folder`, so that nobody can replace it meanwhile;
+    None on a system without descriptors of folders. `make`: makes missing folders. Raises BadName, OSError."""
     for name in names:
         file_name(name)
     if not _BY_DESCRIPTOR:
@@ -201,6 +205,7 @@ def _opened(folder: Path, names: tuple[str, ...] | list[str], *, make: bool = Tr
 
 
 def _open(holder: int | None, path: Path, name: str, flags: int) -> int:
+    """A descriptor of the file `name` in the folder `holder`, or of `path` without a holder. OSErrors name `path`."""
     try:
         return os.open(path, flags, 0o600) if holder is None else os.open(name, flags, 0o600, dir_fd=holder)
     except OSError as error:

@@ -1,6 +1,6 @@
-"""Foreign text, made safe to show: on lines, without colours, with escapes for characters that would act on a terminal,
-change the direction of writing or hide; and its width in columns. Anybody can choose names and texts of nodes, files
-and logs. This is the one place that decides how their characters look."""
+"""Makes foreign text safe to show: on lines, without colours, with escapes for characters that would act on a terminal,
+change the direction of writing, or be invisible. Also measures and pads text in columns. Anybody can choose names and
+texts of nodes, files and logs; only this module decides how their characters look."""
 
 from __future__ import annotations
 
@@ -12,27 +12,30 @@ from runbook.model.errors import Unreachable
 
 _NOT_PLAIN = re.compile(r"[^ -~]")
 _ACTS = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
-"""Controls, formats, halves of surrogates, ends of lines and paragraphs."""
+"""Unicode categories of characters that are always escaped: controls, formats, halves of surrogates, ends of lines and
+paragraphs."""
 _BLANK = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2065\u3164\uffa0\ufff0-\ufff8\U000e0000-\U000e0fff]")
-"""Invisible letters and marks of other categories (Unicode: Default_Ignorable_Code_Point)."""
+"""Invisible letters and marks outside of these categories (Unicode: Default_Ignorable_Code_Point)."""
 _JOINERS = "\u200c\u200d"
 _SELECTORS = re.compile("[\ufe00-\ufe0f]")
-"""Both belong to scripts and emoji, and hide nothing there; beside ASCII they only make two names look alike."""
+"""Joiners and selectors belong to scripts and emoji and are shown there; beside ASCII they only make two names look
+alike, and are escaped."""
 
 
 def visible(text: str) -> str:
-    """The text on one line, with escapes such as `\\n`, `\\x1b`, `\\u202e`, `\\udcff` for what would act or hide."""
+    """The text on one line, with escapes such as `\\n`, `\\x1b`, `\\u202e`, `\\udcff` for characters that would act on
+    a terminal or be invisible."""
     return text if text.isascii() and text.isprintable() else _NOT_PLAIN.sub(_seen, text)
 
 
 def visible_lines(text: str) -> str:
-    """As `visible`, but a newline ends a line."""
+    """The text with escapes as in `visible`, except that newlines stay."""
     return "\n".join(map(visible, text.split("\n")))
 
 
 def json_visible(document: str) -> str:
-    """A JSON document in which no character acts or hides: they stand as JSON's own escapes, so the strings are the
-    same."""
+    """The JSON document with JSON's own escapes for characters that would act on a terminal or be invisible; its
+    strings stay the same."""
     return "\n".join(_NOT_PLAIN.sub(_json_seen, line) for line in document.split("\n"))
 
 
@@ -57,7 +60,8 @@ def _hidden(found: re.Match[str]) -> bool:
 
 
 def _foreign(character: str) -> bool:
-    """Whether it belongs to a script or an emoji, and is visible."""
+    """Whether a character is visible and not ASCII, so that it may belong to a script or an emoji; False for the empty
+    text."""
     return character > "\x7f" and unicodedata.category(character) not in _ACTS | {"Zs"} and not _BLANK.match(character)
 
 
@@ -90,19 +94,19 @@ def one_line(text: str) -> str:
 
 
 def unreached(failure: Unreachable) -> str:
-    """Lines for people who asked for something of a node, a cluster or a server that gave no answer."""
+    """The failure as lines of text: for a person whose command got no answer from a node, a cluster or a server."""
     shown = [f"error[{failure.cause}]: {failure.says}", *(f"  evidence  {line}" for line in failure.evidence)]
     shown += [f"  fix       {failure.remedy}", f"  more      runbook explain {failure.cause}"]
     return "".join(" ".join(lines(line)) + "\n" for line in shown)
 
 
 def ascii_only(text: str) -> str:
-    """What a stream without UTF-8 can carry."""
+    """The text in ASCII, for a stream without UTF-8: ASCII look-alikes, and backslash escapes for the rest."""
     return text.translate(ASCII).encode("ascii", "backslashreplace").decode("ascii")
 
 
 def cells(text: str) -> int:
-    """How many columns a terminal gives the text."""
+    """How many columns of a terminal the text takes."""
     if text.isascii():
         return len(text)
     return sum(_cells(character) for character in text)
@@ -113,7 +117,7 @@ def pad(text: str, width: int) -> str:
 
 
 def wrap(text: str, width: int | None) -> list[str]:
-    """Break at spaces so that no line is wider than `width`; a longer word stays whole. `None` never breaks."""
+    """The text as lines no wider than `width` columns, broken at spaces; a longer word stays whole. None: one line."""
     if width is None or cells(text) <= width:
         return [text]
     broken = [""]
@@ -127,8 +131,8 @@ def wrap(text: str, width: int | None) -> list[str]:
 
 
 def table(rows: Iterable[Sequence[str]], *, widest: int | None = None) -> list[str]:
-    """Rows in columns, safe to print; one in which nothing stands is left out. No column is made wider than `widest`
-    cells: a longer text pushes the rest of its row."""
+    """The rows as lines with aligned columns, safe to print; a column that is empty in every row is left out. `widest`:
+    no column is padded beyond so many cells, and a longer text pushes the rest of its row to the right."""
     shown = [[visible(text) for text in row] for row in rows]
     widths = [max(map(cells, column)) for column in zip(*shown, strict=True)]
     if widest is not None:

@@ -1,5 +1,5 @@
-"""Secrets: a value that must not be printed, and what one looks like: formats that issuers use, names that say so,
-places on command lines, and values that only stand for one."""
+"""Secrets: the type of a value that must not be printed, and how a secret is recognised: by formats that issuers use,
+by names that say so, by places on command lines. Also tells values that only stand for a secret, such as `$TOKEN`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from runbook.model.text_search import Place
 
 
 class Format(NamedTuple):
-    """`begins` stands in every token of that format: a text without it need not be searched."""
+    """A format of tokens. Every token of it holds one of `begins`: a text without them need not be searched."""
 
     issuer: str
     begins: tuple[str, ...]
@@ -88,14 +88,14 @@ _TOKEN_LIKE = re.compile(r"\A(?=[^\s]*[0-9])(?=[^\s]*[A-Za-z])[A-Za-z0-9_\-.=+/:
 
 
 def known_tokens(text: str) -> Iterator[tuple[str, re.Match[str]]]:
-    """Every token of a known format, and what it is."""
+    """(issuer, match) for every token of a known format in the text; `issuer` is a phrase such as `a GitHub token`."""
     for issuer, begins, pattern in FORMATS:
         if any(beginning in text for beginning in begins):
             yield from ((issuer, match) for match in pattern.finditer(text))
 
 
 def secrets_in_urls(text: str) -> Iterator[Place]:
-    """The passwords of `https://login:password@host`, and tokens that stand there alone."""
+    """The places of passwords in URLs such as `https://login:password@host`, and of tokens in place of both."""
     for match in _userinfos(text):
         if match[3] is not None:
             if any(char.isdigit() for char in match[3]):
@@ -105,7 +105,10 @@ def secrets_in_urls(text: str) -> Iterator[Place]:
 
 
 def _userinfos(text: str) -> Iterator[re.Match[str]]:
-    """Only up to the last `@` of a word: where a password ends there, no other beginning has to be tried."""
+    """The matches of `login:password@`, or of a long token, in the text's URLs.
+
+    Each word is searched only up to its last `@`: where a password ends there, no other beginning has to be tried.
+    """
     if "://" not in text:
         return
     for word in _UNQUOTED.finditer(text):
@@ -118,7 +121,7 @@ def _userinfos(text: str) -> Iterator[re.Match[str]]:
 
 
 def gives_secret(text: str) -> bool:
-    """Whether a text holds a secret by what it looks like, whatever it is called."""
+    """Whether a text holds anything that looks like a secret, whatever its name."""
     return (
         PRIVATE_KEY.search(text) is not None
         or any(True for _ in known_tokens(text))
@@ -130,7 +133,7 @@ def gives_secret(text: str) -> bool:
 
 
 def may_name_secrets(text: str) -> bool:
-    """Whether any key in a text can be a secret's name: what most large files are spared the search by."""
+    """Whether any key in a text can be a secret's name: a quick test that spares most large files the search."""
     lower = text.lower()
     return any(hint in lower for hint in _HINTS)
 
@@ -139,7 +142,7 @@ def may_name_secrets(text: str) -> bool:
 def names_secret(name: str) -> str | None:
     """`password` or `token` for a name that says its value is one: `DB_PASSWORD`, `hfToken`, `WANDB_API_KEY`.
 
-    A word after it says what of the secret the value is: `TOKEN_FILE` and `MAX_TOKENS` hold none.
+    None for any other name: in `TOKEN_FILE` and `MAX_TOKENS` the last word says that the value is no secret.
     """
     words = [word.lower() for word in _WORDS.findall(name)]
     if not words:
@@ -156,19 +159,20 @@ def names_secret(name: str) -> str | None:
 
 
 def may_name_secret(name: str) -> str | None:
-    """The same by more names, for text that strangers will read: hiding one value too many is better than one too
-    few."""
+    """As `names_secret`, but by more names, for text that strangers will read: hiding one value too many is better than
+    one too few."""
     return names_secret(name.replace(".", "_")) or ("token" if _MORE_NAMES.fullmatch(name) else None)
 
 
 def hints_at_secret(name: str) -> bool:
-    """Whether anything in a name suggests a secret: for what another program's file may hold, of which nothing is
-    copied that could be one."""
+    """Whether anything in a name suggests a secret: for other programs' files, from which no value that could be a
+    secret is copied."""
     return may_name_secret(name) is not None or _HINTING.search(name) is not None
 
 
 def holds_secret(name: str, text: str) -> bool:
-    """Whether the value of such a name is the secret itself: a password may be any word, a token looks like one."""
+    """Whether `text`, the value of `name`, is itself a secret: a password may be any word, a token must look like
+    one."""
     kind = names_secret(name)
     if kind is None or not text or stands_for_one(text) or text.startswith(("/", "~/", "./")):
         return False
@@ -176,14 +180,14 @@ def holds_secret(name: str, text: str) -> bool:
 
 
 def stands_for_one(text: str) -> bool:
-    """`***`, `$TOKEN`, `{{ token }}`, `<your token>`: whatever is put in its place is elsewhere."""
+    """Whether a text only stands for a secret kept elsewhere: `***`, `$TOKEN`, `{{ token }}`, `<your token>`."""
     return _STANDS_FOR_ONE.fullmatch(text) is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """Prints as `***`. `reveal()` is for the environment file and the script that a node gets, and for knowing what to
-    hide."""
+    """A secret value, which prints as `***`; `source` says in words where it is from. `reveal()` is only for the
+    environment file and the script that a node gets, and for the redactor."""
 
     _value: str
     source: str

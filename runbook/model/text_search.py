@@ -1,5 +1,5 @@
-"""Searches in texts of others, in time in proportion to the text whatever it is: patterns with bounded repetitions, and
-many names at once."""
+"""Searches in foreign texts that take time in proportion to the text, whatever it holds: patterns with bounded
+repetitions, and many names at once."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import AnyStr
 
-LONGEST = 300  # repetitions: a gap in a sentence, a name, a number; longer ones do not occur
+LONGEST = 300  # the most repetitions: of a gap in a sentence, a name, a number; longer ones do not occur
 _QUANTIFIER = r"\\.|\[\^?\]?(?:\\.|[^\]\\]){0,2000}\]|\{(?P<least>[0-9]+),\}|(?P<open>[*+])"
 _FIRST = r"(?:\(\?[:=!]|\|)\.\*|"
 _SOMEWHERE = re.compile(_QUANTIFIER, re.DOTALL)
@@ -17,9 +17,10 @@ _AT_THE_START = re.compile(_FIRST + _QUANTIFIER, re.DOTALL)
 def bounded(pattern: AnyStr, flags: int = 0) -> re.Pattern[AnyStr]:
     """As `re.compile`, but nothing is repeated more than LONGEST times.
 
-    A search begins anew at every character: `a.*b` on a text of many a and no b reads all of it for each of them.
-    Of a pattern that begins with `^`, what a group or a branch begins with, `^(?!.*a)`, is left as it is: that is tried
-    once. Where two repetitions that stand side by side take the same characters this helps little; do not write them.
+    A search begins anew at every character: `a.*b` on a text of many a and no b reads the whole text for each a.
+    In a pattern that begins with `^`, a `.*` at the start of a lookahead, group or branch, as in `^(?!.*a)`, stays
+    unbounded, since it is tried once. Bounds help little if two adjacent repetitions take the same characters: do not
+    write such patterns.
     """
     if isinstance(pattern, bytes):
         return re.compile(_limited(pattern.decode("latin-1")).encode("latin-1"), flags)
@@ -36,31 +37,33 @@ def _limited(pattern: str) -> str:
 
 
 Place = tuple[int, int]
-"""A place in a text: the first character, and the one after the last."""
+"""A place in a text: the index of its first character, and of the character after its last."""
 
 _TOKEN = re.compile(r"[A-Za-z0-9]+|[^\x00-\x7f]")
-"""What a name is found by, its first one. Any letter beyond ASCII may begin a name: scripts without spaces write it
-right behind another word."""
+"""A token; a name is found by its first token. Each character beyond ASCII is a token of its own, since scripts without
+spaces write a name right behind another word."""
 
 
 def inside_word(text: str, at: int, joins: str = "") -> bool:
-    """Whether no word ends or begins at this place: ASCII letters, digits, or what joins words, on both sides of it."""
+    """Whether the place before character `at` is inside a word: on both of its sides stand ASCII letters, digits, or
+    characters of `joins`."""
     around = text[max(0, at - 1) : at + 1]
     return len(around) == 2 and all(char.isascii() and (char.isalnum() or char in joins) for char in around)
 
 
 class KnownNames:
-    """Names in small letters; whether one stands there as a word by itself is for the caller to judge."""
+    """Known names, in lower case, found in texts in any case. The caller judges whether a found name is a word by
+    itself."""
 
     def __init__(self) -> None:
-        self._shapes: dict[str, set[tuple[int, int]]] = {}  # of a first token: how far in the name, how long the name
+        self._shapes: dict[str, set[tuple[int, int]]] = {}  # by a first token: its offset in a name, the name's length
 
     def add(self, name: str) -> None:
         if token := _TOKEN.search(name):
             self._shapes.setdefault(token[0], set()).add((token.start(), len(name)))
 
     def find(self, text: str) -> Iterator[tuple[Place, str]]:
-        """Every place that may hold a known name, and what stands there in small letters."""
+        """(place, its text in lower case) for every place that may hold a known name: the caller looks the text up."""
         for token in _TOKEN.finditer(text) if self._shapes else ():
             for before, length in self._shapes.get(token[0].lower(), ()):
                 start = max(0, token.start() - before)

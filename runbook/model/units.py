@@ -1,4 +1,4 @@
-"""Numbers and names: as an engineer writes them; numbers as they are read from the texts of others."""
+"""Writes numbers, quantities and lists of names as an engineer would; reads numbers from foreign texts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ BYTES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def significant(number: float, digits: int = 3) -> str:
-    """Keep that many significant digits, never an exponent, and never cut digits before the point."""
+    """The number with that many significant digits, but without an exponent and with all digits before the point."""
     if not math.isfinite(number):
         return str(number)
     if number == 0:
@@ -67,12 +67,12 @@ def counted(number: int, noun: str) -> str:
 
 
 def span_of(first: int, last: int) -> str:
-    """Numbers from one to another: `8-15`, or `8` alone."""
+    """The numbers from `first` to `last`: `8-15`, or `8` if they are the same."""
     return str(first) if first == last else f"{first}-{last}"
 
 
 def spans_of(numbers: Iterable[int]) -> list[str]:
-    """Numbers in their order, each run of them as one: `0-3`, `7`."""
+    """The numbers, in their order, with each run of consecutive numbers as one text: `0-3`, `7`."""
     runs: list[tuple[int, int]] = []
     for one in numbers:
         if runs and one == runs[-1][1] + 1:
@@ -83,7 +83,7 @@ def spans_of(numbers: Iterable[int]) -> list[str]:
 
 
 def from_to(low: str, high: str) -> str:
-    """Two numbers with their units: `328 to 388 GB/s`; one of them where they are the same."""
+    """A range of two quantities with their units: `328 to 388 GB/s`; one quantity if both are the same."""
     if low == high:
         return low
     number, _, unit = low.partition(" ")
@@ -91,16 +91,16 @@ def from_to(low: str, high: str) -> str:
 
 
 def some(items: Sequence[str], most: int = 6, between: str = ", ") -> str:
-    """The first of them, for a sentence: `rank 1, rank 2 and 6 more`."""
+    """The first `most` items, for a sentence: `rank 1, rank 2 and 6 more`."""
     return between.join(items[:most]) + (f" and {len(items) - most:,} more" if len(items) > most else "")
 
 
 BRIEF = 60
-"""Longest part of a command line in a sentence, in characters; the evidence has it whole."""
+"""The most characters of a command line in a sentence; the evidence has the whole command line."""
 
 
 def in_brief(text: str, most: int = BRIEF) -> str:
-    """On one line, cut at a blank where one is near the end."""
+    """The text on one line, cut to at most `most` characters, at a blank if there is one in the second half."""
     line = " ".join(text.split())
     if len(line) <= most:
         return line
@@ -109,22 +109,24 @@ def in_brief(text: str, most: int = BRIEF) -> str:
 
 
 def listed(names: Iterable[str], *, most: int = 6, first: int = 4) -> str:
-    """`node-a, node-b and node-c`; of more than `most` only the `first` ones and the number of the others."""
+    """The names for a sentence: `node-a, node-b and node-c`; if there are more than `most`, the first `first` and how
+    many others."""
     words = list(names)
     if len(words) > most:
         return f"{', '.join(words[:first])} and {len(words) - first} more"
     return " and ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
 
 
-# Numbers in foreign texts: whatever the digits, a usable number and no error.
+# Numbers in foreign texts: whatever the digits, the result is a usable number or None, and never an error.
 
 DIGITS = 15
 MOST = 10**DIGITS
+"""The number that `number` gives for more than DIGITS digits."""
 SMALL_DIGITS = 9
 
 
 def number(text: str) -> int:
-    """The number that decimal digits write, MOST where it is larger: Python refuses to read thousands of digits."""
+    """The number that decimal digits write, but MOST if it is larger: Python refuses to read thousands of digits."""
     digits = text.strip()
     if len(digits) > DIGITS:
         digits = digits.lstrip("0") or "0"
@@ -132,11 +134,11 @@ def number(text: str) -> int:
 
 
 def whole_number(text: str) -> int | None:
-    """The same of a text that is nothing but the digits 0 to 9; None for any other: `²` is a digit to Python, and no
-    number."""
+    """The number, as `number` reads it, if the text is nothing but the digits 0 to 9; else None: to Python `²` is a
+    digit as well, though `int` refuses it."""
     return number(text) if text.isascii() and text.isdigit() else None
 
 
 def small_number(text: str | None) -> int | None:
-    """A rank, a count of ranks: None where nothing is written, or what has so many digits that it is none."""
+    """A rank or a count of ranks, from decimal digits; None without a text, or with more than SMALL_DIGITS digits."""
     return int(text) if text and len(text) <= SMALL_DIGITS else None

@@ -10,7 +10,8 @@ from enum import Enum
 from runbook.model.remedy import Remedy
 
 LONGEST = 2000
-"""Characters of a sentence or of a line of evidence: a program may print megabytes without ending a line."""
+"""The most characters that a finding keeps of its sentence, and of each line of evidence: a program may print megabytes
+without ending a line."""
 
 
 class Verdict(str, Enum):
@@ -31,7 +32,11 @@ class Verdict(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Why a node did not pass: a cause of the catalogue, one sentence, the command that fixes it, and the proof."""
+    """Why a node did not pass: a cause of the catalogue, one sentence, the remedy, the evidence, and the nodes at the
+    other end (`peers`).
+
+    ValueError without a cause, a sentence or a remedy. A text longer than LONGEST loses its middle.
+    """
 
     cause: str
     says: str
@@ -48,16 +53,16 @@ class Finding:
 
     @property
     def mended(self) -> Remedy:
-        """The remedy; a text alone is a sentence."""
+        """The remedy as a Remedy; a remedy that is a plain text becomes a note."""
         return self.remedy if isinstance(self.remedy, Remedy) else Remedy.note(self.remedy)
 
     def with_evidence(self, *lines: str) -> Finding:
-        """The same with more lines that prove it."""
+        """The same finding with more lines of evidence."""
         return replace(self, evidence=(*self.evidence, *lines))
 
 
 Found = dict[str, list[Finding]]
-"""What was found, by node."""
+"""The findings of each node, by its name."""
 
 
 def _without_middle(text: str) -> str:
@@ -90,8 +95,8 @@ class Outcome:
             raise ValueError(f"{self.node}: a {self.verdict} without a finding explains nothing")
 
     def with_evidence(self, line: str) -> Outcome:
-        """The same with one line more that proves its first finding; unchanged where there is no finding, or no
-        line."""
+        """The same outcome with `line` added to the evidence of its first finding; unchanged if it has no finding or
+        `line` is empty."""
         if not self.findings or not line:
             return self
         first, *more = self.findings
@@ -119,7 +124,8 @@ class Outcome:
 
 
 def outcomes_of(nodes: Iterable[str], found: Mapping[str, Sequence[Finding]], rest: Finding | str) -> list[Outcome]:
-    """One a node: those with findings fail; the others are unknown for a finding, or pass with a sentence."""
+    """One outcome a node: a node of `found` fails with its findings. Every other node passes if `rest` is a sentence of
+    proof, and is unknown if `rest` is a finding."""
     return [
         Outcome.failed(node, *found[node])
         if node in found
@@ -129,7 +135,7 @@ def outcomes_of(nodes: Iterable[str], found: Mapping[str, Sequence[Finding]], re
 
 
 def with_findings(outcomes: Iterable[Outcome], found: Mapping[str, Finding]) -> list[Outcome]:
-    """The outcomes of these nodes failed, with one finding more."""
+    """The outcomes, in which each node of `found` now fails, with its finding added to those it had."""
     return [
         Outcome.failed(one.node, *one.findings, found[one.node], metrics=one.metrics) if one.node in found else one
         for one in outcomes
@@ -137,7 +143,7 @@ def with_findings(outcomes: Iterable[Outcome], found: Mapping[str, Finding]) -> 
 
 
 def overall(verdicts: Iterable[Verdict]) -> Verdict:
-    """Fold verdicts into one: fail beats unknown beats pass; only skips make a skip; nothing at all is unknown."""
+    """One verdict for all: fail beats unknown, which beats pass, which beats skip; no verdict at all is unknown."""
     seen = set(verdicts)
     for verdict in (Verdict.FAIL, Verdict.UNKNOWN, Verdict.PASS, Verdict.SKIP):
         if verdict in seen:
@@ -146,7 +152,10 @@ def overall(verdicts: Iterable[Verdict]) -> Verdict:
 
 
 DONE, FAILED, WRONG, UNKNOWN = 0, 1, 2, 3
-"""Done as asked; something failed; files or arguments are wrong; could not tell, as when a node was not reached."""
+"""Exit codes: done as asked; something failed; files or arguments are wrong; the command could not tell, as when a node
+was not reached."""
 BUG, INTERRUPTED = 70, 130
+"""Exit codes: runbook itself has a bug; the user interrupted it."""
 
 OF_VERDICT = {Verdict.PASS: DONE, Verdict.SKIP: DONE, Verdict.FAIL: FAILED, Verdict.UNKNOWN: UNKNOWN}
+"""The exit code of a command whose result is a verdict."""
