@@ -1,3 +1,3 @@
-"""Parsers for outputs of tools: run by a check, pasted by people, or gathered by `runbook collect`. Pure. One parser
-for each tool: text to facts, and beside it the judge that live checks and `diagnose` share. `diagnose/tool_outputs.py`
-holds every form that is known."""
+"""Parsers for outputs of tools that a check ran, people pasted, or `runbook collect` gathered. Pure. Each turns text
+into facts, and judges them for live checks and `diagnose` alike. A reader is a function from a text to a `Reading`; it
+gives None if the text is no output of its tool. `diagnose/tools.toml` lists every tool with its reader."""

@@ -1,4 +1,4 @@
-"""chronyc, timedatectl and ntpq: does this clock follow another one, and how far is it off?"""
+"""Readers of chronyc, timedatectl and ntpq: does this clock follow another one, and how far is it off?"""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from runbook.parsers.tool_reading import CUT, Reading, fields, number, numbered, yes
 
 WARN_S, FAIL_S = 2.0, 10.0
-"""Of the live check as well: torch's elastic agent drops a peer whose stamped heartbeat is more than 15 s old
-(pytorch#56538)."""
+"""From so many seconds on a clock is a finding of medium, and of high confidence; the live check warns and fails by
+them. torch's elastic agent drops a peer whose stamped heartbeat is more than 15 s old (pytorch#56538)."""
 
 
 def _loose(why: str, lines: Sequence[int]) -> Reading:
-    """A clock that follows no other: it may be right all the same."""
+    """The reading for a clock that follows no other, for the reason `why`; it may show the right time all the same."""
     found = Reading()
     found.proves("clock-skew", f"this clock follows no other: {why}", lines, "low", way="follows-none")
     found.explains("clock-skew", f"a clock follows no other: {why}", lines, way="follows-none")
@@ -21,7 +21,8 @@ def _loose(why: str, lines: Sequence[int]) -> Reading:
 
 
 def _off(seconds: float | None, at: int) -> Reading:
-    """A clock that follows another one; None: how far it is off is not shown."""
+    """The reading for a clock that follows another one and is `seconds` ahead of it; None: the output does not show how
+    far it is off."""
     found = Reading()
     if seconds is not None and abs(seconds) >= WARN_S:
         says = f"this clock is {abs(seconds):.1f} s {'ahead of' if seconds > 0 else 'behind'} its time servers"
@@ -30,6 +31,7 @@ def _off(seconds: float | None, at: int) -> Reading:
 
 
 def tracking(text: str) -> Reading | None:
+    """Reads `chronyc tracking`."""
     found = fields(text, ":")
     if "Leap status" not in found and "Reference ID" not in found:
         return None
@@ -54,6 +56,7 @@ SOURCE = re.compile(
 
 
 def sources(text: str) -> Reading | None:
+    """Reads `chronyc sources`."""
     rows = [(at, line) for at, line in numbered(text) if re.match(r"[\^=#][*+\-?x~ ]", line)]
     parsed = [(at, found) for at, line in rows if (found := SOURCE.match(line))]
     if not parsed and not re.search(r"Name/IP address\s+Stratum", text):
@@ -70,7 +73,8 @@ SERVICE = ("NTP service", "systemd-timesyncd.service active", "Network time on",
 
 
 def timedatectl(text: str) -> Reading | None:
-    """Three generations of names: `NTP synchronized`, `systemd-timesyncd.service active`, `NTP service`."""
+    """Reads `timedatectl`, in the words of each of its generations: `NTP synchronized`,
+    `systemd-timesyncd.service active`, `NTP service`."""
     found = fields(text, ":")
     if "Universal time" not in found and not any(name in found for name in SYNCHRONIZED):
         return None
@@ -95,9 +99,11 @@ UNITS = {
     "month": 2629800e3,
     "y": 31557600e3,
 }
+"""Milliseconds of the units in which systemd writes a span of time."""
 
 
 def timesync(text: str) -> Reading | None:
+    """Reads `timedatectl timesync-status`."""
     found = fields(text, ":")
     if "Server" not in found or "Poll interval" not in found:
         return None
@@ -111,7 +117,7 @@ def timesync(text: str) -> Reading | None:
 
 
 def _milliseconds(text: str) -> float | None:
-    """`-5.224ms`, `+1min 2.5s`."""
+    """The milliseconds of a span such as `-5.224ms` or `+1min 2.5s`; None if the text is no span."""
     parts = re.findall(r"(?<![\d.])([\d.]+)(us|ms|s|min|h|d|w|month|y)(?![a-z])", text)
     if not parts or not re.fullmatch(r"[-+]?(?:[\d.]+[a-z]+ ?)+", text):
         return None
@@ -130,6 +136,7 @@ PEER = re.compile(
 
 
 def ntpq(text: str) -> Reading | None:
+    """Reads the table of peers of `ntpq -p`."""
     head = re.search(r"^[ \t]+remote\s+refid\s+st t when poll reach.*$", text, re.MULTILINE)
     if not head:
         return None

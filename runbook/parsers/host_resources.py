@@ -1,5 +1,5 @@
-"""df, free, ulimit, lspci and lsmod: room on disks, in /dev/shm and in memory; limits; what stands between a NIC and a
-GPU."""
+"""Readers of df, free, ulimit, lspci and lsmod: room on disks, in /dev/shm and in memory; limits of a process; and
+settings that keep a NIC and a GPU from direct transfers."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ DF = re.compile(
 READ_ONLY = re.compile(r"/snap/|/run/credentials|/media/|/cdrom|/sys/firmware|/boot/efi|/var/lib/snapd|/proc/|/mnt/iso")
 WORKED_IN = re.compile(r"/(?:tmp|home|var|root|scratch|data|work|workspace|opt|mnt|fsx|shared)?(?:/|\Z)")
 SMALLEST_SHM = 64 << 20
-"""What Docker gives: enough for two GPUs, not for eight."""
+"""Bytes of /dev/shm that Docker gives a container: enough for two GPUs, not for eight."""
 
 
 def disks(text: str) -> Reading | None:
+    """Reads `df`, with sizes or with inodes (`-i`)."""
     head = DF.search(text)
     if not head:
         return None
@@ -66,8 +67,8 @@ FACTORS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40, "P": 1
 
 
 def _block(head: re.Match[str]) -> int:
-    """Bytes of what a bare number counts: `1K-blocks`, `1MB-blocks` (powers of ten), `512B-blocks`; bytes under `Size`,
-    and of inodes a KiB each, which is the least that a file takes."""
+    """The bytes that one unit of a bare number stands for, by df's heading: `1K-blocks`, `1MB-blocks` (powers of ten),
+    `512B-blocks`; 1 under `Size`; and 1 KiB under `Inodes`, which is the least that a file takes."""
     if not head["count"]:
         return 1 if head["kind"] == "Size" else 1 << 10
     step = 1000 if head["unit"] and head["ten"] else 1024
@@ -75,7 +76,7 @@ def _block(head: re.Match[str]) -> int:
 
 
 def _bytes(text: str, unit: int = 1 << 10) -> float | None:
-    """`64M`; a bare number counts `unit` bytes."""
+    """The bytes of a size such as `64M`; a bare number counts units of `unit` bytes; None if the text is no size."""
     found = re.match(r"([\d.]+)([KMGTPE]?)", text.replace(",", "."))
     if not found or found[1].count(".") > 1 or not found[1].strip("."):
         return None
@@ -83,6 +84,7 @@ def _bytes(text: str, unit: int = 1 << 10) -> float | None:
 
 
 def memory(text: str) -> Reading | None:
+    """Reads `free`."""
     head = re.search(r"^[ \t]+total\s+used\s+free\s+shared\b.*$", text, re.MULTILINE)
     if not head:
         return None
@@ -90,7 +92,7 @@ def memory(text: str) -> Reading | None:
     at, row = next(((at, line) for at, line in numbered(text) if line.startswith("Mem:")), (0, ""))
     values = row.split()[1:]
     columns = dict(zip(names, values, strict=False))
-    available = columns.get("available", "")  # older ones have none: what is free there says little
+    available = columns.get("available", "")  # an older `free` has no such column, and its `free` says little
     total, left = _bytes(columns.get("total", "")), _bytes(available)
     found = Reading.of(bool(row) and len(values) == len(names) and total is not None and left is not None)
     if total and left is not None and left < 0.05 * total:
@@ -102,15 +104,16 @@ def memory(text: str) -> Reading | None:
 # --- ulimit -a and /proc/PID/limits ---------------------------------------------------------------------------------
 
 MEMLOCK_KIB = 64 << 10
-"""Below it two nodes cannot start over RDMA; the live check uses it as well. RDMA pins what it moves, and the kernel
-counts it (ib_umem_get fails with ENOMEM beyond the limit, and NCCL with `ibv_reg_mr failed: Cannot allocate memory`).
-One connection of NCCL pins 4 MiB for each of its channels, of which there are 2 to 32."""
+"""With less lockable memory two nodes cannot start over RDMA; the live check uses it as well. RDMA pins the memory that
+it moves, and the kernel counts it (ib_umem_get fails with ENOMEM beyond the limit, and NCCL with `ibv_reg_mr failed:
+Cannot allocate memory`). One connection of NCCL pins 4 MiB for each of its channels, of which there are 2 to 32."""
 
 USUAL_KIB = 1024
-"""Up to here every use of RDMA fails; 8 MiB is what new systems start with, and says little of one that has no RDMA."""
+"""With no more lockable memory every use of RDMA fails. A limit above it is a fault of low confidence: new
+systems start with 8 MiB, which says little about a node without RDMA."""
 
 FILES = 256
-"""Fewer open files are not enough; the live check uses it as well: torch, its libraries and its threads hold about
+"""A limit of fewer open files is too low, as the live check says too: torch, its libraries and its threads hold about
 100."""
 LIMIT = r"unlimited|-?\d+"
 MEMLOCK = (
@@ -125,6 +128,7 @@ OPEN = re.compile(
 
 
 def limits(text: str) -> Reading | None:
+    """Reads `ulimit -a` of sh, bash and zsh, and /proc/PID/limits."""
     memlock: tuple[float, int] | None = None
     files: tuple[float, int] | None = None
     for at, line in numbered(text):
@@ -150,7 +154,7 @@ def _amount(text: str) -> float:
 
 
 def locked(text: str) -> Reading | None:
-    """`ulimit -l` alone: a bare number of KiB."""
+    """Reads `ulimit -l`, which prints a bare number of KiB."""
     words = text.split()
     if len(words) != 1 or not re.fullmatch(LIMIT, words[0]):
         return None
@@ -165,6 +169,7 @@ DEVICE = re.compile(r"(?P<at>(?:[0-9a-f]{4}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]) (?
 
 
 def lspci(text: str) -> Reading | None:
+    """Reads `lspci -vvv`: bridges with ACS on, and PCIe links that are narrower than they could be."""
     device = ""
     on: list[tuple[int, str]] = []
     narrow: list[tuple[int, str]] = []
@@ -207,6 +212,7 @@ MODULE = re.compile(
 
 
 def lsmod(text: str) -> Reading | None:
+    """Reads `lsmod`: whether the module for GPUDirect RDMA is loaded."""
     rows = [(at, line) for at, line in numbered(text) if line.strip() and not line.startswith("Module ")]
     modules = [found["name"] for _, line in rows if (found := MODULE.match(line))]
     if not modules:

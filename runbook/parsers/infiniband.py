@@ -1,6 +1,6 @@
-"""Ports of HCAs as ibstat, ibstatus, ibportstate, rdma link and the kernel show them, and the one judge of a port, for
-live checks and pasted outputs; and perfquery: the counters of a port, since they were last reset, up to their largest
-value."""
+"""Reads ports of HCAs as ibstat, ibstatus, ibportstate, rdma link and the kernel show them, and judges a port for live
+checks and pasted outputs alike. Also reads perfquery: a port's counters, which count since their last reset, up to
+their largest value."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from runbook.parsers.tool_reading import CUT, Reading, numbered
 PortCause = Literal["ib-port-initializing", "ib-port-not-active"]
 WAITING = ("initializing", "armed")
 STATES = ("active", "down", *WAITING)
-"""The states that a port can be in; another word is cut off."""
+"""The states of a port, in lower case; any other word is one of them, cut off."""
 
 
 @dataclass(frozen=True)
 class Port:
-    """One port of one HCA. `rate_gbps` is the link rate in Gbit/s; states are lower case, as ibstat prints them.
+    """One port of one HCA. `rate_gbps` is the link rate in Gbit/s; states are ibstat's words in lower case.
 
-    `detail` is the kernel's own word for the rate, which tells width and speed: `100 Gb/sec (1X NDR)`.
+    `detail` is the kernel's text for the rate, which tells width and speed: `100 Gb/sec (1X NDR)`.
     """
 
     hca: str
@@ -51,8 +51,8 @@ class Port:
 
     @property
     def cause(self) -> PortCause | None:
-        """What its states prove to be wrong. A link that is up and waits for a subnet manager has its own cause; RoCE
-        has no subnet manager."""
+        """The cause that the port's states prove, or None. A link that is up and waits for a subnet manager has a cause
+        of its own, except with RoCE, which has no subnet manager."""
         if self.state in WAITING and self.physical == "linkup" and not self.ethernet:
             return "ib-port-initializing"
         return None if self.sound else "ib-port-not-active"
@@ -60,7 +60,7 @@ class Port:
 
 @dataclass
 class PortBlock:
-    """What is printed of one port: its fields in lower case, and the line (from 1) that each stands on."""
+    """The text about one port: its fields by their names in lower case, and the line (from 1) that each stands on."""
 
     hca: str
     number: int
@@ -85,12 +85,12 @@ class PortBlock:
 
 
 KERNEL_STATES = {"init": "initializing", "arm": "armed"}
-"""What the kernel calls a state, where ibstat has another word."""
+"""ibstat's word for a state, by the kernel's where it differs."""
 
 
 def blocks(text: str) -> list[PortBlock]:
-    """The ports in the text of ibstat (its format is that of OFED 1; of one port alone it writes `CA: 'mlx5_0'`), or of
-    ibstatus."""
+    """The ports in the text of ibstat or ibstatus. ibstat's format is that of OFED 1; for one port alone it writes
+    `CA: 'mlx5_0'`."""
     hca = ""
     found: list[PortBlock] = []
     open_ = False
@@ -109,12 +109,13 @@ def blocks(text: str) -> list[PortBlock]:
 
 
 def parse(text: str) -> list[Port]:
-    """Ports from the text of ibstat, or of ibstatus."""
+    """The ports in the text of ibstat or ibstatus, as facts."""
     return [block.port for block in blocks(text)]
 
 
 def from_sysfs(hcas: Mapping[str, Mapping[str, Mapping[str, str | None]]]) -> list[Port]:
-    """Ports from /sys/class/infiniband: `4: ACTIVE`, `5: LinkUp`, `400 Gb/sec (4X NDR)`."""
+    """The ports in /sys/class/infiniband: HCA -> port -> file -> text, such as `4: ACTIVE`, `5: LinkUp` or
+    `400 Gb/sec (4X NDR)`."""
     return [
         Port(
             hca=hca,
@@ -132,12 +133,13 @@ def from_sysfs(hcas: Mapping[str, Mapping[str, Mapping[str, str | None]]]) -> li
 
 
 def as_state(text: str | None) -> str:
-    """`4: ACTIVE` and `Active` are one."""
+    """The state in ibstat's words, lower case: `4: ACTIVE` and `Active` both give `active`."""
     word = re.sub(r"^\d+:\s*", "", text or "").lower()
     return KERNEL_STATES.get(word, word)
 
 
 def as_rate(text: str | None) -> float | None:
+    """The Gbit/s that a rate begins with; None if it begins with no number."""
     match = re.match(r"\d{1,9}(?:\.\d{1,9})?(?!\d)", text or "")
     return float(match[0]) if match else None
 
@@ -152,6 +154,7 @@ PHYSICAL = {
 
 
 def read(text: str) -> Reading | None:
+    """Reads ibstat and ibstatus."""
     if none := re.search(r"device '\*': sys files not found", text):
         found = Reading()
         says = "ibstatus finds no adapter: the kernel shows none"
@@ -173,7 +176,7 @@ def read(text: str) -> Reading | None:
 
 
 def _whole(block: PortBlock) -> bool:
-    """Whether it is complete to its last field, with a known state and no cut word."""
+    """Whether the text about a port is complete to its last field, with a known state and no cut word."""
     port = block.port
     last = {"link_layer"} if _of_ibstatus(block) else {"port guid", "link layer"}
     return (
@@ -187,7 +190,7 @@ def _whole(block: PortBlock) -> bool:
 
 
 def _plainly_down(block: PortBlock) -> bool:
-    """Both its states say so, in words of which no half is left out: whatever else is missing, it is down."""
+    """Whether both states of a port say, in whole words, that it is down: then it is, whatever else is missing."""
     return block.port.state == "down" and block.port.physical in ("polling", "disabled", "sleep", "linkerrorrecovery")
 
 
@@ -196,7 +199,8 @@ def _of_ibstatus(block: PortBlock) -> bool:
 
 
 def _all_listed(text: str, seen: Sequence[PortBlock]) -> bool:
-    """Every adapter with as many ports as it says it has; all of them with the same number of fields."""
+    """Whether every adapter of the text is there with as many ports as it says it has, and either all ports or none
+    show a link layer."""
     promised = sum(number(found) for found in re.findall(r"^[ \t]*Number of ports: (\d+)", text, re.MULTILINE))
     adapters = len(re.findall(r"^[ \t]*CA '", text, re.MULTILINE))
     if adapters and (promised != len(seen) or adapters != len({block.hca for block in seen})):
@@ -229,7 +233,7 @@ def _physical(port: Port) -> str:
 
 
 def _lines(down: Sequence[PortBlock]) -> tuple[int, ...]:
-    """The state and physical state of each."""
+    """The lines with the states and physical states of these ports."""
     names = ("state", "physical state", "phys state")
     return tuple(at for block in down for name, at in block.lines.items() if name in names)
 
@@ -239,13 +243,15 @@ LINE = (
     r"|Port \d+:|State:|Physical state:|Rate:|Base lid:|LMC:|SM lid:|Capability mask:|Port GUID:|Link layer:"
     r"|Infiniband device '|default gid:|base lid:|sm lid:|state:|phys state:|rate:|link_layer:|ibpanic:)"
 )
+"""The beginning of any line that ibstat and ibstatus print."""
 
 
 LINK_STATES = {"Down": "down", "Initialize": "initializing", "Armed": "armed", "Active": "active"}
-"""Of ibportstate, in the words of ibstat."""
+"""By ibportstate's word for a state, ibstat's in lower case."""
 
 
 def port_info(text: str) -> Reading | None:
+    """Reads ibportstate."""
     found: dict[str, tuple[str, int]] = {}
     for at, line in numbered(text):
         if field := re.match(r"\s*(\w+):\.+(.*\S)", line):
@@ -286,6 +292,7 @@ KERNEL_LINK_STATES = {"ACTIVE", "DOWN", "INIT", "ARMED", "NOP", "ACTIVE_DEFER"}
 
 
 def links(text: str) -> Reading | None:
+    """Reads `rdma link`."""
     lines = [(at, line) for at, line in numbered(text) if line.strip()]
     found = [(at, link) for at, line in lines if (link := LINK.match(line.strip()))]
     if not found:
@@ -309,7 +316,7 @@ def links(text: str) -> Reading | None:
 
 
 def _cause(link: re.Match[str]) -> PortCause | None:
-    """None also where the words are none of rdma's, or are those of no port that is down."""
+    """The cause that a line of `rdma link` proves; None for a port that is active, a state NOP, or an unknown word."""
     if link["state"] not in KERNEL_LINK_STATES or link["state"] in ("ACTIVE", "NOP"):
         return None
     ethernet = "netdev" in link["more"] and "lid" not in link["rest"] + link["more"]
@@ -328,14 +335,18 @@ ERRORS = {
     "LocalLinkIntegrityErrors": "losses of integrity",
     "ExcessiveBufferOverrunErrors": "overruns of a buffer",
 }
+"""Counters of perfquery that prove errors, and what each counts."""
 OTHER_COUNTERS = ("VL15Dropped", "PortXmitWait", "PortRcvConstraintErrors", "PortXmitConstraintErrors")
+"""Counters of which a whole output shows at least one besides."""
 FULL = (65535, 2**32 - 1)
+"""The largest values of counters of 16 and 32 bits."""
 LARGEST = {
     "LinkErrorRecoveryCounter": 255,
     "LinkDownedCounter": 255,
     "LocalLinkIntegrityErrors": 15,
     "ExcessiveBufferOverrunErrors": 15,
 }
+"""The largest values of counters of 8 and 4 bits."""
 OLD_NAMES = {
     "SymbolErrors": "SymbolErrorCounter",
     "LinkRecovers": "LinkErrorRecoveryCounter",
@@ -349,6 +360,7 @@ OLD_NAMES = {
 
 
 def counters_of_port(text: str) -> Reading | None:
+    """Reads perfquery."""
     head = re.search(r"# Port (?:extended )?counters: .{0,300}?Lid (\d+) port (\d+)", text)
     counters: dict[str, tuple[int, int]] = {}
     for at, line in numbered(text):
@@ -371,4 +383,5 @@ def counters_of_port(text: str) -> Reading | None:
 
 
 def _full(name: str, count: int) -> bool:
+    """Whether a counter stands at its largest value, and counts no further."""
     return count == LARGEST.get(name) or count in FULL

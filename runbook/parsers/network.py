@@ -1,5 +1,5 @@
-"""ip, ifconfig, getent, sysctl, ss, netstat and lsof: interfaces, routes, what a name means, and who listens on which
-port.
+"""Readers of ip, ifconfig, getent, sysctl, ss, netstat and lsof: interfaces, routes, the addresses of a name, and which
+process listens on which port.
 
 A listener is not a fault; it explains a port that is in use.
 """
@@ -33,6 +33,7 @@ ADDRESS = re.compile(
 
 
 def interfaces(text: str) -> Reading | None:
+    """Reads `ip addr`, `ip -br addr`, `ip link` and `ifconfig`."""
     addresses: dict[str, list[str]] = {}
     first: dict[str, int] = {}
     here = ""
@@ -59,6 +60,7 @@ def interfaces(text: str) -> Reading | None:
 
 
 def _with_prefix(address: re.Match[str]) -> str:
+    """The address with the length of its prefix, `10.0.0.1/24`, also where the output has a netmask."""
     if "/" in address["address"]:
         return address["address"]
     if address["mask"]:
@@ -77,6 +79,7 @@ ROUTE = re.compile(
 
 
 def routes(text: str) -> Reading | None:
+    """Reads `ip route` and `ip route get`."""
     found, default, unread = 0, False, 0
     lines = [(at, line) for at, line in numbered(text) if line.strip()]
     if refused := re.search(
@@ -111,6 +114,7 @@ ON_NAMES = ("gloo-loopback-advertised", "master-addr-loopback", "rdzv-host-not-m
 
 
 def lookup(text: str) -> Reading | None:
+    """Reads `getent hosts` and `getent ahosts`."""
     lines = [(at, line) for at, line in numbered(text) if line.strip()]
     answers = [(at, found) for at, line in lines if (found := ANSWER.match(line.strip()))]
     if not answers:
@@ -140,6 +144,7 @@ SYSCTL = re.compile(r"\A(?P<key>[a-z][\w.-]*\.[\w-]+) ?= ?(?P<value>.*)\Z")
 
 
 def sysctl(text: str) -> Reading | None:
+    """Reads `sysctl`: the range of ports that the kernel uses for outgoing connections."""
     lines = [(at, line) for at, line in numbered(text) if line.strip()]
     found = {match["key"]: (match["value"].strip(), at) for at, line in lines if (match := SYSCTL.match(line.strip()))}
     if not found:
@@ -159,7 +164,7 @@ SS = re.compile(
     r"(?P<peer>\S+):(?P<peer_port>\*|\w+)(?:\s+(?P<rest>\S.*))?\s*\Z"
 )
 SS_PROCESS = re.compile(r'\("(?P<program>[^"]*)",pid=(?P<pid>\d+)')
-NETSTAT = re.compile(  # only UDP has no state; -e adds a user and an inode
+NETSTAT = re.compile(  # a row of UDP alone may have no state; -e adds a user and an inode
     r"\A(?P<net>udp6?|tcp6?(?=.* [A-Z]{2}))\s+\d+\s+\d+\s+(?P<address>\S+):(?P<port>\d+|\w+)\s+\S+:\S+"
     r"(?:\s+(?P<state>[A-Z][A-Z_0-9]*))?(?:\s+\S+\s+\d+)?(?:\s+(?P<who>-|\d+/.*\S))?\s*\Z"
 )
@@ -178,6 +183,7 @@ HEADS = re.compile(
 
 
 def sockets(text: str) -> Reading | None:
+    """Reads ss, netstat (of Windows as well) and lsof: who holds which port."""
     reading = Reading()
     rows = other = 0
     for at, line in numbered(text):
@@ -207,7 +213,7 @@ def sockets(text: str) -> Reading | None:
 
 
 def _holder(row: Mapping[str, str | None]) -> tuple[str, str]:
-    """Who listens, in words, and the pid; that is empty where it was not shown."""
+    """The process that listens, in words, and its pid; the pid is empty if the output does not show it."""
     program, pid, user = row.get("program"), row.get("pid"), row.get("user")
     if process := SS_PROCESS.search(row.get("rest") or ""):
         program, pid = process["program"], process["pid"]

@@ -1,4 +1,5 @@
-"""Logs of the NVIDIA driver and the fabric manager: Xid lines of the kernel's log, for live checks and pasted outputs.
+"""Reads logs of the NVIDIA driver (Xid lines of the kernel's log, for live checks and pasted outputs) and of the fabric
+manager.
 
 Numbers of Xids are those of NVIDIA's catalogue (r590).
 """
@@ -17,7 +18,7 @@ from runbook.parsers.tool_reading import Reading, numbered
 # --- facts -------------------------------------------------------------------------
 
 RECENT_S = 3600.0
-"""A fault older than this has been mended since, or shows in what nvidia-smi says: it is only a hint."""
+"""An Xid older than this is only a hint: its fault has been mended since, or nvidia-smi shows it."""
 
 CAUSE_OF: Mapping[int, str] = {
     79: "gpu-fell-off-bus",
@@ -25,24 +26,25 @@ CAUSE_OF: Mapping[int, str] = {
     **dict.fromkeys((74, *range(144, 151)), "nvlink-error"),
     **dict.fromkeys((61, 62, 64, 119, 120, 136, 143, 154, 156, 158), "gpu-reset-required"),
 }
+"""By the number of an Xid, the cause that it proves."""
 MENDED_BY: Mapping[str, str] = {
     "gpu-fell-off-bus": "reboot",
     "gpu-ecc-uncorrectable": "ecc",
     "nvlink-error": "reset",
     "gpu-reset-required": "reset",
 }
-"""The way to mend what an Xid tells, of a GPU that is still listed."""
+"""By a cause that an Xid proves, the way of its remedy if nvidia-smi still lists the GPU."""
 
 APPLICATION = {13: "a bad memory access", 31: "a page fault", 43: "a stopped channel", 45: "a removed channel"}
-"""Xids that a program causes itself. They say nothing about the machine, unless they follow one GPU."""
+"""Xids that a program causes by itself, in words. They say nothing about the machine, unless they stay with one GPU."""
 
 BECAUSE_OF = r"(?:45, .{0,200}caused by previous Xid )?"
-"""A channel that the driver removed tells itself which Xid it follows: that one is meant."""
+"""Skips the Xid 45 of a removed channel up to the earlier Xid that its line names as the reason: that Xid counts."""
 
 XID = re.compile(rf"\bXid \((?:PCI:)?(?P<at>[0-9A-Fa-f:.]+)\): {BECAUSE_OF}(?P<number>\d+)(?P<text>.*)")
 SXID = re.compile(r"\bSXid \((?:PCI:)?(?P<at>[0-9A-Fa-f:.]+)\): (?P<number>\d+), (?P<text>Fatal\b.*)")
 NONFATAL = re.compile(r"\): \d+, \w+ Nonfatal\b")
-"""Of an NVLink of the fifth generation (144 to 150): it was repaired. What ended with it is told by an Xid 45."""
+"""An error of a fifth-generation NVLink (Xids 144 to 150) that was repaired. If it ended a program, an Xid 45 tells."""
 
 STAMP = re.compile(r"^\[\s*(\d+\.\d+)\]")
 DRIVER_STARTS = "loading NVIDIA UNIX"
@@ -51,7 +53,8 @@ RECOVERED = re.compile(r"recovery action changed from .* to 0x0 \(None\)")
 
 @dataclass(frozen=True, slots=True)
 class XidEvent:
-    """One line. `age_s` is how long ago it was written, None where its time stamp is of an unknown kind."""
+    """One Xid or SXid line. `age_s` is how many seconds ago it was written; None if its time stamp is of an unknown
+    kind. `bus` is the GPU's PCI address, as `bus_key` writes it."""
 
     number: int
     bus: str
@@ -65,9 +68,9 @@ class XidEvent:
 
 
 def events(lines: Iterable[str], uptime_s: float) -> list[XidEvent]:
-    """The Xid and fatal SXid lines since the driver was loaded, without those that a reset has answered."""
+    """The Xid and fatal SXid lines since the driver was loaded, without those before the last reset of their GPU."""
     found: list[XidEvent] = []
-    answered: dict[str, int] = {}  # by GPU, how many of these were before its last reset
+    answered: dict[str, int] = {}  # by GPU, how many of `found` came before its last reset
     seen: set[tuple[str, str]] = set()
     for line in lines:
         if DRIVER_STARTS in line:
@@ -81,7 +84,7 @@ def events(lines: Iterable[str], uptime_s: float) -> list[XidEvent]:
             answered[bus] = len(found)
             continue
         stamp = STAMP.match(line)
-        # dmesg and journalctl both show it, with slightly different microseconds.
+        # dmesg and journalctl show the same line with slightly different microseconds.
         key = (stamp[1][:-4] if stamp else line, match[0])
         if key in seen:
             continue
@@ -93,6 +96,7 @@ def events(lines: Iterable[str], uptime_s: float) -> list[XidEvent]:
 
 
 def ago(event: XidEvent) -> str:
+    """When the line was written, for a sentence: `5 min ago`."""
     if event.age_s is None:
         return "since the last boot"
     if event.age_s < 120:
@@ -114,7 +118,10 @@ NOT_NEEDED = bounded(r"NOTHING_TO_DO|no (?:NV)?Switch|NVSwitch.*not (?:found|pre
 
 
 def fabric_manager(text: str) -> Reading | None:
-    """The last word counts: it may have failed, and run now."""
+    """Reads the fabric manager's log, its state in systemctl, or the one word of `systemctl is-active`.
+
+    The last line about its state counts: a manager that failed may run now.
+    """
     if not re.search(r"fabric-?manager", text, re.IGNORECASE):
         word = text.strip()
         if word in ("active", "inactive", "failed", "unknown", "activating"):
@@ -141,6 +148,7 @@ def fabric_manager(text: str) -> Reading | None:
 
 
 def _one_word(word: str) -> Reading:
+    """The reading for the state that `systemctl is-active` prints."""
     reading = Reading()
     if word != "active":
         reading.unknown = f"it is {word}, which is right where there is no NVSwitch"
@@ -157,6 +165,7 @@ SAYS = {
 
 
 def kernel_log(text: str) -> Reading | None:
+    """Reads the Xid lines of a kernel's log."""
     if "Xid (" not in text:
         return None
     lines = text.splitlines()
@@ -178,7 +187,7 @@ def kernel_log(text: str) -> Reading | None:
 
 
 def _first_lines(lines: list[str]) -> dict[str, int]:
-    """By the text of an event, the line that it stands on first."""
+    """By the text of an event, the number of the first line with it."""
     found: dict[str, int] = {}
     for at, line in enumerate(lines, 1):
         if match := XID.search(line) or SXID.search(line):

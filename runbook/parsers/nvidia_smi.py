@@ -1,4 +1,4 @@
-"""nvidia-smi's outputs as people paste them: its table, what it says instead, -q, -L, nvlink, topo and CSV."""
+"""Readers of nvidia-smi's outputs as people paste them: its table, its error messages, -q, -L, nvlink, topo and CSV."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from runbook.parsers.nvidia_smi_facts import (
 )
 from runbook.parsers.tool_reading import CUT, Reading, number, numbered
 
-# --- the table, and what it says instead ----------------------------------------------------------------------------
+# --- the table, and error messages in its place ---------------------------------------------------------------------
 
 HEAD = re.compile(
     r"NVIDIA-SMI (?P<smi>[\d.]+)\s+(?:Driver|KMD) Version: (?P<driver>[\d.]+"
@@ -49,7 +49,7 @@ PROCESS = re.compile(
 
 
 def failures(text: str, found: Reading) -> None:
-    """What stands there instead of an answer; consoles wrap it wherever they end."""
+    """Adds the fault that an error message in nvidia-smi's output proves; a console may have wrapped the message."""
     low = flat(text).lower()
     if lost := LOST.search(flat(text)):
         says = f"the driver cannot reach GPU {lost['gpu'].strip() or '?'} any more: {lost['why']}"
@@ -64,7 +64,7 @@ def failures(text: str, found: Reading) -> None:
 
 
 def _line_of(text: str, phrase: str) -> tuple[int, ...]:
-    """The line that a phrase begins on, wrapped or not."""
+    """The number of the line on which a phrase begins, also if the phrase is wrapped; line 1 if it is not found."""
     words = phrase.lower().split()
     for size in range(len(words), 0, -1):
         for at, line in numbered(text):
@@ -74,6 +74,7 @@ def _line_of(text: str, phrase: str) -> tuple[int, ...]:
 
 
 def table(text: str) -> Reading | None:
+    """Reads the table that `nvidia-smi` prints, or its error message."""
     found = Reading()
     failures(text, found)
     if HEAD.search(text) is None:
@@ -93,7 +94,8 @@ def table(text: str) -> Reading | None:
 
 
 def _table_unknown(text: str, gpus: list[dict[str, str]]) -> str:
-    """Every row read, every GPU with both of its lines, and the table closed."""
+    """Why the table proves no health, in words; empty if every row was read, every GPU has both of its lines, the
+    driver could read them, and the table has its end."""
     rows = [
         line
         for line in text.splitlines()
@@ -110,7 +112,7 @@ def _table_unknown(text: str, gpus: list[dict[str, str]]) -> str:
 
 
 TableRow = tuple[int, dict[str, str]]
-"""The line that a GPU begins on, and the words of both of its lines."""
+"""The number of the line on which a GPU begins, and the fields of both of its lines."""
 
 
 def _judge_table(gpus: Sequence[TableRow], processes: Sequence[tuple[int, re.Match[str]]], found: Reading) -> None:
@@ -132,7 +134,7 @@ def _judge_table(gpus: Sequence[TableRow], processes: Sequence[tuple[int, re.Mat
         numbers, lines = _numbers(alone)
         says = f"GPU {numbers} is in compute mode Exclusive Process: a second process is turned away"
         found.explains("gpu-busy", says, lines[:4], also=("duplicate-gpu",), way="prohibited", indices=word(numbers))
-    # On a desktop of Windows every program computes, and none says how much memory it has.
+    # On a Windows desktop every program is listed as computing (C+G), with N/A for its memory.
     if held := [(at, one) for at, one in processes if "C" in one["kind"] and one["mib"] != "N/A"]:
         says = "; ".join(
             f"GPU {one['gpu']}: {one['program']} (pid {one['pid']}) holds {one['mib']}" for _, one in held[:4]
@@ -144,13 +146,14 @@ def _numbers(gpus: Sequence[TableRow]) -> tuple[str, list[int]]:
     return ",".join(gpu["index"] for _, gpu in gpus), [at for at, _ in gpus]
 
 
-# --- -q, whole or in part: memory errors and repairs, PCIe links, what slows the clocks -----------------------------
+# --- -q, whole or in part: memory errors and repairs, PCIe links, reasons for slow clocks ---------------------------
 
 Entries = Mapping[str, str]
 SLOW = ("HW Slowdown", "HW Thermal Slowdown", "HW Power Brake Slowdown", "SW Thermal Slowdown")
 
 
 def query_all(text: str) -> Reading | None:
+    """Reads `nvidia-smi -q`, whole or in part."""
     details = parse_details(text)
     gpus = dict(details.gpus) or {"": details.head}
     if not any("/" in name for entries in gpus.values() for name in entries) and "Attached GPUs" not in details.head:
@@ -163,6 +166,8 @@ def query_all(text: str) -> Reading | None:
 
 
 def _details_unknown(text: str, attached: float | None, gpus: Mapping[str, Entries]) -> str:
+    """Why the output proves no health, in words; empty if it is whole, shows the same of every GPU, and has the memory
+    errors and repairs. `attached`: how many GPUs it says there are."""
     if attached is None or not gpus:
         return "it is an excerpt: the rest is not known"
     if len(gpus) != attached:
@@ -196,6 +201,7 @@ def _details_unknown(text: str, attached: float | None, gpus: Mapping[str, Entri
 
 
 def _counts(name: str) -> bool:
+    """Whether an entry counts uncorrectable memory errors."""
     return name.endswith(("Uncorrectable", "Uncorrectable Parity", "Uncorrectable SEC-DED", "Double Bit/Total"))
 
 
@@ -205,13 +211,16 @@ def _integer(entries: Entries, tail: str) -> int | None:
 
 
 def busy(entries: Entries) -> bool:
-    """Under load: an idle GPU lowers the generation of its link to save power, and that is no fault."""
+    """Whether the GPU is under load: an idle GPU lowers the generation of its PCIe link to save power, which is no
+    fault."""
     idle = entry(entries, "Clocks Event Reasons/Idle") or entry(entries, "Clocks Throttle Reasons/Idle")
     state = entry(entries, "Performance State")
     return idle == "Not Active" and state in ("P0", "P1", "P2")
 
 
 def downgraded(entries: Entries) -> bool | None:
+    """Whether the GPU's PCIe link runs with fewer lanes, or under load with an older generation, than it can; None if
+    the entries do not show it."""
     width, most = _integer(entries, "Link Width/Current"), _integer(entries, "Link Width/Max")
     generation, newest = _integer(entries, "PCIe Generation/Current"), _integer(entries, "PCIe Generation/Max")
     if width is None or most is None or generation is None or newest is None:
@@ -254,7 +263,8 @@ def _judge_details(text: str, name: str, entries: Entries, found: Reading) -> No
 
 
 def _lines_of_gpu(text: str, gpu: str, pattern: str) -> tuple[int, ...]:
-    """The lines of this GPU that a pattern finds something in."""
+    """The numbers of the first 4 lines about this GPU that match the pattern, or line 1 if none does. An empty `gpu`:
+    all lines are about the one GPU."""
     here = not gpu
     found = []
     for at, line in numbered(text):
@@ -274,6 +284,7 @@ MIG = re.compile(r"\A\s+MIG \S+\s+Device\s+\d+: \(UUID: MIG-\S+\)\s*\Z")
 
 
 def listing(text: str) -> Reading | None:
+    """Reads `nvidia-smi -L`."""
     rows = [(at, line) for at, line in numbered(text) if line.strip()]
     gpus = [found for _, line in rows if (found := GPU.match(line))]
     reading = Reading()
@@ -291,6 +302,7 @@ LINK = re.compile(r"\A\s+Link \d+: (?:[\d.]+ GB/s|<?inactive>?)\s*\Z", re.IGNORE
 
 
 def nvlink(text: str) -> Reading | None:
+    """Reads `nvidia-smi nvlink --status`: a GPU with fewer active links than the others has a fault."""
     links = parse_links(text)
     rows = [(at, line) for at, line in numbered(text) if line.strip()]
     if not links:
@@ -315,6 +327,7 @@ def nvlink(text: str) -> Reading | None:
 
 
 def _inactive(text: str, gpus: list[int]) -> Iterator[int]:
+    """The numbers of the lines with inactive links of these GPUs."""
     here = -1
     for at, line in numbered(text):
         if found := re.match(r"GPU (\d+):", line):
@@ -323,10 +336,11 @@ def _inactive(text: str, gpus: list[int]) -> Iterator[int]:
             yield at
 
 
-CELL = r"X|NV\d+|SYS|NODE|PHB|PXB|PIX|PSB|C2C|N/A|XGMI|PCIE|\d+"  # the last three of rocm-smi
+CELL = r"X|NV\d+|SYS|NODE|PHB|PXB|PIX|PSB|C2C|N/A|XGMI|PCIE|\d+"  # the last three are rocm-smi's
 
 
 def topology(text: str) -> Reading | None:
+    """Reads the matrix of `nvidia-smi topo -m` or rocm-smi; it proves no fault."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", text)
     head = re.search(r"^[ \t]+GPU0\b.*$", text, re.MULTILINE)
     if not head:
@@ -349,7 +363,8 @@ ERRORS = re.compile(r"ecc\.errors\.uncorrected|remapped_rows\.(?:uncorrectable|p
 
 
 def query(text: str) -> Reading | None:
-    """With its heading every field is known by its name; without one only the mask of the clocks is."""
+    """Reads the CSV of `nvidia-smi --query-gpu`. Its heading names the fields; without a heading only a mask of reasons
+    for slow clocks in the last field is understood."""
     rows = [(at, [cell.strip() for cell in cells(line)]) for at, line in numbered(text) if line.strip()]
     reading = Reading()
     if LOST.search(flat(text)):
@@ -388,6 +403,7 @@ def query(text: str) -> Reading | None:
 
 
 def _judge_fields(names: list[str], body: list[tuple[int, list[str]]], reading: Reading) -> None:
+    """Adds the faults that the CSV's rows prove: a lost GPU, or at most one error field for each GPU."""
     for at, row in body:
         fields = dict(zip(names, row, strict=False))
         who = f"GPU {fields.get('index', fields.get('name', row[0]))}"

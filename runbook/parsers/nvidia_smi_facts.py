@@ -1,4 +1,4 @@
-"""nvidia-smi, for live checks and pasted outputs: facts, and what both judge alike.
+"""Facts from nvidia-smi's outputs, and the judgements about them that live checks and pasted outputs share.
 
 Output that is not understood is distinguished from a missing value.
 """
@@ -16,33 +16,35 @@ from runbook.model.units import number
 NOT_TOLD = re.compile(
     r"\A\[?(n/a|not supported|not available|insufficient permissions|requested .* deprecated)\]?\Z", re.I
 )
-"""Values of a field that this GPU or driver does not have or show: not a sign of a fault."""
+"""Values of a field that the GPU or its driver does not have or show: no sign of a fault."""
 
 BROKEN = re.compile(r"\[?(unknown error|gpu is lost|gpu requires reset|err!?)\]?\Z", re.I)
-"""What stands in a field when the driver cannot read the GPU."""
+"""Values of a field of a GPU that the driver cannot read."""
 
 LOST = re.compile(
     r"Unable to determine the device handle for GPU ?(?P<gpu>[0-9A-Fa-f:. ]*?):? ?(?P<why>GPU is lost"
     r"|Unknown Error|Not Found|No Data)",
     re.I,
 )
-"""With the number, the bus id or both behind `GPU`, with and without a space; the line may be wrapped."""
+"""The message about a GPU that the driver lists but cannot reach. Behind `GPU`, with or without a space, stands its
+number, its bus id, or both. Search it in `flat` text, since the line may be wrapped."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One line of `--query-gpu`. `index` is nvidia-smi's, which is that of the PCI bus; the rest by field name."""
+    """One line of `--query-gpu`. `index` is nvidia-smi's number of the GPU, in the order of the PCI bus; `fields` are
+    its values by field name."""
 
     index: int
     fields: Mapping[str, str]
 
     def value(self, name: str) -> str | None:
-        """The field's value, or None where there is none to be had."""
+        """The field's value; None if the GPU or driver does not have it or cannot read it."""
         value = self.fields.get(name, "").strip()
         return None if not value or NOT_TOLD.match(value) or BROKEN.match(value) else value
 
     def number(self, name: str) -> float | None:
-        """A finite one: whatever stands there can be reckoned with."""
+        """The field's value as a finite number, also from hexadecimal (`0x…`); None if it is none."""
         value = self.value(name)
         try:
             found = math.nan if value is None else float(int(value, 16) if value.startswith("0x") else value)
@@ -52,7 +54,7 @@ class Gpu:
 
     @property
     def broken(self) -> dict[str, str]:
-        """Fields that the driver could not read."""
+        """The fields that the driver could not read, with the text that nvidia-smi printed for each."""
         return {name: value for name, value in self.fields.items() if BROKEN.match(value.strip())}
 
     @property
@@ -61,7 +63,7 @@ class Gpu:
 
     @property
     def slowed_by(self) -> tuple[str, ...]:
-        """Why it runs slower than it could, where that is heat or power."""
+        """The reasons, as in THROTTLES, for which the GPU's clocks are slowed down by heat or power."""
         names = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")  # the second before driver 535
         masks = map(self.number, names)
         return throttled(int(next((mask for mask in masks if mask is not None), 0)))
@@ -69,7 +71,7 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What `--query-gpu` gave: GPUs, lines that look like a GPU and are cut or garbled, and everything else."""
+    """The output of `--query-gpu`: its GPUs; lines that look like a GPU but are cut or garbled; and all other lines."""
 
     gpus: tuple[Gpu, ...]
     garbled: tuple[str, ...] = ()
@@ -77,19 +79,20 @@ class Listing:
 
     @property
     def lost(self) -> tuple[str, ...]:
-        """The GPUs, by number or bus id, that the driver lists and cannot reach."""
+        """The numbers or bus ids of GPUs that the driver lists but cannot reach; `?` for a GPU that is not named."""
         return tuple(match["gpu"].strip() or "?" for match in LOST.finditer(flat("\n".join(self.other))))
 
 
 def flat(text: str) -> str:
-    """On one line: consoles wrap long messages wherever they end."""
+    """The text on one line, so that a message is found although a console wrapped it."""
     return " ".join(text.split())
 
 
 def parse_gpus(text: str, fields: Sequence[str], complaints: str = "") -> Listing:
-    """A GPU has a number, an id and a name, and as many fields as the other lines: a line with less proves nothing.
+    """The GPUs in the CSV of `--query-gpu`; `fields` are the names of its columns, `complaints` is its stderr.
 
-    nvidia-smi ends every line; a last one without its end has been cut. `complaints` is what it said on stderr.
+    A GPU's line has a number, an id, a name, and as many fields as the other lines: a line with less is garbled.
+    nvidia-smi ends every line, so that a last line without its end has been cut.
     """
     rows = [(line, cells(line)) for line in text.splitlines() if line.strip()]
     numbered = [(line, row) for line, row in rows if _is_numbered(row)]
@@ -113,7 +116,7 @@ def parse_gpus(text: str, fields: Sequence[str], complaints: str = "") -> Listin
 
 
 def cells(line: str) -> list[str]:
-    """A line of CSV; none where Python's reader refuses it (a NUL, a field that is too long)."""
+    """The cells of a line of CSV; empty if Python's reader refuses the line (a NUL, a field that is too long)."""
     try:
         return next(csv.reader([line], skipinitialspace=True), [])
     except csv.Error:
@@ -126,7 +129,8 @@ def _is_numbered(row: Sequence[str]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class App:
-    """A process that computes on a GPU. `mib` is the GPU memory it holds, None if the driver does not say."""
+    """A process that computes on a GPU. `mib` is the GPU memory that it holds, None if the driver does not say;
+    `uuid` is the GPU's."""
 
     pid: int
     uuid: str
@@ -135,6 +139,7 @@ class App:
 
 
 def parse_apps(text: str) -> tuple[App, ...]:
+    """The processes in the CSV of `--query-compute-apps`: pid, the GPU's UUID, memory, program."""
     found = []
     for row in map(cells, text.splitlines()):
         if len(row) >= 4 and row[0].isdecimal():
@@ -144,7 +149,8 @@ def parse_apps(text: str) -> tuple[App, ...]:
 
 
 def parse_links(text: str) -> dict[int, dict[int, bool]]:
-    """`nvidia-smi nvlink -s`: GPU -> link -> whether it is active. A GPU without any NVLink is not in it."""
+    """From `nvidia-smi nvlink -s`: GPU -> link -> whether the link is active. A GPU whose links are all inactive in one
+    sentence has no links here; a GPU without any NVLink is missing."""
     found: dict[int, dict[int, bool]] = {}
     index: int | None = None
     for line in text.splitlines():
@@ -161,22 +167,24 @@ def parse_links(text: str) -> dict[int, dict[int, bool]]:
 
 @dataclass(frozen=True, slots=True)
 class Details:
-    """`nvidia-smi -q`: `head` what stands before the first GPU, `gpus` by bus key, `Section/Entry` -> value."""
+    """The entries of `nvidia-smi -q` as `Section/Entry` -> value: `head` has those before the first GPU, `gpus` those
+    of each GPU by its bus key."""
 
     head: Mapping[str, str] = field(default_factory=dict)
     gpus: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
 DEEPEST, LONGEST_NAME = 12, 100
-"""Sections in sections, and characters of a name: nvidia-smi has no more, and each entry has the names of all of its
-own."""
+"""How deep sections are nested, and how many characters of a name are kept: nvidia-smi has no more. The limits bound
+the memory, since each entry's key holds the names of all its sections."""
 
 
 def parse_details(text: str) -> Details:
+    """The entries in the text of `nvidia-smi -q`."""
     head: dict[str, str] = {}
     gpus: dict[str, dict[str, str]] = {}
     here = head
-    path: list[tuple[int, str]] = []  # the sections a line stands in, with their indentation
+    path: list[tuple[int, str]] = []  # the sections around a line: (indentation, name)
     for line in text.splitlines():
         if not line.strip():
             continue
@@ -196,7 +204,8 @@ def parse_details(text: str) -> Details:
 
 
 def bus_key(text: str) -> str | None:
-    """One spelling of a PCI address: nvidia-smi writes 00000000:3B:00.0, the kernel 0000:3b:00."""
+    """A PCI address in one spelling, `0000:3b:00`: nvidia-smi writes 00000000:3B:00.0, the kernel 0000:3b:00. None if
+    the text holds no PCI address."""
     match = re.search(r"([0-9A-Fa-f]{4,8}):([0-9A-Fa-f]{2}):([0-9A-Fa-f]{2})", text)
     return f"{int(match[1], 16):04x}:{match[2]}:{match[3]}".lower() if match else None
 
@@ -207,22 +216,24 @@ THROTTLES = {
     0x40: "HW thermal slowdown",
     0x80: "HW power brake",
 }
-"""The bits of `clocks_event_reasons.active` that no healthy GPU shows; others are idle, caps and settings."""
+"""The bits of `clocks_event_reasons.active` that no healthy GPU shows; the other bits are idle, caps and settings."""
 
 
 def throttled(mask: int) -> tuple[str, ...]:
+    """The names of the bits of THROTTLES that are set in the mask."""
     return tuple(name for bit, name in THROTTLES.items() if mask & bit)
 
 
-# --- what both judge alike --------------------------------------------------------------------------------------------
+# --- judgements that live checks and pasted outputs share -------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """What nvidia-smi says instead of an answer, and the way of its remedy. `of_paste`, `of_node`: whether it is judged
-    by that in a pasted output, and on a node whose GPUs the inventory promises; `cause_of_node`: its cause there, where
-    it differs. `code`: the exit code that means it by nvidia-smi's manual, where the text is missing or in another
-    language; 0: none."""
+    """An error message that nvidia-smi prints instead of an answer, with its cause and the `way` of its remedy.
+
+    `of_paste`, `of_node`: whether the message proves the cause in a pasted output, and on a node whose GPUs the
+    inventory promises; `cause_of_node`: its cause on such a node, if it differs. `code`: nvidia-smi's exit code for it
+    by its manual, for a text that is missing or in another language; 0: none."""
 
     phrase: str
     cause: str
@@ -287,7 +298,8 @@ FABRIC_WAITS = ("In Progress", "Not Started")
 
 
 def entry(entries: Mapping[str, str], tail: str) -> str | None:
-    """An entry of `nvidia-smi -q` by the end of its path: excerpts leave the outer sections out."""
+    """The value of an entry of `nvidia-smi -q`, found by the end of its path, since excerpts leave out the outer
+    sections; None if there is no such entry."""
     return next((value for name, value in entries.items() if name == tail or name.endswith("/" + tail)), None)
 
 
@@ -297,16 +309,18 @@ def yes_or_no(entries: Mapping[str, str], tail: str) -> bool | None:
 
 
 def without_spare_rows(entries: Mapping[str, str]) -> bool:
-    """A reset does not mend it: it has to be replaced."""
+    """Whether the GPU has no spare memory rows left: a reset does not mend it, and it has to be replaced."""
     return yes_or_no(entries, "Remapped Rows/Remapping Failure Occurred") is True
 
 
 def waits_to_remap(entries: Mapping[str, str]) -> bool:
+    """Whether the GPU has bad memory rows that its next reset replaces by spare ones."""
     return yes_or_no(entries, "Remapped Rows/Pending") is True
 
 
 def outside_the_fabric(entries: Mapping[str, str]) -> tuple[str, str] | None:
-    """State and status of a GPU that the fabric manager has not set up; None where it did, or has nothing to."""
+    """(state, status) of a GPU that the fabric manager has not set up; None for a GPU that it has set up, or that is
+    connected to no fabric."""
     state, status = entry(entries, "Fabric/State") or "", entry(entries, "Fabric/Status") or "N/A"
     waits = state in FABRIC_WAITS or (state == "Completed" and status not in ("Success", "N/A"))
     return (state, status) if waits else None

@@ -1,6 +1,6 @@
-"""Listings of packet filters: iptables -L, iptables-save, nft, ufw, firewalld. A filter is not a fault; it explains
-one. Whether a port is open is said only when the listing decides it. `iptables -L` leaves the interfaces out, nft's
-text has more words than are read here: then it is undetermined, never open."""
+"""Readers of packet filters' listings: iptables -L, iptables-save, nft, ufw, firewalld. A filter is not a fault; it
+explains one. A reader says that ports are blocked only if the listing decides it: `iptables -L` leaves out the
+interfaces, and nft's text has words that are not read here. Undecided never counts as open."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from runbook.model.units import whole_number
 from runbook.parsers.tool_reading import CUT, Reading, numbered
 
 ALSO = ("firewall-reject", "data-ports-blocked")
+"""Causes besides `firewall-drop` that a blocking filter explains."""
 FOREIGN = Flow("198.51.100.23", "203.0.113.9", 45_678)
-"""A peer's connection to one of the ports that ranks use: an address and a port that no rule names."""
+"""A peer's connection to one of the ports that ranks use, with addresses and a port that no rule names."""
 BLOCKS = "blocks what no rule allows"
 OTHER = "an-interface"
-"""One that no rule names, and that is not the loopback."""
+"""An interface that no rule names, and that is not the loopback."""
 
 
 def _ephemeral(bases: Sequence[Base]) -> bool | None:
-    """Does a new TCP connection to a high port get in from outside? None where the rules, or interfaces, do not
-    agree."""
+    """Whether a new TCP connection to a high port gets in from outside; None if the rules do not decide it, or if the
+    answer differs between interfaces."""
     inputs = [base for base in bases if base.hook == "input" and base.family != "ip6"]
     text = " ".join(rule.text for base in inputs for rules in base.chains.values() for rule in rules)
     named = set(re.findall(r'(?:-i |iifname"?\}\},"right":")([^\s"]+)', text)) - {"lo"}
@@ -33,6 +34,7 @@ def _ephemeral(bases: Sequence[Base]) -> bool | None:
 
 
 def _let_in(inputs: Sequence[Base], interface: str) -> bool | None:
+    """Whether the input chains let such a connection in over this interface; None if they do not decide it."""
     blocked_by = [walk(base, packet(FOREIGN, "request-in", interface)).blocks for base in inputs]
     if any(blocked is True for blocked in blocked_by):
         return False
@@ -52,6 +54,7 @@ ANYWHERE = ("anywhere", "0.0.0.0/0", "::/0")
 
 
 def iptables_list(text: str) -> Reading | None:
+    """Reads `iptables -L`; a rule counts only with `-v`, which shows its interfaces."""
     policies: dict[str, str] = {}
     chain = ""
     verbose = bool(re.search(r"^[ \t]*(?:num\s+)?pkts\s+bytes\s+target", text, re.MULTILINE))
@@ -71,7 +74,7 @@ def iptables_list(text: str) -> Reading | None:
             unread += 1
             continue
         if (
-            verbose  # only that shows the interface
+            verbose  # only -v shows the interface
             and chain == "INPUT"
             and rule["target"] in ("REJECT", "DROP")
             and rule["protocol"] in ("all", "0")
@@ -92,6 +95,7 @@ def iptables_list(text: str) -> Reading | None:
 
 
 def iptables_save(text: str) -> Reading | None:
+    """Reads `iptables-save` and `iptables -S`."""
     try:
         bases = iptables.parse(text, "iptables-legacy")
     except (ValueError, IndexError):
@@ -118,6 +122,7 @@ def iptables_save(text: str) -> Reading | None:
 
 
 def nft_json(text: str) -> Reading | None:
+    """Reads `nft -j list ruleset`."""
     if '"nftables"' not in text:
         return None
     try:
@@ -138,7 +143,8 @@ BASE = re.compile(r"\s*type (?P<kind>\w+) hook (?P<hook>\w+) .*?policy (?P<polic
 
 
 def nft_text(text: str) -> Reading | None:
-    """The policy and the plain rules of input chains; what else a rule may say is not followed."""
+    """Reads `nft list ruleset`: the policy and the plain rules of input chains. Chains that a rule jumps to are not
+    followed. JSON goes to `nft_json`."""
     if '"nftables"' in text:
         return nft_json(text)
     if text.strip() and not re.search(r"^[ \t]*table \w+ \S+ \{", text, re.MULTILINE):
@@ -174,6 +180,7 @@ def nft_text(text: str) -> Reading | None:
 
 
 def ufw_status(text: str) -> Reading | None:
+    """Reads `ufw status`, plain or verbose."""
     status = parse_ufw(text)
     if status is None:
         return None
@@ -199,12 +206,15 @@ def ufw_status(text: str) -> Reading | None:
 
 
 def _wide(ports: str) -> bool:
+    """Whether a range `low:high` holds all ports that Linux hands out by default (32768 to 60999): ranks listen on
+    them."""
     low, _, high = ports.partition(":")
     first, last = whole_number(low), whole_number(high)
     return first is not None and last is not None and first <= 32768 and last >= 60999
 
 
 def firewall_cmd(text: str) -> Reading | None:
+    """Reads `firewall-cmd --list-all`, `--list-all-zones` and `--state`."""
     if re.search(r"firewall-cmd: (?:command )?not found", text):
         return Reading("firewall-cmd is not installed")
     if re.search(r"^(?:FirewallD is not running|not running)\s*$", text.strip()) or firewalld_runs(text):
@@ -225,5 +235,6 @@ def firewall_cmd(text: str) -> Reading | None:
 
 
 def _lets_in(zone: FirewalldZone) -> bool:
+    """Whether a zone lets in connections to all ports that Linux hands out by default."""
     spans = [port.partition("/") for port in zone.ports]
     return zone.target == "ACCEPT" or any(kind == "tcp" and _wide(span.replace("-", ":")) for span, _, kind in spans)

@@ -1,4 +1,5 @@
-"""ping of Linux, busybox, macOS and the BSDs, and Windows' in English. The summary counts, not the lines before it."""
+"""Reads ping of Linux, busybox, macOS and the BSDs, and of Windows in English. Losses are judged by ping's summary, not
+by the lines before it."""
 
 from __future__ import annotations
 
@@ -39,12 +40,13 @@ ANSWER = re.compile(r"^\d+ bytes from ", re.MULTILINE)
 STATISTICS = re.compile(r"^--- (\S+) ping statistics ---", re.MULTILINE)
 NAMELESS = "the peer"
 NO_WAY = ("Net Unreachable", "No route", "Network is unreachable", "Address unreachable")
-LARGE = 1000  # bytes of a packet that tests the path's packet size
-LOSS = 1.0  # percent: below it, of a few packets, none is lost
+LARGE = 1000  # bytes; a ping of at least so many tests the packet size of the way
+LOSS = 1.0  # percent; a smaller loss is no fault
 
 
 def read(text: str) -> Reading | None:
-    """One ping, or several one after another: what any of them shows."""
+    """Reads one ping, or several one after another: the faults of all, or the packet size from which on a target does
+    not answer."""
     starts = [match.start() for match in HEAD.finditer(text)]
     if len(starts) < 2:
         return _read_one(text)
@@ -61,7 +63,8 @@ def read(text: str) -> Reading | None:
 
 @dataclass(frozen=True, slots=True)
 class _Ping:
-    """One of several: whom it asked, with how many bytes, whether anything came back, and what it shows."""
+    """One of several pings in a text: its target, its packets' bytes, whether any answer came, and its faults, with
+    lines counted in the whole text."""
 
     target: str
     size: int
@@ -83,13 +86,14 @@ def _one_of_several(text: str, start: int, end: int) -> _Ping:
 
 
 def _only_large_vanish(pings: Sequence[_Ping]) -> _Ping | None:
-    """The unanswered ping of full-size packets to a target that answers smaller ones."""
+    """The first unanswered ping of LARGE packets to a target that answers smaller ones; None if there is none."""
     answered = [(one.target, one.size) for one in pings if one.answered]
     silent = (one for one in pings if one.faults and not one.answered and one.size >= LARGE)
     return next((one for one in silent for target, size in answered if target == one.target and size < one.size), None)
 
 
 def _read_one(text: str) -> Reading | None:
+    """Reads one ping, of Linux and its like or of Windows."""
     head, summary, refused = HEAD.search(text), SUMMARY.search(text), REFUSED.search(text)
     if not head and not summary and not refused:
         return windows(text)
@@ -118,13 +122,14 @@ def _read_one(text: str) -> Reading | None:
 
 
 def cause_of_reason(reason: str) -> Literal["firewall-reject", "no-route"] | None:
-    """What a router's answer proves of the way to a peer, for live checks as well; None: it proves neither."""
+    """The cause that a router's answer instead of the peer's proves, for live checks as well; None: neither cause."""
     if "prohibited" in reason.lower() or "filtered" in reason.lower():
         return "firewall-reject"
     return "no-route" if any(words in reason for words in NO_WAY) else None
 
 
 def _silent(target: str, sent: int, reason: str, lines: Sequence[int], found: Reading) -> None:
+    """Adds the fault of a target that answered none of `sent` echoes; `reason` is a router's answer, or empty."""
     cause = cause_of_reason(reason)
     if cause == "firewall-reject":
         says = f"{target} refuses ICMP: {reason}"
@@ -139,6 +144,7 @@ def _silent(target: str, sent: int, reason: str, lines: Sequence[int], found: Re
 
 
 def _refusal(text: str, refused: re.Match[str], target: str, found: Reading) -> None:
+    """Adds the fault of a ping that could not send: an unknown name, no route, a firewall, or too large a packet."""
     at = (_line(text, refused.start()),)
     if name := refused["name"] or refused["bad"] or refused["unknown"]:
         found.proves("name-unresolvable", f"{name} does not resolve here", at, way="here", name=word(name))
@@ -160,6 +166,7 @@ def _typed(target: str) -> str:
 
 
 def _line(text: str, at: int) -> int:
+    """The number, from 1, of the line with the character at index `at`."""
     return text.count("\n", 0, at) + 1
 
 
@@ -172,7 +179,8 @@ FAILED = re.compile(
 
 
 def windows(text: str) -> Reading | None:
-    """Windows counts `Reply from …: Destination host unreachable` as received: only replies with bytes are replies."""
+    """Reads ping of Windows. Windows counts `Reply from …: Destination host unreachable` as received; here only replies
+    with bytes count as replies."""
     head = re.search(
         r"Pinging (?P<target>\S{1,300})(?: \[(?P<ip>[^\]]{1,100})\])? (?:from \S+ )?with (?P<size>\d+) bytes of data",
         text,

@@ -1,4 +1,5 @@
-"""The result of reading one output of a tool: the faults that it proves, and the causes that it explains."""
+"""The type that readers of tools' outputs give: the faults that an output proves, and the causes that it explains. Also
+what the readers share: lines with numbers, fields, numbers, and yes or no."""
 
 from __future__ import annotations
 
@@ -9,11 +10,12 @@ from dataclasses import dataclass, field
 from runbook.causes.catalogue import Confidence, mend
 
 CUT = "it is cut, or of a version that is not known here"
+"""The reason, as `Reading.unknown` gives it, of an output that is not wholly understood."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something that is wrong by itself. `lines` prove it; they count from 1 in the text that was read."""
+    """A fault that an output proves without any log. `lines` prove it; they count from 1 in the text that was read."""
 
     cause: str
     says: str
@@ -24,9 +26,9 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Support:
-    """Support for a cause that logs show, which is not a fault by itself.
+    """A fact that is no fault by itself, but explains causes that logs show.
 
-    `about` is a word, `ports` a range that the log's lines must name for it to count; without them it always does.
+    It counts only if the log's lines name the word `about` or a port in the range `ports`; without both, always.
     """
 
     causes: tuple[str, ...]
@@ -39,8 +41,8 @@ class Support:
 
 @dataclass(slots=True)
 class Reading:
-    """`unknown` says why this proves no health: it is cut, in another language, of an unknown version.
-    `tool` is set by the caller, which knows the tool."""
+    """The result of reading one output. `unknown` says in words why it does not prove that all is well, such as being
+    cut, in another language, or of an unknown version; empty if it does. The caller, which knows it, sets `tool`."""
 
     unknown: str = ""
     tool: str = ""
@@ -49,7 +51,7 @@ class Reading:
 
     @classmethod
     def of(cls, whole: bool) -> Reading:
-        """`whole`: every line was read, and none is missing."""
+        """A reading without faults. `whole`: every line was understood, and none is missing."""
         return cls("" if whole else CUT)
 
     @property
@@ -66,7 +68,8 @@ class Reading:
         way: str,
         **fields: object,
     ) -> None:
-        """A fault, whose remedy stands on the page of its cause."""
+        """Adds a fault, with the remedy `way` from its cause's page; `fields` are the values of that template's
+        fields."""
         self.faults.append(Fault(cause, says, mend(cause, way, **fields), tuple(lines), confidence))
 
     def explains(
@@ -81,18 +84,19 @@ class Reading:
         way: str = "",
         **fields: object,
     ) -> None:
-        """A cause, and the others `also`. Without a `way` their own remedies hold."""
+        """Adds support for `cause` and for the causes `also`, with the remedy `way` from the page of `cause`. Without a
+        `way` the causes keep their own remedies."""
         remedy = mend(cause, way, **fields) if way else ""
         self.supports.append(Support((cause, *also), says, tuple(lines), remedy, about, ports))
 
 
 def numbered(text: str) -> Iterator[tuple[int, str]]:
-    """Lines with their numbers, from 1."""
+    """The text's lines with their numbers, from 1."""
     return enumerate(text.splitlines(), 1)
 
 
 def fields(text: str, separator: str = ":") -> dict[str, tuple[str, int]]:
-    """`name : value` lines: the first value of each name, and its line."""
+    """By the name in each line `name : value`, the first value and the number of its line."""
     found: dict[str, tuple[str, int]] = {}
     for at, line in numbered(text):
         name, mark, value = line.partition(separator)
@@ -102,13 +106,13 @@ def fields(text: str, separator: str = ":") -> dict[str, tuple[str, int]]:
 
 
 def number(text: str) -> float | None:
-    """The number that a text begins with."""
+    """The number that a text begins with; None if it begins with none."""
     found = re.match(r"\s*([-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?)", text)
     return float(found[1]) if found else None
 
 
 def yes(text: str | None) -> bool | None:
-    """`yes`, `True`, `active`, `on`: true; their contraries: false; anything else is not known."""
+    """True for `yes`, `True`, `active` and `on`; False for their opposites; None for any other text."""
     word = (text or "").strip().lower()
     if word in ("yes", "true", "on", "active"):
         return True

@@ -1,4 +1,5 @@
-"""Windows in English: netsh advfirewall, Get-NetFirewallProfile and -Rule, Test-NetConnection. Others are unknown."""
+"""Readers of Windows' tools in English: netsh advfirewall, Get-NetFirewallProfile and -Rule, Test-NetConnection. Their
+outputs in other languages are unknown."""
 
 from __future__ import annotations
 
@@ -9,11 +10,14 @@ from runbook.model.command_quoting import netsh_name, powershell_word
 from runbook.parsers.tool_reading import Reading, numbered
 
 ALSO = ("firewall-reject", "data-ports-blocked", "master-not-listening")
+"""Causes besides `firewall-drop` that a blocking firewall explains."""
 Block = dict[str, tuple[str, int]]
+"""A record: by a field's name, its value and the number of its line."""
 
 
 def records(text: str) -> Iterator[Block]:
-    """`Name : value` or `Name   value` records, parted by the first name coming again; a value may go on below it."""
+    """The records of `Name : value` lines. A record ends where the text's first name comes again; an indented line
+    without a name goes on with the value above it."""
     here: Block = {}
     last = first = ""
     for at, line in numbered(text):
@@ -38,6 +42,7 @@ PROFILE = re.compile(r"(?P<name>Domain|Private|Public|Current) Profile Settings:
 
 
 def netsh_profiles(text: str) -> Reading | None:
+    """Reads `netsh advfirewall show allprofiles`."""
     profiles: dict[str, dict[str, str]] = {}
     where: dict[str, int] = {}
     here: dict[str, str] = {}
@@ -61,7 +66,8 @@ def netsh_profiles(text: str) -> Reading | None:
 
 
 def _closed(profiles: Mapping[str, int], whole: bool) -> Reading:
-    """Profiles that let nothing in by themselves, each with the line that says so."""
+    """The reading for firewall profiles that block incoming connections, each with the number of the line that shows
+    it. `whole`: the output was understood."""
     reading = Reading.of(whole)
     if profiles:
         says = (
@@ -72,6 +78,7 @@ def _closed(profiles: Mapping[str, int], whole: bool) -> Reading:
 
 
 def netsh_rules(text: str) -> Reading | None:
+    """Reads `netsh advfirewall firewall show rule`."""
     rules = [record for record in records(text) if "Rule Name" in record]
     if not rules:
         return None
@@ -87,7 +94,8 @@ def _value(rule: Mapping[str, tuple[str, int]], name: str) -> str:
 
 
 def _blocking(rules: Sequence[Block], name: str, on: str, inbound: str, whole: bool) -> Reading:
-    """The rules that block. `name` is the field with a rule's name, `on` and `inbound` are words of the tool's."""
+    """The reading with the rules that block. `name` is the field with a rule's name; `on` and `inbound` are the tool's
+    words for a rule that is enabled, and for incoming."""
     reading = Reading.of(whole)
     for rule in rules:
         if name not in rule or _value(rule, "Action") != "Block" or _value(rule, "Enabled") != on:
@@ -101,10 +109,11 @@ def _blocking(rules: Sequence[Block], name: str, on: str, inbound: str, whole: b
 
 
 def firewall_profiles(text: str) -> Reading | None:
+    """Reads Get-NetFirewallProfile."""
     profiles = [one for one in records(text) if "DefaultInboundAction" in one]
     if not profiles:
         return None
-    # NotConfigured means Windows' own default, which is to block.
+    # NotConfigured means Windows' default, which is to block.
     closed = [
         one
         for one in profiles
@@ -115,6 +124,7 @@ def firewall_profiles(text: str) -> Reading | None:
 
 
 def firewall_rules(text: str) -> Reading | None:
+    """Reads Get-NetFirewallRule."""
     rules = [one for one in records(text) if "DisplayName" in one or "Direction" in one]
     if not rules:
         return None
@@ -128,6 +138,7 @@ def firewall_rules(text: str) -> Reading | None:
 
 
 def test_connection(text: str) -> Reading | None:
+    """Reads Test-NetConnection."""
     found: dict[str, tuple[str, int]] = {}
     for record in records("\n".join(line for line in text.splitlines() if not line.startswith("PS "))):
         for name, value in record.items():
