@@ -1,5 +1,5 @@
-"""Reads what `runbook/node/firewall_rules.py` collected on one node: its base chains, front ends and routes, and its
-IPsec policies (`ip xfrm policy`), which drop packets before or after every packet filter has let them through.
+"""Reads the rules that `runbook/node/firewall_rules.py` collected on one node: base chains, front ends, routes, and
+IPsec policies (`ip xfrm policy`), which drop packets although every packet filter lets them through.
 
 The one subtle part is iptables-nft. Its rules live in nf_tables and show up in `nft -j` too, but there with matches
 that JSON cannot describe (`xt`). So each table that `iptables-save` of that flavour lists is taken from there, and left
@@ -38,8 +38,8 @@ _PRIORITY = re.compile(r"\bpriority (\d+)")
 
 @dataclass(frozen=True, slots=True)
 class IpsecPolicy:
-    """`narrow`: what it selects by beside addresses, such as `proto tcp dport 29500`. `blocks`: it lets nothing pass;
-    otherwise it demands that packets are protected."""
+    """An IPsec policy. `narrow`: its selectors besides addresses, such as `proto tcp dport 29500`. `way`: `in` or
+    `out`. `blocks`: it lets no packet pass; otherwise it demands that packets are protected."""
 
     source: str
     destination: str
@@ -50,12 +50,12 @@ class IpsecPolicy:
 
     @property
     def selector(self) -> str:
-        """In the words of `ip xfrm policy`."""
+        """The packets that it selects, in the words of `ip xfrm policy`."""
         return f"src {self.source} dst {self.destination} {f'{self.narrow} ' if self.narrow else ''}dir {self.way}"
 
     @property
     def typed(self) -> str:
-        """The selector, each of its words as one of a command."""
+        """The selector, quoted for a shell command."""
         return " ".join(map(word, self.selector.split()))
 
     def __str__(self) -> str:
@@ -63,8 +63,8 @@ class IpsecPolicy:
 
 
 def parse_policies(text: str) -> list[IpsecPolicy]:
-    """Those that stand in the way of a packet in the clear, the first to be asked first; what sockets have of their own
-    is left out."""
+    """The policies in the text of `ip xfrm policy` that stop unencrypted packets, in the order in which the kernel asks
+    them; policies of single sockets are left out."""
     found: list[IpsecPolicy] = []
     for block in re.split(r"\n(?=src )", text.strip()):
         head, _, rest = block.partition("\n")
@@ -82,7 +82,8 @@ def parse_policies(text: str) -> list[IpsecPolicy]:
 def policy_for(
     policies: Collection[IpsecPolicy], near: Collection[str], far: str, *, arriving: bool
 ) -> IpsecPolicy | None:
-    """The first that takes what comes from `far` to one of the addresses `near`, or leaves for there."""
+    """The first policy that applies to packets arriving from `far` at one of the addresses `near` (`arriving`), or
+    leaving them for `far`; None if none does."""
     for policy in policies:
         mine, its = (policy.destination, policy.source) if arriving else (policy.source, policy.destination)
         if (
@@ -99,7 +100,8 @@ Version = Literal[4, 6]
 
 @dataclass(frozen=True, slots=True)
 class CommandResult:
-    """How one command went on the node: `ok` | `missing` | `denied` | `timeout` | `failed`."""
+    """The result of one command on the node. `status`: `ok` | `missing` | `denied` | `timeout` | `failed`; `flavour`:
+    for an iptables command, `nft` or `legacy`."""
 
     status: str
     rc: int | None = None
@@ -113,12 +115,12 @@ class CommandResult:
 
     @property
     def why_not(self) -> str:
-        """Why this could not be read, in words."""
+        """Why the command's output could not be read, in words."""
         first = next((line.strip() for line in self.stderr.splitlines() if line.strip()), "")
         if self.status == "missing":
             return "it is not installed"
         if self.status == "denied":
-            broken = "sudoers" in self.stderr  # sudo says where in that file, and then asks as if nothing stood there
+            broken = "sudoers" in self.stderr  # a mistake in that file: sudo names it, and then asks for a password
             return (
                 "sudo asks for a password" if "password" in self.stderr and not broken else f"it needs root ({first})"
             )
@@ -129,14 +131,14 @@ class CommandResult:
 
 @dataclass(frozen=True, slots=True)
 class Interface:
-    """As `ip` shows it: `state` is UP, DOWN or UNKNOWN, `flags` has UP where it is switched on; `link` is the interface
-    below a VLAN, `master` the bond or bridge that this one is a part of."""
+    """A network interface as `ip` shows it: `state` is UP, DOWN or UNKNOWN; `flags` has UP if it is switched on; `link`
+    is the interface below a VLAN; `master` is the bond or bridge that it is a part of."""
 
     state: str
     flags: tuple[str, ...]
     prefixes: tuple[str, ...]  # addresses with their lengths
     mtu: int | None
-    xdp: bool = False  # a program there may drop what arrives
+    xdp: bool = False  # an XDP program is attached, which may drop arriving packets
     link: str | None = None
     master: str | None = None
 
@@ -147,22 +149,25 @@ class Interface:
 
 SETS_MARK = re.compile(r"(?:meta mark set|--(?:set-x?|restore-|save-|and-|or-|xor-|tproxy-)mark) ?(\S*)")
 LISTERS = {"nft": "nft -a list ruleset"}
+"""By a tool's name, the command that lists its rules, if it is not NAME-save."""
 UNPROTECTED = {"XfrmInTmplMismatch", "XfrmInNoPols"}
+"""The kernel's counters of packets that IPsec dropped because they came unencrypted."""
 UNKEYED = {"XfrmOutNoStates", "XfrmAcquireError"}
-"""The kernel's counters of packets that IPsec dropped: they came in the clear, or there was no key to send them."""
+"""The kernel's counters of packets that IPsec dropped because it had no key to send them."""
 NOT_RUN = CommandResult("missing")
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """One node's evidence. Build it with `Evidence.of(...)`; everything else is worked out on demand."""
+    """The rules and other facts collected on one node. Build it with `Evidence.of(...)`; the rest is worked out on
+    demand."""
 
     tools: Mapping[str, CommandResult]
     facts: Mapping[str, Any]
 
     @classmethod
     def of(cls, answer: Mapping[str, Any]) -> Evidence:
-        """From what the node program answered (`FirewallRules`)."""
+        """The evidence in the answer of the node program (`FirewallRules`)."""
         readings = {
             name: CommandResult(
                 record["status"],
@@ -181,7 +186,7 @@ class Evidence:
     # --- what filters packets -------------------------------------------------------------------------------------
 
     def bases(self, version: Version) -> list[Base]:
-        """Every base chain that packets of this IP version meet, in the order in which they meet them on a hook."""
+        """Every base chain that packets of this IP version meet, sorted as they meet them at one hook."""
         if version not in self._bases:
             kept = self._kept_by_iptables(version)
             found = [base for base in self._nft_bases if base.family in (*_families(version), "bridge")]
@@ -192,12 +197,12 @@ class Evidence:
 
     @cached_property
     def _bases(self) -> dict[Version, list[Base]]:
-        """Those that were asked for so far."""
+        """The results of `bases` so far, by IP version."""
         return {}
 
     @property
     def draws_lots(self) -> bool:
-        """Whether any rule here takes packets by count or by chance."""
+        """Whether any rule on this node matches packets by count or by chance."""
         bases = [*self.bases(4), *self.bases(6)]
         return any(rule.by_chance for base in bases for rules in base.chains.values() for rule in rules)
 
@@ -207,8 +212,8 @@ class Evidence:
         return [base for base in self._nft_bases if base.family == "arp"]
 
     def blind(self, version: Version) -> tuple[str, ...]:
-        """What could not be read, and how to read it. Empty: everything that may filter was read."""
-        unread: dict[str, list[str]] = {}  # why -> whose rules
+        """Sentences about rules that could not be read, and how to read them. Empty: all rules were read."""
+        unread: dict[str, list[str]] = {}  # why -> the tools whose rules they are
         if (reason := self._nft_blind()) is not None:
             unread.setdefault(reason, []).append("nft")
         prefix = _prefix(version)
@@ -230,6 +235,7 @@ class Evidence:
         return tuple(dict.fromkeys(reasons))
 
     def _nft_blind(self) -> str | None:
+        """Why nft's rules could not be read, in words; None if they were, or if the kernel has no nf_tables."""
         reading = self.tool("nft-json")
         if reading.status == "missing" and self.facts.get("nf_tables") is False:
             return None
@@ -239,7 +245,7 @@ class Evidence:
 
     @cached_property
     def tangled(self) -> dict[int, Walk]:
-        """By the id of a base chain that takes too long to follow: what is known of it, whatever the packet."""
+        """By the `id()` of a base chain whose walk took more than MOST_STEPS: that walk, reused for every packet."""
         return {}
 
     @property
@@ -248,7 +254,7 @@ class Evidence:
 
     @cached_property
     def _nft(self) -> tuple[list[Base], str | None]:
-        """What it lists, and why that could not be read."""
+        """nft's base chains, and why its JSON could not be read (None if it could)."""
         reading = self.tool("nft-json")
         if not reading.read or not reading.stdout.strip():
             return [], None  # nft < 0.9.1 prints nothing for no rules
@@ -258,6 +264,7 @@ class Evidence:
             return [], f"its JSON could not be read ({error})"
 
     def _saves(self, version: Version) -> list[tuple[str, CommandResult]]:
+        """(command, result) for each collected `iptables-save`, of either flavour."""
         prefix = _prefix(version)
         names = (f"{prefix}-save", f"{prefix}-nft-save", f"{prefix}-legacy-save")
         return [(name, self.tools[name]) for name in names if name in self.tools]
@@ -274,7 +281,8 @@ class Evidence:
         return iptables.parse_sets(self.tool("ipset").stdout)
 
     def _engine(self, name: str, reading: CommandResult, version: Version) -> Engine:
-        """Named after the command that changes these rules: plain `iptables` when that is the flavour it speaks."""
+        """The command that changes the rules which the save command `name` printed: plain `iptables` if it is of the
+        same flavour."""
         plain = name.count("-") == 1
         legacy = reading.flavour == "legacy" and not plain
         if version == 4:
@@ -282,6 +290,7 @@ class Evidence:
         return "ip6tables-legacy" if legacy else "ip6tables"
 
     def _kept_by_iptables(self, version: Version) -> set[tuple[str, str]]:
+        """(family, table) of nft's tables that are read from `iptables-nft-save` instead."""
         family = _families(version)[0]
         native = grouped((base.table, base.chain) for base in self._nft_bases if base.family == family)
         kept = set()
@@ -293,6 +302,7 @@ class Evidence:
         return kept
 
     def _has_xt(self, version: Version) -> bool:
+        """Whether nft's listing has rules of iptables-nft with matches that its JSON cannot describe."""
         return '"xt"' in self.tool("nft-json").stdout and any(
             base.family in _families(version) and base.chain in iptables.HOOKS for base in self._nft_bases
         )
@@ -301,7 +311,7 @@ class Evidence:
 
     @cached_property
     def ufw(self) -> UfwStatus | None:
-        """ufw's own view when it is active; an empty one when only its chains tell that it is."""
+        """ufw's status if it is active, else None; without its rules if only its chains show that it is active."""
         reading = self.tool("ufw")
         status = parse_ufw(reading.stdout) if reading.read else None
         if status is not None:
@@ -311,7 +321,7 @@ class Evidence:
 
     @cached_property
     def firewalld(self) -> FirewalldStatus | None:
-        """firewalld's zones when it runs; none of them where only its chains tell that it does."""
+        """firewalld's zones if it runs, else None; without zones if only its chains show that it runs."""
         state = self.tool("firewalld-state")
         unread = state.status not in ("ok", "missing")
         chains = unread and any(map(firewalld_owns, (*self.bases(4), *self.bases(6))))
@@ -324,15 +334,16 @@ class Evidence:
     # --- the network around ---------------------------------------------------------------------------------------
 
     def interface_to(self, peer: str) -> str | None:
-        """The interface through which this node reaches `peer`, and receives from it (unless routes are asymmetric)."""
+        """The interface through which this node sends to `peer`, and receives from it unless routes are asymmetric;
+        None if unknown."""
         if peer in self.addresses:
             return "lo"
         device = next((route.get("dev") for route in _listed(self.tool(f"route {peer}"))), None)
         return device if isinstance(device, str) else None
 
     def no_route_to(self, peer: str) -> Mapping[str, Any] | None:
-        """The kernel's refusal to send anything to `peer`, in `error`, with the `routes` and `rules` it comes from;
-        None if it has a route, or was not asked."""
+        """The kernel's refusal to send anything to `peer`: its words under `error`, with the `routes` and `rules` that
+        lead to it. None if the kernel has a route, or was not asked."""
         asked = self.tool(f"route {peer}")
         if asked.status != "ok" or not asked.rc or "RTNETLINK" not in asked.stderr:
             return None
@@ -345,7 +356,7 @@ class Evidence:
 
     @cached_property
     def marks(self) -> frozenset[int] | None:
-        """What a packet's mark may be set to here; None where that cannot be told."""
+        """The values to which any rule on this node sets a packet's mark; None if they cannot be told."""
         if self.blind(4) or self.blind(6):
             return None
         texts = [
@@ -357,7 +368,7 @@ class Evidence:
         return frozenset(known) if len(known) == len(found) else None
 
     def has_route_to(self, peer: str, interface: str | None) -> Truth:
-        """Whether the way to a peer leaves by this interface."""
+        """Whether this node sends to a peer through this interface; None if unknown."""
         found = self.interface_to(peer)
         return None if found is None else found == interface
 
@@ -367,7 +378,7 @@ class Evidence:
 
     @cached_property
     def interfaces(self) -> Mapping[str, Interface]:
-        """By name; empty if they could not be read."""
+        """The node's interfaces by name; empty if they could not be read."""
         try:
             return {
                 str(one["ifname"]): Interface(
@@ -391,25 +402,26 @@ class Evidence:
 
     @cached_property
     def client_ports(self) -> tuple[int, int]:
-        """Where this node's clients take their ports from."""
+        """The range of ports that this node uses for outgoing connections, both ends included."""
         found = re.fullmatch(r"\s*(\d{1,5})\s+(\d{1,5})\s*", str(self.facts.get("local_ports")))
         return (int(found[1]), int(found[2])) if found else EPHEMERAL
 
     def ipsec(self, peer: str, *, arriving: bool) -> IpsecPolicy | None:
-        """The IPsec policy that stands in the way of packets from or to a peer: it blocks them, or demands that they
-        are protected where some have been dropped for want of that."""
+        """The IPsec policy that stops packets from (`arriving`) or to a peer: it blocks them; or it demands protection,
+        and the kernel has counted packets dropped for lack of it."""
         dropped = (self.facts.get("ipsec_drops") or {}).keys() & (UNPROTECTED if arriving else UNKEYED)
         policies = [one for one in parse_policies(self.tool("ipsec").stdout) if one.blocks or dropped]
         return policy_for(policies, self.addresses, peer, arriving=arriving)
 
     @property
     def ttl(self) -> int | None:
-        """How many hops the IPv4 packets of this node live."""
+        """The time to live, in hops, of IPv4 packets that this node sends; None if unknown."""
         text = str(self.facts.get("ttl"))
         return int(text) if text.isdecimal() and len(text) < 4 else None
 
     def beside(self, peer: str, *, arriving: bool) -> tuple[str, str] | None:
-        """What else may drop packets of this peer here, outside of all rules: what it is, how to look and mend."""
+        """(what, how) for something besides packet filters that may drop packets from (`arriving`) or to a peer: what
+        it is, and how to look at it and remove it. None if there is nothing."""
         if policy := self.ipsec(peer, arriving=arriving):
             return (
                 f"an IPsec policy for it: {policy}",
@@ -419,7 +431,7 @@ class Evidence:
         return next((rule for rule in found if rule), None)
 
     def devices(self, interface: str | None) -> list[str]:
-        """An interface, and those that carry its packets: below a VLAN, in a bond or a bridge."""
+        """An interface, followed by the interfaces that carry its packets: below a VLAN, in a bond or a bridge."""
         found = [] if interface is None else [interface]
         for upper in found:
             link = self.interfaces[upper].link if upper in self.interfaces else None
@@ -428,10 +440,12 @@ class Evidence:
         return found
 
     def is_bridge(self, interface: str | None) -> bool:
-        """Whether its packets come in and leave by the ports of a bridge."""
+        """Whether an interface is a bridge (or a bond): other interfaces are its ports, through which its packets come
+        and leave."""
         return interface is not None and any(one.master == interface for one in self.interfaces.values())
 
     def _beside(self, device: str, *, arriving: bool) -> tuple[str, str] | None:
+        """The same as in `beside` for a tc filter or an XDP program on one device."""
         way = "ingress" if arriving else "egress"
         text = (self.facts.get("traffic_filters") or {}).get(f"{device} {way}", "")
         if TAKES_PACKETS.search(text):
@@ -446,12 +460,12 @@ class Evidence:
 
     @property
     def owner(self) -> tuple[int | None, int | None]:
-        """User and group of the login, which are those of the job."""
+        """User and group (numbers) of the login, which are the job's as well; None: unknown."""
         return self.facts.get("uid"), self.facts.get("gid")
 
     @cached_property
     def asides(self) -> tuple[str, ...]:
-        """Facts beside the rules that make packets vanish, or that were not looked into."""
+        """Sentences about other reasons for packets to vanish: a full connection table, an XDP program."""
         found = []
         count, limit = int(self.facts.get("conntrack_count") or 0), int(self.facts.get("conntrack_max") or 0)
         if limit and count >= limit * 0.95:
@@ -464,11 +478,12 @@ class Evidence:
 TAKES_PACKETS = re.compile(
     r"action drop|(?:police |action ).{0,300}\bdrop\b|bpf|action.{0,300} (?:steal|stolen)\b", re.DOTALL
 )
-"""A tc filter that may drop packets, or lead them elsewhere: `mirred (Egress Redirect to device lo) stolen`."""
+"""Words of a tc filter that may drop packets or lead them elsewhere, as `mirred (Egress Redirect to device lo) stolen`
+does."""
 
 
 def _listed(reading: CommandResult) -> list[Mapping[str, Any]]:
-    """A list of objects, as `ip -j` prints it; empty where it is something else."""
+    """The JSON objects in the list that a command such as `ip -j` printed; empty if it printed anything else."""
     try:
         found = json.loads(reading.stdout or "[]")
     except (ValueError, RecursionError):
@@ -477,7 +492,7 @@ def _listed(reading: CommandResult) -> list[Mapping[str, Any]]:
 
 
 def _in_one_line(text: str) -> str:
-    """tc heads each filter with a line that the next one repeats."""
+    """tc's text on one line, without heading lines: the next line of the filter repeats them."""
     lines = [line.strip() for line in text.splitlines()]
     kept = [line for line, following in zip(lines, [*lines[1:], ""], strict=True) if not following.startswith(line)]
     return " ".join(kept)

@@ -1,12 +1,12 @@
-"""How the kernel walks a ruleset, for nftables and iptables alike: three-valued logic, flows and their packets, the
-walk.
+"""Walks a packet through a ruleset as the kernel does, for nftables and iptables alike: three-valued logic, flows and
+their packets, and the walk itself.
 
-Facts: nf_tables and x_tables give each base chain its own verdict. `accept` ends only the base chain it is said in,
-and the packet goes on to the next one by priority; `drop` and `reject` end everything. A jump comes back behind the
-rule that jumped, a goto does not: from a base chain it ends in the policy, as `return` there does.
+Facts: nf_tables and x_tables give each base chain its own verdict. `accept` ends only its own base chain, and the
+packet goes on to the next base chain by priority; `drop` and `reject` end everything. A jump comes back behind the rule
+that jumped, a goto does not: from a base chain it ends in the policy, as `return` there does.
 
 A match that cannot be decided splits the walk: both ways are followed, and `Walk.ends` holds every place where the
-packet may have ended. Only when all of them agree is anything known. The rule everywhere in this package: what is not
+packet may have ended. Anything is known only if all these ends agree. The rule everywhere in this package: anything not
 understood is None, and None is never turned into a claim.
 """
 
@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-# --- True, False, and None for what this program cannot decide; numbers that are only known as a span -----------------
+# --- True, False, and None for undecided; numbers that are only known as a span ---------------------------------------
 
 Truth = bool | None
 
@@ -50,7 +50,7 @@ def flip(a: Truth, inverted: bool = True) -> Truth:
 
 @dataclass(frozen=True, slots=True)
 class NumberRange:
-    """A number known exactly (`low == high`) or only to lie in a closed interval, as a client's ephemeral port does."""
+    """A number that is known exactly (`low == high`), or only to lie in a closed interval, such as a client's port."""
 
     low: int
     high: int
@@ -61,7 +61,7 @@ class NumberRange:
 
     @classmethod
     def of_network(cls, text: str) -> NumberRange | None:
-        """The addresses of `10.0.0.0/8`, or one address; None for what is neither."""
+        """The addresses of a network such as `10.0.0.0/8`, or one address, as numbers; None for any other text."""
         try:
             network = ipaddress.ip_network(text, strict=False)
         except ValueError:
@@ -73,7 +73,8 @@ class NumberRange:
         return self.low if self.low == self.high else None
 
     def within(self, other: NumberRange) -> Truth:
-        """Is this number in `other`? A reversed interval (nft prints such for merged rules) gives None."""
+        """Whether this number is in `other`; None if undecided, or for a reversed interval, which nft prints for merged
+        rules."""
         if other.low > other.high:
             return None
         if other.low <= self.low and self.high <= other.high:
@@ -83,6 +84,7 @@ class NumberRange:
         return None
 
     def below(self, number: int) -> Truth:
+        """Whether this number is less than `number`; None if undecided."""
         if self.high < number:
             return True
         return False if self.low >= number else None
@@ -93,7 +95,7 @@ Spans = tuple[tuple[int, int], ...]
 
 
 def merged(spans: Iterable[tuple[int, int]]) -> Spans:
-    """Sorted, and overlapping or touching ones made one."""
+    """The spans sorted, with overlapping and adjacent ones merged."""
     found: list[tuple[int, int]] = []
     for low, high in sorted((min(span), max(span)) for span in spans):
         if found and low <= found[-1][1] + 1:
@@ -104,15 +106,17 @@ def merged(spans: Iterable[tuple[int, int]]) -> Spans:
 
 
 def among(number: int, spans: Spans) -> bool:
-    """Whether a number lies in one of these, which are merged. Blocklists run to 100,000 of them."""
+    """Whether a number lies in one of the spans, which must be `merged`. Binary search: blocklists have 100,000
+    spans."""
     at = bisect_right(spans, (number, 1 << 129)) - 1
     return at >= 0 and spans[at][1] >= number
 
 
-# --- the traffic a question is about, and the packets of it that a node sees ----------------------------------------
+# --- a flow that is asked about, and its packets as a node sees them ------------------------------------------------
 
 Leg = Literal["request-out", "request-in", "reply-out", "reply-in"]
-"""Where a packet is looked at: the source's output, the destination's input, and the way back."""
+"""Where a packet of a connection is judged: leaving its source, arriving at its destination, and the same for the
+answer: leaving the destination, arriving at the source."""
 
 EPHEMERAL = (32768, 60999)  # net.ipv4.ip_local_port_range as Linux ships it
 NEW, ESTABLISHED, RELATED, INVALID, UNTRACKED = 8, 2, 4, 1, 64  # the kernel's bits of `ct state`
@@ -121,12 +125,12 @@ FIN, SYN, RST, PSH, ACK, URG, ECN, CWR = 1, 2, 4, 8, 16, 32, 64, 128
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """`source` opens a connection to `destination`:`port`; both are addresses, not names.
+    """A connection that `source` opens to `destination`:`port`; both are addresses, not names.
 
-    `in_interface` is where the destination receives it, `out_interface` where the source sends it; None: by the routes
+    The destination receives it through `in_interface`, the source sends it through `out_interface`; None: by the routes
     in the evidence. `state` is `new` (the first packet, and the answer to it) or `established` (data, for which
-    `packet_length` matters: the whole IP packet in bytes). `source_ports` is the range of the client's port. `ports` is
-    shown instead of the one port when it stands for several: `29500-29510, 41927`.
+    `packet_length` matters: the whole IP packet in bytes). The client's port lies in the range `source_ports`. If the
+    flow stands for several ports, messages show `ports` instead of `port`: `29500-29510, 41927`.
     """
 
     source: str
@@ -149,13 +153,13 @@ class Flow:
         return 6 if ":" in self.destination else 4
 
     def peer(self, leg: Leg) -> str:
-        """The other end's address, as the node sees it that the leg is judged on."""
+        """The address of the other end, as seen from the node on which the leg is judged."""
         return self.source if leg in ("request-in", "reply-out") else self.destination
 
 
 @dataclass(frozen=True, slots=True)
 class Packet:
-    """One packet at one node, as the rules see it. None: not known. An interface `""`: there is none at this hook."""
+    """One packet at one node, as rules see it. None: not known. An interface "": this hook has none."""
 
     version: Literal[4, 6]
     source: int
@@ -169,12 +173,12 @@ class Packet:
     reply: bool
     in_interface: str | None
     out_interface: str | None
-    arriving: bool  # at the node it is addressed to; False when the node sends it
-    has_route_back: Truth = None  # is there a route to its source through the interface it came in by?
+    arriving: bool  # True at the node it is addressed to; False at the node that sends it
+    has_route_back: Truth = None  # whether a route leads to its source through the interface by which it came in
     mark: int | None = 0
     ct_mark: int | None = 0
-    uid: int | None = None  # whose socket sends it; None where no socket is at hand
-    gid: int | None = None
+    uid: int | None = None  # the user of the socket that sends it; None if no socket does, or it is not known
+    gid: int | None = None  # the same for the group
 
     @property
     def family(self) -> str:
@@ -182,11 +186,12 @@ class Packet:
 
     @property
     def tracked(self) -> bool:
-        """Is it known to belong to a connection that the kernel tracks?"""
+        """Whether the packet is known to belong to a connection that the kernel tracks."""
         return self.state in (NEW, ESTABLISHED, RELATED)
 
     def before_tracking(self) -> Packet:
-        """As seen by a chain that runs before connection tracking: `invalid`, unless a rule said notrack."""
+        """The packet as a chain sees it that runs before connection tracking: its state is `invalid`, or `untracked` if
+        a rule said notrack."""
         return self if self.state == UNTRACKED else replace(self, state=INVALID, ct_mark=None)
 
 
@@ -199,9 +204,9 @@ def packet(
     tracked: Truth = True,
     owner: tuple[int | None, int | None] = (None, None),
 ) -> Packet:
-    """The packet of `flow` that a node meets on `leg`, through `interface`.
+    """The packet of `flow` that a node sees on `leg`, through `interface`.
 
-    `tracked`: False when a rule took the flow out of connection tracking, None when that is unknown. `owner`: user and
+    `tracked`: False if a rule took the flow out of connection tracking, None if that is unknown. `owner`: user and
     group of the job's processes on this node.
     """
     reply = leg in ("reply-out", "reply-in")
@@ -210,7 +215,7 @@ def packet(
     client, server = NumberRange(*flow.source_ports), NumberRange.exactly(flow.port)
     data = flow.state == "established"
     state = ESTABLISHED if data or reply else NEW
-    sent = not arriving and (data or not reply)  # the kernel itself answers a SYN: no process owns that
+    sent = not arriving and (data or not reply)  # the kernel itself answers a SYN: no process owns that packet
     return Packet(
         version=flow.version,
         source=destination if reply else source,
@@ -232,6 +237,7 @@ def packet(
 
 
 def _length(flow: Flow, data: bool) -> NumberRange:
+    """The bytes of the flow's IP packet; `data`: it is no SYN."""
     if flow.packet_length is not None:
         return NumberRange.exactly(flow.packet_length)
     headers = 40 if flow.version == 4 else 60
@@ -251,15 +257,16 @@ Test = Callable[[Packet], Truth]
 
 BLOCKING: frozenset[str] = frozenset({"drop", "reject-rst", "reject-icmp"})
 TRACKING = -200
-DEEPEST = 64  # the kernel refuses more; here it keeps nonsense from running for ever
+"""The priority at which connection tracking itself runs."""
+DEEPEST = 64  # nested jumps; the kernel refuses more, and a ruleset that jumps in circles must not run for ever
 MOST_STEPS = 200_000
-"""Rules, and elements of sets, that one packet is held against in one base chain; what comes behind them is not known.
-Chains of which each jumps to the next one twice make 2^64 ways."""
+"""The most rules and elements of sets that one packet is compared with in one base chain; beyond them the result is
+unknown. Chains that each jump to the next one twice make 2^64 ways."""
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A condition of a rule; `cost`: how many elements of a set it is held against."""
+    """A condition of a rule; `cost`: with how many elements of a set it compares a packet."""
 
     test: Test
     cost: int = 0
@@ -267,8 +274,8 @@ class Match:
 
 @dataclass(frozen=True, slots=True)
 class RuleVerdict:
-    """What a rule decides; `unknown` is decided elsewhere: a queue, a proxy, an unknown target. The target of a
-    `rewrite` is the new source address, if it is one and the rule gives it."""
+    """A decision of a rule. `unknown`: something else decides, such as a queue, a proxy or an unknown target. `target`
+    is the chain of a jump or goto, or the new source address of a `rewrite` if the rule gives one."""
 
     kind: Kind
     target: str = ""
@@ -276,7 +283,8 @@ class RuleVerdict:
 
 @dataclass(frozen=True, slots=True)
 class VerdictMap:
-    """A verdict map: the verdicts this packet may get; a certain one (True) comes last, and nothing after it."""
+    """A verdict map. `options(packet)` lists the verdicts that the packet may get, each with whether it applies; a
+    certain one (True) is the last."""
 
     options: Callable[[Packet], list[tuple[Truth, RuleVerdict]]]
     cost: int = 0
@@ -284,7 +292,8 @@ class VerdictMap:
 
 @dataclass(frozen=True, slots=True)
 class StateChange:
-    """A rule that alters what later rules see: `mark`, `ct_mark`, or `state` (notrack). None: to something unknown."""
+    """A step that changes a packet for later rules: its `mark`, `ct_mark` or `state` (notrack). A `value` of None: to
+    something unknown."""
 
     what: Literal["mark", "ct_mark", "state"]
     value: int | None
@@ -295,8 +304,8 @@ Step = Match | RuleVerdict | VerdictMap | StateChange
 
 @dataclass(frozen=True, slots=True)
 class FilterRule:
-    """`index` counts from 0 within its chain; `handle` is nft's; `text` is what an administrator sees. `by_chance`: it
-    takes every n-th of its packets, or each with some probability."""
+    """A rule of a chain. `index` counts from 0 within the chain; `handle` is nft's; `text` is the rule as an
+    administrator sees it. `by_chance`: it matches only every n-th packet, or each with some probability."""
 
     chain: str
     index: int
@@ -308,7 +317,7 @@ class FilterRule:
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """A chain that the kernel itself calls. `chains` are all chains of its table, itself included."""
+    """A base chain: the kernel itself calls it at a hook. `chains` are all chains of its table, itself included."""
 
     engine: Engine
     family: str
@@ -319,8 +328,8 @@ class Base:
     policy: Action
     chains: Mapping[str, tuple[FilterRule, ...]] = field(repr=False)
     kind: str = "filter"  # filter | nat | route
-    devices: tuple[str, ...] = ()  # of ingress and egress chains; none when the listing does not say
-    order: int = 0  # among equal priorities: lower first
+    devices: tuple[str, ...] = ()  # of an ingress or egress chain; empty if the listing does not say
+    order: int = 0  # among base chains of equal priority the lower one comes first
 
     @property
     def for_device(self) -> bool:
@@ -329,9 +338,10 @@ class Base:
 
 @dataclass(frozen=True, slots=True)
 class PacketEnd:
-    """A place where a packet may end. `rule` None: the policy. `left_by`: the base chain's rule that led to the policy.
+    """A place where a packet may end. `rule`: the rule that decides; None: the policy does, and `left_by` is the base
+    chain's rule, if any, that led to the policy.
 
-    `before`: the chains that were entered on the way, in order.
+    `before`: the chains that the packet entered on the way, in order. `rewritten`: a NAT rule decides.
     """
 
     action: Action
@@ -344,8 +354,8 @@ class PacketEnd:
 
 @dataclass(frozen=True, slots=True)
 class BlockingChain:
-    """A base chain that blocks, or may block. `ends` are the places where it does. `by_chance`: some packets, and not
-    others."""
+    """A base chain that blocks a packet (`certain`), or may block it, at the places `ends`. `by_chance`: it blocks some
+    packets and lets others pass."""
 
     base: Base
     ends: tuple[PacketEnd, ...]
@@ -355,15 +365,17 @@ class BlockingChain:
 
 @dataclass(frozen=True, slots=True)
 class Walk:
+    """The result of a packet's walk through one base chain."""
+
     base: Base
     ends: tuple[PacketEnd, ...]
-    after: Packet  # as the next base chain sees it
+    after: Packet  # the packet as the next base chain sees it
     doubtful: tuple[FilterRule, ...]  # rules whose match could not be decided
-    steps: int  # what it cost
+    steps: int  # rules and elements of sets that the packet was compared with
 
     @property
     def blocks(self) -> Truth:
-        """True: whatever the unknown matches are, it is blocked here. None: it may be."""
+        """True: the base chain blocks the packet, whatever the undecided matches are. None: it may block it."""
         blocked = [end.action in BLOCKING for end in self.ends]
         if all(blocked):
             return True
@@ -373,13 +385,14 @@ class Walk:
 
     @property
     def culprits(self) -> tuple[PacketEnd, ...]:
+        """The ends at which the packet is blocked or its fate is unknown."""
         return tuple(end for end in self.ends if end.action in BLOCKING or end.action == "unknown")
 
 
 def walk(base: Base, packet: Packet) -> Walk:
-    """Take `packet` through one base chain.
+    """The walk of `packet` through one base chain.
 
-    Connection tracking itself sits at priority -200 of prerouting and output: chains before it see no state.
+    Connection tracking itself runs at priority -200 of prerouting and output: chains before it see no state.
     """
     early = base.for_device or (base.hook in ("prerouting", "output") and base.priority <= TRACKING)
     seen = packet.before_tracking() if early else packet
@@ -393,7 +406,8 @@ def walk(base: Base, packet: Packet) -> Walk:
 
 
 class _Walker:
-    """Answers are conditional: "if the packet comes here, does it stay?"; `sure`: whether it certainly comes here."""
+    """One walk through one base chain. The methods answer under a condition: if the packet comes here, does it stay in
+    the chain? `sure`: whether it certainly comes here."""
 
     def __init__(self, base: Base, packet: Packet) -> None:
         self._base = base
@@ -402,7 +416,7 @@ class _Walker:
         self._doubtful: list[FilterRule] = []
         self._entered: list[str] = []
         self._steps = 0
-        self._leaving: list[FilterRule | None] = []  # how control left the base chain towards its policy
+        self._leaving: list[FilterRule | None] = []  # rules that led from the base chain to its policy; None: its end
 
     def result(self) -> Walk:
         if self._chain(self._base.chain, sure=True, depth=0) is not False:
@@ -419,11 +433,11 @@ class _Walker:
         rewritten: bool = False,
         new_source: str = "",
     ) -> None:
-        self._steps += len(self._entered) // 16  # each end remembers them all
+        self._steps += len(self._entered) // 16  # each end remembers all entered chains, which costs time as well
         self._ends.append(PacketEnd(action, rule, left_by, tuple(self._entered), rewritten, new_source))
 
     def _chain(self, name: str, sure: bool, depth: int) -> Truth:
-        """Does a packet that enters this chain come out at its end, or by `return`?"""
+        """Whether a packet that enters this chain comes back from it, at its end or by `return`."""
         self._entered.append(name)
         rules = self._base.chains.get(name)
         if rules is None or depth > DEEPEST:
@@ -449,7 +463,8 @@ class _Walker:
         return True if len(self._ends) == ended else either(returned, here)
 
     def _rule(self, rule: FilterRule, sure: bool, depth: int) -> tuple[Truth, Truth]:
-        """-> does the packet stay in this chain? does it leave it backwards, by `return` or behind a `goto`?"""
+        """Two answers: whether the packet stays in this chain, and whether it goes back to the calling chain, by
+        `return` or after a `goto`."""
         matched: Truth = True
         for step in rule.steps:
             if isinstance(step, Match):
@@ -473,7 +488,7 @@ class _Walker:
             self._doubtful.append(rule)
         ways = [self._verdict(rule, verdict, sure and certain and len(options) == 1, depth) for _, verdict in options]
         if not certain:
-            ways.append((True, False))  # perhaps none of them applies, and the next rule is read
+            ways.append((True, False))  # perhaps no option applies, and the packet goes on to the next rule
         return _same([stays for stays, _ in ways]), _same([leaves for _, leaves in ways])
 
     def _verdict(self, rule: FilterRule, verdict: RuleVerdict, sure: bool, depth: int) -> tuple[Truth, Truth]:
@@ -503,7 +518,7 @@ class _Walker:
 
 
 def _same(answers: list[Truth]) -> Truth:
-    """The result that all ways have in common."""
+    """The answer on which all ways agree; None if they differ."""
     return answers[0] if all(answer == answers[0] for answer in answers) else None
 
 
@@ -511,7 +526,7 @@ NOTRACK = StateChange("state", UNTRACKED)
 
 
 def one_address(text: object) -> str:
-    """The IP address that a rule spells out; empty where that is none."""
+    """The IP address that the text is, in its usual spelling; empty if it is none."""
     try:
         return str(ipaddress.ip_address(text)) if isinstance(text, str) else ""
     except ValueError:

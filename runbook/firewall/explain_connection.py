@@ -1,9 +1,9 @@
 """Explains a failed connection from the rules of both its ends.
 
 The four legs of opening a connection are judged in the order the packets take: out of the source, into the destination,
-the answer out of the destination, the answer into the source. The first that surely blocks is the culprit. When none
-does, either the rules could not be read, or the rules do not decide, or something between the nodes blocks: these three
-are never confused.
+the answer out of the destination, the answer into the source. The first leg that is certainly blocked names the
+culprit. If no leg is, the rules could not be read, or they do not decide, or something between the nodes blocks: these
+three are never confused.
 """
 
 from __future__ import annotations
@@ -34,20 +34,22 @@ READERS = (
     "/usr/bin/firewall-cmd --list-all-zones",
     "/usr/bin/firewall-cmd --get-default-zone",
 )
-"""The commands that `runbook` runs to name a rule, for sudoers(5): exactly these."""
+"""The commands with which `runbook` reads rules, exactly as sudoers(5) has to allow them."""
 
 Seen = Literal["dropped", "rejected", "refused", "reset", "lost"]
+"""How a connection failed; see `explain_blocked`."""
 SILENT: frozenset[Seen] = frozenset({"dropped", "lost"})
+"""Failures without any answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Blocked:
-    """`cause` is `firewall-drop` or `firewall-reject`; `node` is the culprit, or where to look first.
+    """Why a connection failed. `cause` is `firewall-drop` or `firewall-reject`; `node` is the culprit, or the node to
+    look at first.
 
-    `decided`: a rule was found, or both ends certainly allow it. `between`: neither end's own filter blocks it.
-    `unread`: the rules of neither end could be read.
-    `remedies` are the commands, each with the node to run it on; `remedy` is the same as one text. `rule`: its place,
-    if it is certain.
+    `decided`: a rule was found, or both ends certainly allow the connection. `between`: neither end's own filter blocks
+    it. `unread`: the rules of neither end could be read. `remedies` are (node, command); `remedy` is the same as one
+    text, or a sentence if there is no command. `rule`: the place and text of the rule, if only one is meant.
     """
 
     cause: str
@@ -64,14 +66,14 @@ class Blocked:
 
     @property
     def by_chance(self) -> bool:
-        """Whether a rule of the culprit stops some of these packets and lets others pass, as if they got lost."""
+        """Whether a rule of `node` stops some of the packets by chance and lets others pass, as if they got lost."""
         return not self.decided and any(e.by_chance for name, e in self.explanations if name == self.node)
 
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """Both nodes with their rules (None where these were not collected), and all `ports`, `sources` and `destinations`
-    that the inventory needs between them, so that one command opens it all."""
+    """Both nodes of a connection with their rules (None: not collected). `ports`, `sources` and `destinations` are all
+    that the inventory needs between nodes, so that one command opens everything."""
 
     source: Evidence | None
     destination: Evidence | None
@@ -83,12 +85,12 @@ class Ends:
 
     @classmethod
     def of(cls, rules: Mapping[str, Evidence | None], source: str, destination: str) -> Ends:
-        """Two nodes by name."""
+        """The ends of a connection between two nodes, given by name."""
         return cls(rules.get(source), rules.get(destination), source, destination)
 
     def legs(self, flow: Flow) -> list[tuple[str, Explanation]]:
-        """The four legs in order, each with the node that it is judged on; none for a node whose rules are not
-        known."""
+        """(node, explanation) for each of the four legs, in order; legs on a node without collected rules are left
+        out."""
         found: list[tuple[str, Explanation]] = []
         tracked: dict[str, bool | None] = {}
         plan: list[tuple[str, Evidence | None, Leg, Sequence[str]]] = [
@@ -104,17 +106,17 @@ class Ends:
             one = explain(evidence, flow, leg, ports=self.ports, peers=peers, tracked=known)
             tracked[name] = one.tracked
             found.append((name, one))
-            if one.new_source:  # it still comes over the same wire
+            if one.new_source:  # the destination sees another source, but the packets still come over the same wire
                 wire = flow.in_interface or (self.destination.interface_to(flow.source) if self.destination else None)
                 flow = replace(flow, source=one.new_source, source_ports=EPHEMERAL, in_interface=wire)
         return found
 
 
 def explain_blocked(seen: Seen, flow: Flow, ends: Ends, *, listener_was_up: bool = True) -> Blocked | None:
-    """Explain why `flow` was `dropped` (timeout), `rejected` (ICMP error, EPERM) or `refused` (RST); of an established
-    one: why it was `reset`, or `lost` (its packets vanish).
+    """Why a new `flow` was `dropped` (timeout), `rejected` (ICMP error, EPERM) or `refused` (RST); or why an
+    established one was `reset`, or `lost` (its packets vanish).
 
-    None: there is nothing to explain, because it was refused, nothing listened, and no rule refuses it.
+    None: there is nothing to explain, since the flow was refused, nothing listened, and no rule certainly refuses it.
     """
     if ends.source is not None and flow.source_ports == EPHEMERAL:
         flow = replace(flow, source_ports=ends.source.client_ports)
@@ -137,18 +139,18 @@ def explain_blocked(seen: Seen, flow: Flow, ends: Ends, *, listener_was_up: bool
 
 
 SMALL = 120
-"""The size of a packet below every rule about large ones, in bytes."""
+"""Bytes of a packet that is too small for any rule about large packets."""
 
 
 def also_small(blocked: Blocked, flow: Flow, ends: Ends) -> bool:
-    """Whether the rule that stops large packets of a flow would stop small ones as well, so that the size is not the
+    """Whether the rule that stops large packets of a flow would stop small ones as well: then their size is not the
     reason."""
     small = explain_blocked("lost", replace(flow, packet_length=SMALL), ends)
     return small is not None and bool(_suspects(small) & _suspects(blocked))
 
 
 def sure(blocked: Blocked | None) -> bool:
-    """Whether a rule was found that is certain to block."""
+    """Whether a rule was found that certainly blocks."""
     return blocked is not None and blocked.decided and not blocked.between
 
 
@@ -157,7 +159,8 @@ def _suspects(blocked: Blocked) -> set[tuple[str, str, str]]:
 
 
 def sent_elsewhere(flow: Flow, ends: Ends) -> Blocked | None:
-    """The NAT rule of either end that leads new connections of this flow to something else, which may answer them."""
+    """The explanation by a NAT rule of either end that certainly leads new connections of this flow to another
+    destination, which may answer them; None if there is no such rule."""
     flow = replace(flow, state="new")
     legs = ends.legs(flow)
     led = next(((name, e) for name, e in legs if e.elsewhere), None)
@@ -166,8 +169,8 @@ def sent_elsewhere(flow: Flow, ends: Ends) -> Blocked | None:
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """A failed connection with its legs judged; each method is one way to explain it. The source of `flow` is the
-    address that the destination sees, `given` the one of the inventory."""
+    """A failed connection with its legs judged; each public method is one way to explain it. The source of `flow` is
+    the address that the destination sees, `given` the source's address in the inventory."""
 
     cause: str
     seen: Seen
@@ -177,13 +180,14 @@ class _Case:
     legs: list[tuple[str, Explanation]]
 
     def elsewhere(self, node: str, by: Explanation) -> Blocked:
-        """A NAT rule gives the packet another destination: it never reaches the intended port."""
+        """The explanation that a NAT rule gives the packet another destination: it never reaches the intended port."""
         what = f"its own outgoing {_flow(self.flow)}" if by.leg == "request-out" else _flow(self.flow)
         may = "sends" if by.elsewhere else "may send"
         says = f"{node} {may} {what} elsewhere: {by.where} `{by.rule}`"
         return self._translating(node, by, says, decided=bool(by.elsewhere))
 
     def culprit(self, certain: list[tuple[str, Explanation]]) -> Blocked:
+        """The explanation by the first of the legs that are certainly blocked."""
         node, first = certain[0]
         cause = {"drop": "firewall-drop", "unknown": self.cause}.get(first.action, "firewall-reject")
         if len(first.candidates) > 1:
@@ -208,6 +212,7 @@ class _Case:
         return replace(found, cause=cause)
 
     def perhaps(self, possible: list[tuple[str, Explanation]]) -> Blocked:
+        """The explanation by rules that may block, none of them certainly."""
         node, first = possible[0]
         rules = list(dict.fromkeys(f"{name}: {rule}" for name, e in possible for rule in e.candidates))
         what = _flow(self.flow)
@@ -233,7 +238,7 @@ class _Case:
         )
 
     def blind(self) -> dict[str, str]:
-        """The nodes whose rules could not be read, and why."""
+        """By a node whose rules could not be read, why not, in words."""
         ends = self.ends
         found = {name: e.could_not_look for name, e in reversed(self.legs) if e.could_not_look}
         for name, evidence in ((ends.source_name, ends.source), (ends.destination_name, ends.destination)):
@@ -242,6 +247,7 @@ class _Case:
         return found
 
     def not_seen(self, blind: dict[str, str]) -> Blocked:
+        """The explanation that rules could not be read; the remedy says how to let runbook read them."""
         node = self.ends.destination_name if self.ends.destination_name in blind else next(iter(blind))
         nodes = " and ".join(blind)
         reasons = "; ".join(f"on {name}: {why}" for name, why in blind.items())
@@ -263,8 +269,8 @@ class _Case:
         return replace(found, unread=len(blind) > 1)
 
     def foreign_source(self) -> Blocked | None:
-        """A NAT rule makes the packets come from an address that the source does not have, so that answers do not reach
-        it."""
+        """The explanation that a NAT rule gives the packets a source address that the source node does not have, so
+        that answers do not reach it; None if no rule does."""
         source = self.ends.source
         node, by = next(((name, e) for name, e in self.legs if e.new_source), ("", None))
         if by is None or source is None or not source.addresses or by.new_source in source.addresses:
@@ -277,7 +283,8 @@ class _Case:
         return self._translating(node, by, says, decided=False)
 
     def beside(self) -> Blocked | None:
-        """The first thing on the way, other than the packet filters, that may drop packets."""
+        """The explanation by the first thing on the way, other than packet filters, that may drop packets; None if
+        there is nothing."""
         ends = self.ends
         ways = [
             (ends.source_name, ends.source, self.flow.destination, False),
@@ -297,6 +304,7 @@ class _Case:
         return None
 
     def between(self) -> Blocked:
+        """The explanation that neither node's rules block it, so that something between the nodes does."""
         flow, node = self.flow, self.ends.destination_name
         if self.ends.source_name == node:
             return self._blocked(
@@ -328,7 +336,7 @@ class _Case:
         return replace(found, between=True)
 
     def _translating(self, node: str, by: Explanation, says: str, *, decided: bool) -> Blocked:
-        """It is a NAT rule of the node that does it."""
+        """The explanation by a NAT rule of the node."""
         return self._blocked(
             node,
             says,
@@ -362,12 +370,14 @@ class _Case:
         )
 
     def _translated(self, node: str) -> str:
-        """A note for a finding about the destination: why it names an address that is not in the inventory."""
+        """A note for a sentence about the destination that names an address which is not in the inventory: the source's
+        NAT rule made it. Empty for any other."""
         if self.flow.source == self.given or node != self.ends.destination_name:
             return ""
         return f"; {self.flow.source} is what {self.ends.source_name}'s own NAT rule makes of {self.given}"
 
     def _allowing(self) -> list[str]:
+        """Lines of evidence about the legs that are allowed, with the rule that accepts them."""
         lines = []
         for name, one in self.legs:
             if one.blocks is False:
@@ -407,13 +417,15 @@ def _verb(explanation: Explanation) -> str:
 
 
 def _fits(seen: Seen, explanation: Explanation) -> bool:
+    """Whether a rule's action leads to the failure that was seen."""
     if explanation.action == "unknown" or (seen == "dropped" and explanation.action == "reject-icmp"):
-        return True  # of many ICMP errors the kernel sends only some
+        return True  # the kernel limits how many ICMP errors it sends, so that a rejected packet may get no answer
     return (seen in SILENT) == (explanation.action == "drop")
 
 
 def command_line(remedies: tuple[tuple[str, str], ...], node: str) -> Remedy:
-    """One command line when it is for `node` alone; else each with its node."""
+    """The remedy with these commands, given as (node, command): one command line if all are for `node`, else a step for
+    each node."""
     if all(name == node for name, _ in remedies):
         return Remedy.run(" && ".join(command for _, command in remedies)) if remedies else Remedy()
     there = {name: [command for where, command in remedies if where == name] for name, _ in remedies}

@@ -1,9 +1,10 @@
-"""Whether this node's own packet filter blocks a flow, by which rule, and what opens it; and which rule stops its ARP.
+"""Judges one node by its rules: whether its packet filter blocks a flow, by which rule, and which command opens it; and
+which rule stops its ARP.
 
 Facts (nf_tables, netfilter.org's packet flow): arriving packets go through ingress, prerouting and input; packets that
 the node sends go through output, postrouting and egress. NAT chains see only the first packet of a connection. A NAT
-rule that changes the destination sends the packet elsewhere, and nothing is claimed about what follows; one that
-changes the source makes the other end see another sender.
+rule that changes the destination sends the packet elsewhere, and nothing is claimed about the rest of its way; a NAT
+rule that changes the source makes the other end see another sender.
 """
 
 from __future__ import annotations
@@ -46,20 +47,22 @@ LEAVING = ("output", "postrouting", "egress")
 
 @dataclass(frozen=True, slots=True)
 class Journey:
+    """The way of a packet through the base chains of one node."""
+
     interface: str | None
     stops: tuple[BlockingChain, ...]
-    last: Walk | None  # the last base chain with rules that was passed, for "this rule accepts it"
+    last: Walk | None  # of the last base chain with rules that lets the packet pass: its rule is shown as accepting it
     elsewhere: BlockingChain | None = None  # a NAT rule gives the packet another destination
     tracked: Truth = True
     new_source: str = ""  # a NAT rule gives the packet this source address
-    translator: BlockingChain | None = None  # that rule
-    steps: int = 0  # what it cost
+    translator: BlockingChain | None = None  # the base chain with that NAT rule
+    steps: int = 0  # rules and elements of sets that the packet was compared with
 
 
 def travel(evidence: Evidence, flow: Flow, leg: Leg, *, tracked: Truth = True) -> Journey:
-    """Walk every base chain that the flow's packet meets on this node, also those behind a blocking one.
+    """The way of the flow's packet through every base chain that it meets on this node, also behind a blocking chain.
 
-    `tracked`: what is known about connection tracking of the request, when this is the way back.
+    `tracked`: for a reply, whether the connection of its request is tracked.
     """
     arriving = leg in ("request-in", "reply-in")
     peer = flow.peer(leg)
@@ -78,7 +81,7 @@ def travel(evidence: Evidence, flow: Flow, leg: Leg, *, tracked: Truth = True) -
         on_bridge = base.family == "bridge"
         if on_bridge and not evidence.is_bridge(interface):
             continue
-        # There the interface is a port of the bridge, and connections are mostly not tracked.
+        # In a bridge's chains the interface is a port of the bridge, and connections are mostly not tracked.
         met = replace(now, in_interface=None, out_interface=None, state=None) if on_bridge else now
         result = evidence.tangled.get(id(base)) or walk(base, met)
         if result.steps > MOST_STEPS:
@@ -108,10 +111,12 @@ def travel(evidence: Evidence, flow: Flow, leg: Leg, *, tracked: Truth = True) -
 
 
 def _tracked(state: int | None) -> Truth:
+    """Whether a packet in this state of `ct state` belongs to a tracked connection; None if unknown."""
     return None if state is None else state != UNTRACKED
 
 
 def _on_the_way(bases: list[Base], hooks: tuple[str, ...], new: bool) -> list[Base]:
+    """The base chains at these hooks, in the order in which a packet meets them; NAT only for a `new` connection."""
     mine = [base for base in bases if base.hook in hooks and (new or base.kind != "nat")]
     return sorted(mine, key=lambda base: hooks.index(base.hook))  # stable: priorities stay in order
 
@@ -121,7 +126,7 @@ NO_PORT = NumberRange(0, 0)
 
 @dataclass(frozen=True, slots=True)
 class ArpStop:
-    """`says`: the rule and where it is; `certain`: whether it surely matches."""
+    """A rule that stops ARP. `says`: the rule and its place; `certain`: whether it certainly matches."""
 
     says: str
     remedy: Remedy
@@ -129,8 +134,8 @@ class ArpStop:
 
 
 def arp_stop(evidence: Evidence, interface: str, address: str, peer: str) -> ArpStop | None:
-    """The rule that stops ARP between `address` of this node and `peer`, both IPv4: a certain one before one that
-    may."""
+    """The rule that stops ARP between this node's `address` and `peer`, both IPv4: a rule that certainly does, else one
+    that may, else None."""
     found: list[ArpStop] = []
     for base in evidence.arp_bases:
         arriving = base.hook == "input"
@@ -168,16 +173,16 @@ def arp_stop(evidence: Evidence, interface: str, address: str, peer: str) -> Arp
     return max(found, key=lambda stop: stop.certain, default=None)
 
 
-MOST_SAMPLES = 1500  # walks spent on finding the place for one command
-MOST_SAMPLED = 2_000_000  # and rules looked at on them
+MOST_SAMPLES = 1500  # journeys to find the place for one command; beyond them, each peer is tried at one port only
+MOST_SAMPLED = 2_000_000  # rules looked at on these journeys; beyond them, no other peer is tried
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """What a node's rules do with a flow. `blocks`: True, False, or None when the rules do not decide; then
-    `candidates` lists what it could be, or `could_not_look` says why they could not be read, and how to read them.
-    `where` and `rule` are the first rule that blocks (or, when nothing does, the one that accepts), in an
-    administrator's words. `allow` is what opens the flow: one line for a shell, or "" when nothing has to be opened.
+    """What a node's rules do with one leg of a flow. `blocks`: True, False, or None if the rules do not decide; then
+    `candidates` lists the rules that may block, or `could_not_look` says why rules could not be read, and how to read
+    them. `where` and `rule` are the first rule that blocks (if nothing blocks, the rule that accepts), in an
+    administrator's words. `allow` is one shell line that opens the flow, or "" if nothing has to be opened.
     """
 
     blocks: bool | None
@@ -190,9 +195,9 @@ class Explanation:
     caveats: tuple[str, ...] = ()
     leg: Leg = "request-in"
     tracked: Truth = True
-    elsewhere: Truth = False  # `rule` is a NAT rule that surely (True) or perhaps (None) gives it another destination
-    new_source: str = ""  # a NAT rule gives it this source address on its way out
-    by_chance: bool = False  # nothing surely blocks all of it, and a rule takes some of the packets by chance
+    elsewhere: Truth = False  # `rule` is a NAT rule that certainly (True) or perhaps (None) changes the destination
+    new_source: str = ""  # a NAT rule gives the packets this source address on their way out
+    by_chance: bool = False  # no rule certainly blocks all packets, and a rule blocks some by chance
 
 
 def explain(
@@ -204,10 +209,11 @@ def explain(
     peers: Iterable[str] = (),
     tracked: Truth = True,
 ) -> Explanation:
-    """Judge one leg of `flow` by one node's evidence: the destination's for `request-in`, the source's for `-out`.
+    """Judges one leg of `flow` by the evidence of the node it is judged on: the destination for `request-in` and
+    `reply-out`, the source for `request-out` and `reply-in`.
 
     `ports` (inclusive ranges) and `peers` widen the remedy, so that one command opens all that an inventory needs; the
-    flow's own are always in it.
+    flow's own port and peer are always in it.
     """
     journey = travel(evidence, flow, leg, tracked=tracked)
     could_not_look = "; ".join(evidence.blind(flow.version)) or None
@@ -228,7 +234,7 @@ def explain(
 def _blocked(
     evidence: Evidence, flow: Flow, journey: Journey, wanted: FirewallOpening, could_not_look: str | None
 ) -> Explanation:
-    """Of a walk that may be stopped: the first certain stop; without one, all of them as candidates."""
+    """The explanation of a journey with stops: the first certain stop, or without a certain one all as candidates."""
     leg = wanted.leg
     sure = [stop for stop in journey.stops if stop.certain]
     before = journey.stops[: journey.stops.index(sure[0]) + 1] if sure else journey.stops
@@ -276,9 +282,9 @@ COMES_BACK = "remove the rule from its file as well, or the next reload or boot 
 
 
 def _removal(base: Base, rule: FilterRule) -> str:
-    """The command that removes a rule that drops by chance: an exception for the job alone would leave it to drop the
-    packets of logins and everything else. It says the rule itself: a number would mean the next rule as soon as another
-    one of the chain is gone."""
+    """The command that removes a rule which drops by chance: an exception for the job alone would let it go on dropping
+    packets of logins and everything else. For iptables the command spells out the rule, since its number would mean
+    another rule as soon as an earlier rule of the chain is gone."""
     if base.engine == "nft":
         words = nft_words("delete", "rule", base.family, base.table, rule.chain, "handle", rule.handle)
         return f"sudo nft {words}" if words else NFT_BY_HAND
@@ -290,6 +296,7 @@ def _removal(base: Base, rule: FilterRule) -> str:
 def _sent_elsewhere(
     evidence: Evidence, journey: Journey, by: BlockingChain, wanted: FirewallOpening, could_not_look: str | None
 ) -> Explanation:
+    """The explanation of a journey on which a NAT rule of `by` changes the destination."""
     where, rule = _place_of(by.base, by.ends[0])
     fix = remedy(evidence, [by], wanted, journey.interface)
     return Explanation(
@@ -307,6 +314,7 @@ def _sent_elsewhere(
 
 
 def _nothing_blocks(journey: Journey, could_not_look: str | None, caveats: tuple[str, ...], leg: Leg) -> Explanation:
+    """The explanation of a journey without stops; undecided if some rules could not be read."""
     blocks = None if could_not_look else False
     where, rule = "no rule blocks it", ""
     if journey.last is not None:
@@ -335,7 +343,7 @@ def _in_words(evidence: Evidence, flow: Flow, leg: Leg, base: Base, end: PacketE
 
 
 def _name(evidence: Evidence, flow: Flow, leg: Leg, base: Base, end: PacketEnd) -> tuple[str, str]:
-    """-> where, rule: in the words of the front end that owns the rule."""
+    """(where, rule) of the place where a packet ends, in the words of the front end that owns the rule."""
     where, rule = _place_of(base, end)
     status = evidence.ufw
     if status is not None and ufw_decides(end):
@@ -355,6 +363,7 @@ def _name(evidence: Evidence, flow: Flow, leg: Leg, base: Base, end: PacketEnd) 
 
 
 def _place_of(base: Base, end: PacketEnd) -> tuple[str, str]:
+    """(where, rule) of the place where a packet ends, in the words of nft or iptables."""
     if base.engine == "nft":
         place = f"{base.family} {base.table}"
         if end.rule is not None:
@@ -366,7 +375,7 @@ def _place_of(base: Base, end: PacketEnd) -> tuple[str, str]:
     return f"{base.engine} chain {base.chain}{table}", f"-P {base.chain} {base.policy.upper()}"
 
 
-# --- what the remedy has to open ------------------------------------------------------------------------------------
+# --- the flows that a remedy has to open ----------------------------------------------------------------------------
 
 
 def _wanted(flow: Flow, leg: Leg, ports: Spans, peers: tuple[str, ...]) -> FirewallOpening:
@@ -375,8 +384,7 @@ def _wanted(flow: Flow, leg: Leg, ports: Spans, peers: tuple[str, ...]) -> Firew
 
 
 def _all_stops(evidence: Evidence, flow: Flow, wanted: FirewallOpening, journey: Journey) -> list[BlockingChain]:
-    """Where all the wanted flows are stopped: for every peer, and every port at which the rules may decide
-    differently."""
+    """The stops of all wanted flows: for every peer, and for every port at which the rules may decide differently."""
     stops = list(journey.stops)
     if len(wanted.peers) == 1 and wanted.ports == ((flow.port, flow.port),):
         return stops
@@ -400,7 +408,8 @@ def _all_stops(evidence: Evidence, flow: Flow, wanted: FirewallOpening, journey:
 
 
 def _interesting(evidence: Evidence, flow: Flow, ports: Spans) -> list[int]:
-    """The flow's port, each range's ends, and every number in the rules (and its neighbours) that lies in a range."""
+    """The ports at which rules may decide differently: the flow's port, each range's ends, and up to 100 numbers of the
+    rules (and their neighbours) that lie in a range."""
     numbers: set[int] = set()
     for base in evidence.bases(flow.version):
         for rules in base.chains.values():

@@ -1,4 +1,4 @@
-"""ufw and firewalld: their own listings, and the commands by which they open ports. Contract: ufw(8), firewall-cmd(1).
+"""ufw and firewalld: parsers of their listings, and the commands that open ports. Contract: ufw(8), firewall-cmd(1).
 
 ufw's rules become iptables chains: `ufw-before-*`, then `ufw-user-*` (the user's own rules), then `ufw-after-*`,
 `ufw-reject-*` and the policy. So `ufw allow` opens whatever is blocked from the user's chain on, and nothing earlier.
@@ -40,14 +40,16 @@ class UfwRule:
 
 @dataclass(frozen=True, slots=True)
 class UfwStatus:
+    """The text of `ufw status`. `incoming` and `outgoing` are the default policies."""
+
     active: bool
-    incoming: str | None = None  # ufw_allow | deny | reject; None where the form of output does not say
+    incoming: str | None = None  # allow | deny | reject; None if the output does not say
     outgoing: str | None = None
     rules: tuple[UfwRule, ...] = ()
 
 
 def parse_ufw(text: str) -> UfwStatus | None:
-    """`ufw status`, with or without `verbose` and `numbered`; None when this is something else."""
+    """The status in the text of `ufw status`, with or without `verbose` or `numbered`; None for any other text."""
     found = re.search(r"^Status: (active|inactive)\s*$", text, re.MULTILINE)
     if not found:
         return None
@@ -63,7 +65,7 @@ def parse_ufw(text: str) -> UfwStatus | None:
 
 
 def blocking_line(status: UfwStatus, peer: str, port: int, *, outgoing: bool) -> UfwRule | None:
-    """The first deny or reject for this peer and port, in the plain forms that are understood."""
+    """The first rule that denies or rejects this peer and port, of rules in the plain forms that are understood."""
     for rule in status.rules:
         if rule.action not in ("DENY", "REJECT") or (rule.direction == "OUT") != outgoing:
             continue
@@ -94,7 +96,8 @@ def _names_port(text: str, port: int) -> bool:
 
 
 def ufw_allow(peers: tuple[str, ...], ports: Spans, protocol: str, *, outgoing: bool, first: bool) -> list[str]:
-    """The commands; `first` puts them before the user's other rules, when one of these denies."""
+    """The ufw commands that allow these ports for these peers; `first` puts the new rules before the user's other
+    rules, for when one of these denies."""
     commands = []
     for peer in peers:
         where = "" if not first else "insert 1 " if ipaddress.ip_address(peer).version == 4 else "prepend "
@@ -107,7 +110,7 @@ def ufw_allow(peers: tuple[str, ...], ports: Spans, protocol: str, *, outgoing: 
 
 
 def port_lists(ports: Spans) -> list[str]:
-    """`29500,40000:40010`, cut into as many lists as iptables' multiport needs."""
+    """The ports as lists such as `29500,40000:40010`, each short enough for iptables' multiport."""
     lists: list[list[str]] = [[]]
     room = MOST_PORTS
     for low, high in ports:
@@ -125,6 +128,8 @@ def port_lists(ports: Spans) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class FirewalldZone:
+    """A zone in the text of `firewall-cmd --list-all-zones`."""
+
     name: str
     active: bool
     target: str
@@ -135,28 +140,31 @@ class FirewalldZone:
 
 @dataclass(frozen=True, slots=True)
 class FirewalldStatus:
+    """firewalld's zones, and the name of its default zone."""
+
     zones: tuple[FirewalldZone, ...] = ()
     default: str = "public"
 
     def zone_for(self, peer: str, interface: str | None) -> str:
-        """The zone that decides about packets from `peer` through `interface`."""
+        """The name of the zone that decides about packets from `peer` through `interface`."""
         for zone in self.zones:
-            if any(in_network(peer, source) for source in zone.sources):  # others are an ipset or a MAC
+            if any(in_network(peer, source) for source in zone.sources):  # a source may also be an ipset or a MAC
                 return zone.name
         return next((zone.name for zone in self.zones if interface in zone.interfaces), self.default)
 
 
 def firewalld_owns(base: Base) -> bool:
+    """Whether firewalld made this base chain."""
     return base.table == "firewalld" or any(name.endswith("_ZONES") for name in base.chains)
 
 
 def firewalld_runs(state: str) -> bool:
-    """`firewall-cmd --state` prints `running`, or `not running`."""
+    """Whether firewalld runs, by the text of `firewall-cmd --state`: `running` or `not running`."""
     return state.strip() == "running"
 
 
 def parse_zones(all_zones: str, default: str = "") -> FirewalldStatus:
-    """`--list-all-zones` and `--get-default-zone`."""
+    """The zones in the text of `firewall-cmd --list-all-zones`; `default`: the text of `--get-default-zone`."""
     zones: list[FirewalldZone] = []
     chosen = default.strip().split("\n")[0]
     for block in re.split(r"\n(?=\S)", all_zones.strip("\n")):
@@ -179,6 +187,7 @@ def parse_zones(all_zones: str, default: str = "") -> FirewalldStatus:
 
 
 def _line(block: str, key: str) -> str:
+    """The value of `key: value` in the text of one zone; empty if there is none."""
     found = re.search(rf"^ +{key}:[ \t]*(.*)$", block, re.MULTILINE)
     return found[1] if found else ""
 
@@ -186,7 +195,8 @@ def _line(block: str, key: str) -> str:
 def firewalld_allow(
     status: FirewalldStatus, interface: str | None, peers: tuple[str, ...], ports: Spans, protocol: str, *, first: bool
 ) -> list[str]:
-    """One permanent change for each zone, then a reload."""
+    """The firewalld commands that let these peers in to these ports: a permanent change for each zone, then a reload.
+    `first`: with a priority before deny rules."""
     zones: dict[str, list[str]] = {}
     for peer in peers:
         zones.setdefault(status.zone_for(peer, interface), []).append(peer)
@@ -199,12 +209,14 @@ def firewalld_allow(
 
 
 def firewalld_allow_out(policy: str, peers: tuple[str, ...], ports: Spans, protocol: str) -> list[str]:
-    """For a policy object (firewalld >= 0.9) that filters what the host sends."""
+    """The firewalld commands that let this node send to these ports of these peers, past a policy object (firewalld >=
+    0.9) that filters outgoing packets."""
     rules = " ".join(_rich("destination", list(peers), ports, protocol, first=True))
     return [f"sudo firewall-cmd --permanent --policy={word(policy)} {rules}", "sudo firewall-cmd --reload"]
 
 
 def _rich(end: str, peers: list[str], ports: Spans, protocol: str, *, first: bool) -> list[str]:
+    """The options that add a rich rule for each peer and range of ports; `end`: `source` or `destination`."""
     rules = []
     for peer in peers:
         family = "ipv4" if ipaddress.ip_address(peer).version == 4 else "ipv6"

@@ -1,8 +1,8 @@
-"""`iptables-save` (or `iptables -S`) and `ipset save` text as base chains to walk.
+"""Reads the text of `iptables-save` (or `iptables -S`) and `ipset save` as base chains to walk.
 
-Contract: iptables(8), iptables-extensions(8), ipset(8). An option or a target that is not listed here is unknown. Of
-sets only plain ones of addresses or networks are read (`hash:ip`, `hash:net`); every other kind, a mask for all of a
-set's addresses, and entries that say `nomatch`, make the answer unknown, and so does a set that is not listed.
+Contract: iptables(8), iptables-extensions(8), ipset(8). An option or target that is not listed here is unknown. Only
+plain sets of addresses or networks are read (`hash:ip`, `hash:net`). The answer is unknown for every other kind, for a
+mask over a set's addresses, for entries with `nomatch`, and for a set that is not listed.
 Priorities of the built-in tables are the kernel's (linux/netfilter_ipv4.h): raw, mangle, nat, filter, security.
 """
 
@@ -49,6 +49,8 @@ PLAIN = frozenset({"hash:ip", "hash:net"})
 
 @dataclass
 class IpSet:
+    """A set of `ipset save`. `plain`: all of its entries are in `spans`; otherwise its answer is unknown."""
+
     plain: bool
     spans: list[tuple[int, int]] = field(default_factory=list)
 
@@ -57,11 +59,13 @@ class IpSet:
         return merged(self.spans)
 
     def holds(self, address: int) -> bool:
-        """Once all of it was read."""
+        """Whether the set holds an address, given as a number. Only for a set that is read to its end: later spans do
+        not count."""
         return among(address, self._merged)
 
 
 def parse_sets(text: str) -> dict[str, IpSet]:
+    """The sets in the text of `ipset save`, by name."""
     sets: dict[str, IpSet] = {}
     for line in text.splitlines():
         words = line.split()
@@ -123,7 +127,7 @@ def protocol(words: list[str]) -> Test:
 
 
 def interface(side: str, words: list[str]) -> Test:
-    """A trailing `+` is iptables' wildcard."""
+    """The test of `-i` or `-o`; a trailing `+` is iptables' wildcard."""
     pattern = words[0]
 
     def test(packet: Packet) -> Truth:
@@ -136,7 +140,8 @@ def interface(side: str, words: list[str]) -> Test:
 
 
 def ports(sides: str, words: list[str]) -> Test:
-    """`80`, `1:5`, and multiport's `80,1:5`. `sides`: source, destination, or both."""
+    """The test of a port option: `80`, `1:5`, or multiport's `80,1:5`. `sides`: source, destination, or both (either
+    port may match)."""
     spans = [_port_span(part) for part in words[0].split(",")]
 
     def test(packet: Packet) -> Truth:
@@ -159,7 +164,7 @@ def state(words: list[str]) -> Test:
     other = False
     for word in words[0].split(","):
         mask |= STATES.get(word, 0)
-        other = other or word not in (*STATES, "DNAT", "SNAT")  # translated flows are not followed this far
+        other = other or word not in (*STATES, "DNAT", "SNAT")  # a flow that NAT changes here is not followed this far
 
     def test(packet: Packet) -> Truth:
         if packet.state is None:
@@ -180,7 +185,7 @@ def tcp_flags(words: list[str]) -> Test:
         if packet.flags is None or mask is None or wanted is None:
             return None
         holds = packet.flags & mask == wanted
-        pushed = (packet.flags | PSH) & mask == wanted  # of data, some segments have PSH
+        pushed = (packet.flags | PSH) & mask == wanted  # some segments of data have PSH
         return holds if packet.flags != ACK or holds == pushed else None
 
     return test
@@ -216,7 +221,7 @@ def mark(which: str, words: list[str]) -> Test:
 
 
 def owner(which: str, words: list[str]) -> Test:
-    """`1000` or `1000-1999`; only a packet that a process sends has one."""
+    """The test of a socket's owner, `1000` or `1000-1999`; only a packet that a process sends has one."""
     wanted = _port_span(words[0].replace("-", ":"))
 
     def test(packet: Packet) -> Truth:
@@ -227,7 +232,8 @@ def owner(which: str, words: list[str]) -> Test:
 
 
 def address_type(end: str, words: list[str]) -> Test:
-    """Known: a packet that arrives is addressed to this node, and one that leaves comes from it, both unicast."""
+    """The test of the type of an address. Known is that an arriving packet is addressed to this node, that a leaving
+    packet comes from it, and that both are unicast."""
     types = words[0].split(",")
 
     def test(packet: Packet) -> Truth:
@@ -239,10 +245,12 @@ def address_type(end: str, words: list[str]) -> Test:
 
 
 def reverse_path(packet: Packet) -> Truth:
+    """The test of `rpfilter`: a route leads to the packet's source through the interface by which it came in."""
     return packet.has_route_back
 
 
 def any_path_back(packet: Packet) -> Truth:
+    """The test of `rpfilter --loose`: a route leads to the packet's source through any interface."""
     return packet.has_route_back or None
 
 
@@ -277,7 +285,7 @@ OPTIONS: Mapping[str, tuple[int, Maker]] = {
     "--validmark": (0, lambda _: lambda _: True),
     "--loose": (0, lambda _: lambda _: True),
 }
-"""option -> how many words it takes, and how to make a test of them."""
+"""By an option, how many words it takes, and the function that makes a test of them."""
 
 
 def match_test(
@@ -316,7 +324,8 @@ def match_test(
 ALWAYS_UNKNOWN = frozenset(
     {"socket", "string", "u32", "bpf", "cluster", "quota", "time", "recent", "limit", "hashlimit", "statistic"}
 )
-"""Modules that a rule may name without an option of their own, or whose options all mean "sometimes"."""
+"""Modules whose match cannot be decided: a rule may name them without an option, or their options match only
+sometimes."""
 
 
 # --- tables, chains and rules ---------------------------------------------------------------------------------------
@@ -329,9 +338,10 @@ HOOKS = {
     "POSTROUTING": "postrouting",
 }
 PRIORITIES = {"raw": -300, "mangle": -150, "nat": -100, "filter": 0, "security": 50}
-LATE_NAT = 100  # nat in INPUT and POSTROUTING
+LATE_NAT = 100  # the priority of table nat in INPUT and POSTROUTING
 LONGEST_RULE = 1 << 14
-"""Characters: the longest that iptables itself prints of a rule is a comment of 256, and lists of ports."""
+"""Characters of a rule that are read. iptables prints far fewer: its longest parts are a comment of 256 characters and
+lists of ports."""
 
 PASSED_OVER = frozenset(
     {
@@ -345,13 +355,15 @@ REWRITES = frozenset({"DNAT", "SNAT", "MASQUERADE", "REDIRECT", "NETMAP"})
 
 @dataclass
 class _Table:
+    """A table while its text is read: policies and rules by chain."""
+
     name: str
     policies: dict[str, str] = field(default_factory=dict)  # "-" for a user's chain
     rules: dict[str, list[FilterRule]] = field(default_factory=dict)
 
 
 def parse(text: str, engine: Engine, sets: Mapping[str, IpSet] = NO_SETS) -> list[Base]:
-    """Every built-in chain of every table."""
+    """The base chains in the text of `iptables-save`: every built-in chain of every table."""
     family = "ip6" if engine.startswith("ip6") else "ip"
     bases = []
     for table in _tables(text, sets):
@@ -380,12 +392,13 @@ def parse(text: str, engine: Engine, sets: Mapping[str, IpSet] = NO_SETS) -> lis
 
 
 def tables(text: str) -> dict[str, dict[str, str]]:
-    """table -> chain -> policy (`-` for a user's chain)."""
+    """The policies in the text of `iptables-save`: table -> chain -> policy (`-` for a user's chain)."""
     return {table.name: table.policies for table in _tables(text, NO_SETS)}
 
 
 def _tables(text: str, sets: Mapping[str, IpSet]) -> list[_Table]:
-    """All chains of a table are known before its rules are read, so that a jump can be told from a target."""
+    """The tables in the text. All chains of a table are read before its rules, so that a jump to a chain can be told
+    from a target."""
     found: list[tuple[_Table, list[str]]] = []
     if not re.search(r"^\*", text, re.MULTILINE) and re.search(r"^-[PNA] ", text, re.MULTILINE):
         found.append((_Table("filter"), []))  # `iptables -S` names no table
@@ -408,11 +421,12 @@ def _tables(text: str, sets: Mapping[str, IpSet]) -> list[_Table]:
 
 
 def _add(table: _Table, line: str, sets: Mapping[str, IpSet]) -> None:
+    """Adds the rule `-A CHAIN …` to its table; a rule that cannot be read becomes one with an unknown match."""
     text = line[:LONGEST_RULE].strip()
     name = [*text.split(maxsplit=2), "", ""][1]
     steps: tuple[Step, ...] = (Match(unknown), RuleVerdict("unknown"))
     words: list[str] = []
-    with contextlib.suppress(ValueError, IndexError):  # of a form that iptables does not print
+    with contextlib.suppress(ValueError, IndexError):  # raised for a rule in a form that iptables does not print
         if len(line) <= LONGEST_RULE:
             words = shlex.split(line)
             name, steps = words[1], _steps(words[2:], table, sets)
@@ -451,6 +465,7 @@ def _starts_option(word: str) -> bool:
 
 
 def _target(target: tuple[str, str], options: list[str], table: _Table) -> tuple[Step, ...]:
+    """The steps of a rule's target, given as (`-j` or `-g`, name), with the options behind it."""
     how, name = target
     if name in table.rules:
         return (RuleVerdict("goto" if how in ("-g", "--goto") else "jump", name),)
@@ -473,14 +488,14 @@ def _target(target: tuple[str, str], options: list[str], table: _Table) -> tuple
 
 
 def _new_source(options: list[str]) -> str:
-    """The address of `--to-source ADDRESS[-ADDRESS][:PORTS]`, where it is one."""
+    """The address of `--to-source ADDRESS[:PORTS]`; empty for a range of addresses, or without the option."""
     text = next((value for option, value in itertools.pairwise(options) if option == "--to-source"), "")
     found = re.fullmatch(r"\[?([0-9a-fA-F:]{0,40}:[0-9a-fA-F:]{1,40}|[0-9.]+)\]?(?::[\d-]+)?", text)
     return one_address(found[1]) if found else ""
 
 
 def _mark(options: list[str]) -> int | None:
-    """The new mark, where the old one does not matter."""
+    """The value that a MARK target sets; None if the new mark depends on the old one."""
     for option, value in itertools.pairwise(options):
         if option in ("--set-xmark", "--set-mark"):
             number, _, mask = value.partition("/")

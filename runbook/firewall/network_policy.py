@@ -1,6 +1,7 @@
 """NetworkPolicies of Kubernetes: which of them forbid one pod to dial another. Pure.
 
-A pod that no policy selects may dial and be dialled. One that some select gets only what a rule of one of these allows.
+A pod that no policy selects may dial and be dialled. A pod that policies select may do only what a rule of one of these
+policies allows.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ Rule = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """A pod as policies see it; `labels` are its own."""
+    """A pod at one end of a connection, as policies see it; `labels` are the pod's."""
 
     namespace: str
     address: str
@@ -25,7 +26,8 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Forbids:
-    """`names` select the pod in this direction, and allow no such connection. `egress`: it is the dialler's pod."""
+    """The policies that forbid a connection: `names` select a pod in one direction, and none of them allows it.
+    `egress`: they select the pod that dials; else, the pod that is dialled."""
 
     egress: bool
     names: tuple[str, ...]
@@ -40,8 +42,8 @@ def policies_in(text: str) -> list[Rule]:
 
 
 def forbidden(policies: Sequence[Rule], source: End, destination: End, port: int) -> Forbids | None:
-    """What forbids TCP to this port; None if nothing certainly does. Raises ValueError for a policy that is not
-    understood."""
+    """The policies that certainly forbid TCP from `source` to this port of `destination`; None if none do. Raises
+    ValueError for a policy that is not understood."""
     try:
         for egress, pod, peer in ((True, source, destination), (False, destination, source)):
             kind = "Egress" if egress else "Ingress"
@@ -55,6 +57,7 @@ def forbidden(policies: Sequence[Rule], source: End, destination: End, port: int
 
 
 def _kinds(spec: Rule) -> Sequence[str]:
+    """The directions, `Ingress` or `Egress`, that a policy is about."""
     return spec.get("policyTypes") or (["Ingress", "Egress"] if "egress" in spec else ["Ingress"])
 
 
@@ -65,7 +68,8 @@ def _selects(policy: Rule, pod: End) -> bool:
 
 
 def _allows(rule: Rule, peers: str, pod: End, peer: End, port: int) -> bool:
-    """An undecided rule counts as allowing: no policy is accused on a guess."""
+    """Whether a rule allows a connection between `pod`, which its policy selects, and `peer`; `peers` is the rule's key
+    for peers, `to` or `from`. An undecided rule counts as allowing: no policy is accused on a guess."""
     listed, ports = rule.get(peers) or (), rule.get("ports") or ()
     return (not listed or any(_is(one, pod, peer) for one in listed)) and (
         not ports or any(_port(one, port) for one in ports)
@@ -73,6 +77,7 @@ def _allows(rule: Rule, peers: str, pod: End, peer: End, port: int) -> bool:
 
 
 def _is(one: Rule, pod: End, peer: End) -> bool:
+    """Whether an entry of a rule's peers takes `peer`; `pod` is the pod that the policy selects."""
     if block := one.get("ipBlock"):
         address = ipaddress.ip_address(peer.address)
         inside = [
@@ -81,7 +86,7 @@ def _is(one: Rule, pod: End, peer: End) -> bool:
         return inside[0] and not any(inside[1:])
     if one.get("namespaceSelector") is None:
         return peer.namespace == pod.namespace and matches(one.get("podSelector") or {}, peer.labels)
-    # The labels of namespaces are not known here.
+    # The labels of namespaces are not known here: any namespace may be the selected one.
     return matches(one.get("podSelector") or {}, peer.labels)
 
 
@@ -89,7 +94,7 @@ def _port(one: Rule, port: int) -> bool:
     if one.get("protocol", "TCP") != "TCP":
         return False
     first = one.get("port")
-    if first is None or isinstance(first, str):  # a name of the pod's own
+    if first is None or isinstance(first, str):  # a pod's own name for a port: which port, is not known here
         return True
     return int(first) <= port <= int(one.get("endPort", first))
 

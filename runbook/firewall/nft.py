@@ -1,10 +1,11 @@
-"""`nft -j -a list ruleset` as base chains to walk. Contract: libnftables-json(5), schema version 1.
+"""Reads the JSON of `nft -j -a list ruleset` as base chains to walk. Contract: libnftables-json(5), schema version 1.
 
-What nft itself leaves out cannot be seen: 1.0.6 prints `meta nfproto ipv6 … reject with tcp reset` without its first
-condition, in text and in JSON, and `tcp sport >= 1024 tcp dport <= 5` as the range 1024-5 (which is read as unknown).
+Conditions that nft itself leaves out cannot be seen: 1.0.6 prints `meta nfproto ipv6 … reject with tcp reset` without
+its first condition, in text and in JSON, and `tcp sport >= 1024 tcp dport <= 5` as the range 1024-5 (which is read as
+unknown).
 
-Statements that neither decide nor change what later rules see (counter, log, …) are passed over; an unknown statement
-makes its rule's match unknown, so that it never counts as passed.
+Statements that neither decide nor change a packet for later rules (counter, log, …) are passed over; an unknown
+statement makes its rule's match unknown, so that it never counts as passed.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ VERDICTS = {
 }
 REWRITES = frozenset({"snat", "dnat", "masquerade", "redirect"})
 SOMEBODY_ELSES = frozenset({"queue", "synproxy", "tproxy", "fwd"})
+"""Statements that leave the decision to another program or device."""
 PRIORITIES = {"raw": -300, "mangle": -150, "dstnat": -100, "filter": 0, "security": 50, "srcnat": 100}
 
 
@@ -60,9 +62,9 @@ class UnreadableRulesetError(ValueError):
 
 
 def parse(text: str, rule_texts: str = "") -> list[Base]:
-    """Every base chain of the ruleset, in the order the kernel runs those of one hook.
+    """Every base chain of the ruleset, sorted as the kernel runs the chains of one hook. Raises UnreadableRulesetError.
 
-    `rule_texts` is `nft -a list ruleset` as text: it gives the rules the form that an administrator knows.
+    `rule_texts` is the text of `nft -a list ruleset`: it gives the rules the form that an administrator knows.
     """
     try:
         items = json.loads(text)["nftables"]
@@ -107,6 +109,8 @@ def devices_by_chain(listing: str) -> dict[tuple[str, str, str], tuple[str, ...]
 
 
 class _Ruleset:
+    """A ruleset while its JSON is read; `listing` is the same ruleset as text."""
+
     def __init__(self, items: list[Json], listing: str) -> None:
         self._texts = texts_by_handle(listing)
         self._devices = devices_by_chain(listing)
@@ -163,13 +167,14 @@ class _Ruleset:
 
 
 def _named(body: Json) -> None:
-    """Raises TypeError where what something is called is no text, or its handle no number."""
+    """Raises TypeError if a name in the object is not a text, or its handle is not a number."""
     names = [body.get(key, "") for key in ("family", "table", "chain", "name", "hook")]
     if not all(isinstance(name, str) for name in names) or not isinstance(body.get("handle", 0), int):
         raise TypeError("a name that is none")
 
 
 def _priority(value: Json) -> int:
+    """A chain's priority as a number: from a number, a name such as `filter`, or a name with an offset."""
     if isinstance(value, int):
         return value
     if isinstance(value, dict):
@@ -188,6 +193,7 @@ def _steps(expressions: list[Json], sets: Sets) -> list[Step]:
 
 
 def _step(expression: Json, sets: Sets) -> Step | None:
+    """The step for one statement of a rule; None for a statement that is passed over."""
     if isinstance(expression, str):
         return None if expression in PASSED_OVER else Match(_unknown)
     ((name, body),) = expression.items()
@@ -215,7 +221,7 @@ def _step(expression: Json, sets: Sets) -> Step | None:
 
 
 def _draws(expression: Json) -> bool:
-    """Whether a number generator is asked anywhere in it."""
+    """Whether a rule's expression uses a number generator anywhere, so that it matches by count or by chance."""
     if isinstance(expression, dict):
         return "numgen" in expression or any(map(_draws, expression.values()))
     return isinstance(expression, list) and any(map(_draws, expression))
@@ -226,6 +232,7 @@ def _unknown(_: Packet) -> Truth:
 
 
 def _change(body: Json) -> Step | None:
+    """The step for a statement that sets a mark or the like; None if no rule reads the value that it sets."""
     key, value = body.get("key", {}), body.get("value")
     number = value if isinstance(value, int) else None
     if key == {"meta": {"key": "mark"}}:
@@ -238,6 +245,7 @@ def _change(body: Json) -> Step | None:
 
 
 def _choice(body: Json, sets: Sets) -> Step:
+    """The step for a verdict map."""
     left = operands(body["key"])
     elements = set_elements(body["data"], sets)
     if elements is None:
@@ -272,5 +280,5 @@ def _choice(body: Json, sets: Sets) -> Step:
 
 
 def in_words(expressions: list[Json]) -> str:
-    """A rule as short JSON, for when nft's own text is not at hand."""
+    """A rule as short JSON, for use without nft's own text."""
     return json.dumps(expressions, separators=(",", ":"))

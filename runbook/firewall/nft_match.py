@@ -1,8 +1,8 @@
-"""nftables expressions in their JSON form (libnftables-json(5)) as tests on a packet.
+"""Turns nftables' match expressions in JSON (libnftables-json(5)) into tests on a packet.
 
 Facts that the JSON does not show: nft hides the conditions it adds by itself, so `ip saddr` in an `inet` table also
 means "IPv4", and `tcp dport` also means "TCP": for another packet the rule does not match, not even with `!=`. And op
-`in` on a bit field means "any of these bits". What is not listed here is unknown, which is neither true nor false.
+`in` on a bit field means "any of these bits". An expression that is not listed here is unknown: neither true nor false.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ NAT = CT_STATUS["snat"] | CT_STATUS["dnat"]  # a flow that a NAT rule changes is
 TCP_FLAGS = {"fin": 1, "syn": 2, "rst": 4, "psh": 8, "ack": 16, "urg": 32, "ecn": 64, "cwr": 128}
 PROTOCOLS = {1: "icmp", 6: "tcp", 17: "udp", 58: "ipv6-icmp", 132: "sctp"}
 TWO_NAMES = {"icmpv6": "ipv6-icmp"}
-"""What nft calls a protocol that packets, and most other tools, call otherwise."""
+"""By nft's name of a protocol, the name that `Packet` and most other tools use."""
 NFPROTO = {2: "ipv4", 10: "ipv6"}
 ETHERTYPES = {0x0800: "ip", 0x86DD: "ip6"}
 OTHER_TRANSPORTS = frozenset({"tcp", "udp", "udplite", "sctp", "dccp", "icmp", "icmpv6", "igmp", "ah", "esp", "comp"})
@@ -45,7 +45,7 @@ OTHER_TRANSPORTS = frozenset({"tcp", "udp", "udplite", "sctp", "dccp", "icmp", "
 
 @dataclass(frozen=True, slots=True)
 class NotThere:
-    """The packet has no such field: the rule does not match, whatever the operator."""
+    """The value of a field that the packet does not have: the rule does not match, whatever the operator."""
 
 
 NOT_THERE = NotThere()
@@ -55,20 +55,20 @@ Kind = Literal["number", "address", "name", "interface", "bits", "exists", "othe
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """The left side of a match: how to read it from a packet, and how constants beside it are written."""
+    """The left side of a match: how to read its value from a packet, and how constants on the right are written."""
 
     kind: Kind
     read: Callable[[Packet], Value]
-    names: Mapping[str, int] | None = None  # of bits
-    numbers: Mapping[int, str] | None = None  # of names that may be printed as numbers
-    frag_off: bool = False
-    clear: int = 0  # of bits: those known to be 0 though the value as a whole is not known
+    names: Mapping[str, int] | None = None  # kind `bits`: by a bit's name, its value
+    numbers: Mapping[int, str] | None = None  # kind `name`: by a number that nft may print instead, the name
+    frag_off: bool = False  # the field with the fragment's offset and flags
+    clear: int = 0  # kind `bits`: the bits that are known to be 0 though the value as a whole is not known
 
 
 UNKNOWN = Operand("other", lambda _: None)
 
 ODD = (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError)
-"""What it raises to read JSON that is not as libnftables writes it."""
+"""The errors that are raised on reading JSON that libnftables would not write."""
 
 
 def match_test(match: Json, sets: Sets) -> Test:
@@ -100,12 +100,13 @@ def match_test(match: Json, sets: Sets) -> Test:
 
 
 def match_cost(match: Json, sets: Sets) -> int:
-    """How many elements it may have to be held against, one after the other."""
+    """With how many elements of a set the match may have to compare a packet, one after the other."""
     many = _as_numbers(operands(match["left"]), match["right"], sets)
     return 0 if many is not None and many.readable else len(set_elements(match["right"], sets) or ())
 
 
 def compare(op: str, left: list[Operand], values: list[Value], right: Json, sets: Sets) -> Truth:
+    """Whether the packet's values, read by the operands `left`, stand in the relation `op` to `right`."""
     elements = set_elements(right, sets)
     if elements is not None:
         found = any_of(element_holds(left, values, element) for element in elements)
@@ -132,7 +133,7 @@ def compare(op: str, left: list[Operand], values: list[Value], right: Json, sets
 
 
 class NumberSet:
-    """A large set of plain numbers or addresses, read once."""
+    """A large set of plain numbers or addresses, read once and searched fast; `readable`: it holds nothing else."""
 
     def __init__(self, operand: Operand, elements: list[Json]) -> None:
         self._operand = operand
@@ -159,7 +160,7 @@ class NumberSet:
 
 
 class NamedSets(dict[str, Json]):
-    """The sets of a table by name. Each is read as numbers once, however many rules ask it."""
+    """The sets of a table by name. A set is read as numbers only once, however many rules use it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -170,7 +171,7 @@ class NamedSets(dict[str, Json]):
 
 
 def _as_numbers(left: list[Operand], right: Json, sets: Sets) -> NumberSet | None:
-    """A large set, where it may be one of plain numbers."""
+    """The right side as a NumberSet, if it is a set of more than 32 elements; else None."""
     elements = set_elements(right, sets)
     if elements is None or len(left) != 1 or len(elements) <= 32:
         return None
@@ -184,7 +185,7 @@ def right_is_unreadable(right: Json) -> bool:
 
 
 def set_elements(right: Json, sets: Sets) -> list[Json] | None:
-    """The elements of an anonymous or named set; None when this is no set."""
+    """The elements of an anonymous or named set; None if `right` is no set, or one that is not listed."""
     if isinstance(right, dict) and "set" in right:
         inner = right["set"]
         return inner if isinstance(inner, list) else [inner]
@@ -195,12 +196,12 @@ def set_elements(right: Json, sets: Sets) -> list[Json] | None:
 
 
 def element_holds(left: list[Operand], values: list[Value], element: Json) -> Truth:
-    """Is the packet's value (or tuple of values) this element?"""
+    """Whether the packet's value (or tuple of values) is this element of a set, or lies in it."""
     if isinstance(element, dict) and "elem" in element:
         inner = element["elem"]
         holds = element_holds(left, values, inner.get("val"))
         plain = set(inner) <= {"val", "comment", "timeout", "expires", "counter"}
-        return holds if plain or holds is False else None  # an element with a limit or a quota of its own
+        return holds if plain or holds is False else None  # an element with its own limit or quota holds sometimes
     if element == "*":
         return True
     if isinstance(element, dict) and "concat" in element:
@@ -215,6 +216,7 @@ def element_holds(left: list[Operand], values: list[Value], element: Json) -> Tr
 
 
 def constant_holds(operand: Operand, value: Value, constant: Json) -> Truth:
+    """Whether the packet's value equals a constant, or lies in a prefix or range."""
     if value is None or isinstance(value, NotThere):
         return None
     if constant == "*":
@@ -234,14 +236,15 @@ def constant_holds(operand: Operand, value: Value, constant: Json) -> Truth:
 
 
 def interface_is(name: str, pattern: str) -> bool:
-    """nft writes the wildcard as `*` at the end, and a literal star there as `\\*`."""
+    """Whether a pattern means this interface. nft writes a wildcard as `*` at the end, and a literal star there as
+    `\\*`."""
     if pattern.endswith("\\*"):
         return name == pattern[:-2] + "*"
     return name.startswith(pattern[:-1]) if pattern.endswith("*") else name == pattern
 
 
 def span(operand: Operand, constant: Json) -> NumberRange | None:
-    """A constant, prefix or range as numbers."""
+    """A constant, prefix, range or bit mask as numbers; None if it is not understood."""
     try:
         if operand.kind == "bits":
             mask = bits(operand, constant)
@@ -261,7 +264,8 @@ def span(operand: Operand, constant: Json) -> NumberRange | None:
 
 
 def bits(operand: Operand, constant: Json) -> int | None:
-    """`"syn"`, `["syn", "ack"]`, `{"|": [...]}` or a number, as one mask."""
+    """A constant of bits as one mask: `"syn"`, `["syn", "ack"]`, `{"|": [...]}` or a number; None if it is not
+    understood."""
     if isinstance(constant, bool):
         return None
     if isinstance(constant, int):
@@ -279,12 +283,14 @@ def bits(operand: Operand, constant: Json) -> int | None:
 
 
 def operands(left: Json) -> list[Operand]:
+    """The operands of the left side of a match: several for a concatenation, else one."""
     if isinstance(left, dict) and "concat" in left:
         return [operand(part) for part in left["concat"]]
     return [operand(left)]
 
 
 def operand(left: Json) -> Operand:
+    """The operand for one expression; UNKNOWN if it is not understood."""
     if not isinstance(left, dict) or len(left) != 1:
         return UNKNOWN
     ((kind, body),) = left.items()
@@ -311,7 +317,7 @@ def _masked(field: Operand, mask: Json) -> Operand:
         if isinstance(value, NotThere):
             return value
         if field.frag_off and number is not None and not number & 0x4000:
-            return NumberRange.exactly(0)  # neither a fragment nor more of them; only "don't fragment" may be set
+            return NumberRange.exactly(0)  # the packet is no fragment: only its flag "don't fragment" may be set
         if number is None or not isinstance(value, NumberRange) or value.exact is None:
             return None
         return NumberRange.exactly(value.exact & number)
@@ -336,6 +342,8 @@ def _payload(protocol: str, field: str) -> Operand:
 
 
 def _only(field: Operand, there: Callable[[Packet], bool]) -> Operand:
+    """The operand, with NOT_THERE for packets that do not have the field."""
+
     def read(packet: Packet) -> Value:
         return field.read(packet) if there(packet) else NOT_THERE
 
@@ -352,7 +360,7 @@ def _ct(body: Json) -> Operand:
     def read(packet: Packet) -> Value:
         if not packet.tracked:
             return None
-        ours = forwards != packet.reply  # the packet's own direction is the one asked for
+        ours = forwards != packet.reply  # the field is about the direction in which this packet goes
         ends = {
             "saddr": (NumberRange.exactly(packet.source), NumberRange.exactly(packet.destination)),
             "daddr": (NumberRange.exactly(packet.destination), NumberRange.exactly(packet.source)),
@@ -373,7 +381,7 @@ def _fib(body: Json) -> Operand:
     if result in ("oif", "oifname") and "saddr" in flags:
         if "iif" in flags:
             return Operand("exists", lambda packet: packet.has_route_back)
-        return Operand("exists", lambda packet: packet.has_route_back or None)  # by any interface
+        return Operand("exists", lambda packet: packet.has_route_back or None)  # a route through any interface counts
     return UNKNOWN
 
 

@@ -1,9 +1,9 @@
 """The exact commands that let a flow pass, in the tool that owns the rules.
 
 An accept rule goes directly before the rule that blocks, in that rule's own chain: only there it is certain to be
-reached, and it opens no more than necessary. Where the policy blocks, it goes to the end. Where the wanted flows are
-stopped at several places of one base chain, it goes to that chain's head. Every base chain that blocks needs its own
-command: an accept in one does not bind the next. Nothing here ever turns a firewall off.
+reached, and it opens no more than necessary. If the policy blocks, the rule goes to the end of the chain. If the wanted
+flows are stopped in several chains of one base chain, it goes to the base chain's head. Every base chain that blocks
+needs its own command: an accept in one does not bind the next. No command ever turns a firewall off.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ZONE_CHAIN = re.compile(r"\A(?:filter_)?IN_(?!policy_)([\w-]+?)(?:_(?:pre|log|de
 
 @dataclass(frozen=True, slots=True)
 class FirewallOpening:
-    """What is to be opened: between this node and `peers`, on these inclusive ranges of the server's ports."""
+    """The flows that a remedy opens: between this node and `peers`, on these inclusive ranges of the server's ports."""
 
     leg: Leg
     peers: tuple[str, ...]
@@ -44,20 +44,25 @@ class FirewallOpening:
 
     @property
     def has_ports(self) -> bool:
-        """ICMP has no ports, and ufw's and firewalld's commands for it are not specific enough."""
+        """Whether the protocol has ports. ICMP has none, and ufw's and firewalld's commands for it are not specific
+        enough."""
         return self.protocol in ("tcp", "udp")
 
     @property
     def from_peers(self) -> bool:
+        """Whether the packets come from the peers; else, they go to them."""
         return self.leg in ("request-in", "reply-in")
 
     @property
     def reply(self) -> bool:
+        """Whether the packets are answers."""
         return self.leg in ("reply-out", "reply-in")
 
 
 @dataclass(frozen=True, slots=True)
 class FirewallRemedy:
+    """Shell commands that open flows, and caveats in words."""
+
     commands: tuple[str, ...]
     caveats: tuple[str, ...] = ()
 
@@ -69,7 +74,7 @@ class FirewallRemedy:
 def remedy(
     evidence: Evidence, stops: list[BlockingChain], wanted: FirewallOpening, interface: str | None
 ) -> FirewallRemedy:
-    """All commands needed for all `stops`, which may name one base chain several times."""
+    """The commands that open the `wanted` flows at all `stops`, which may name one base chain several times."""
     ends: dict[tuple[str, str, str, str], tuple[Base, list[PacketEnd]]] = {}
     for stop in stops:
         base = stop.base
@@ -86,7 +91,8 @@ def remedy(
 def _for_base(
     evidence: Evidence, base: Base, ends: list[PacketEnd], wanted: FirewallOpening, interface: str | None
 ) -> tuple[list[str], str]:
-    if base.kind == "nat":  # no front end can express "leave the address as it is"
+    """The commands for one base chain, in the tool that owns it, and a caveat (empty if there is none)."""
+    if base.kind == "nat":  # neither ufw nor firewalld can express "leave the address as it is"
         return (
             (_nft(base, ends, wanted), NFT_LASTS)
             if base.engine == "nft"
@@ -110,18 +116,20 @@ def _for_base(
 
 
 def ufw_decides(end: PacketEnd) -> bool:
-    """Is the packet stopped at, or after, the place where ufw keeps its user's rules?"""
+    """Whether a packet ends in or after ufw's chains of user rules, so that a ufw rule can let it pass."""
     return any(chain in UFW_CHAINS for chain in end.before)
 
 
 def zones_met(status: FirewalldStatus, ends: Iterable[PacketEnd]) -> FirewalldStatus:
-    """firewalld's zones; where they may not be read, the one whose chains these packets went through."""
+    """firewalld's zones; if they could not be read, a status whose default is the zone through whose chains these
+    packets went."""
     chains = (chain for end in ends for chain in (end.rule.chain if end.rule else "", *reversed(end.before)))
     met = (found[1] for chain in chains if (found := ZONE_CHAIN.match(chain)) and found[1] != "ZONES")
     return status if status.zones else replace(status, default=next(met, status.default))
 
 
 def _policy(ends: list[PacketEnd]) -> str | None:
+    """The name of firewalld's policy object through whose chains the packets went; None if there is none."""
     for end in ends:
         for chain in (end.rule.chain if end.rule else "", *reversed(end.before)):
             found = POLICY_CHAIN.match(chain)
@@ -135,7 +143,7 @@ Place = tuple[str, FilterRule | None]
 
 
 def place(base: Base, ends: list[PacketEnd]) -> Place:
-    """Where one accept rule frees all of `ends`."""
+    """The place at which one accept rule lets the packets of all `ends` pass."""
     spots = [_spot(base, end) for end in ends]
     chains = {chain for chain, _ in spots}
     rules = [rule for _, rule in spots if rule is not None]
@@ -152,6 +160,7 @@ def _spot(base: Base, end: PacketEnd) -> Place:
 
 
 def _nft(base: Base, ends: list[PacketEnd], wanted: FirewallOpening) -> list[str]:
+    """The nft command that opens the wanted flows in one base chain."""
     chain, rule = place(base, ends)
     how = (
         nft_words("add", "rule", base.family, base.table, chain)
@@ -167,14 +176,15 @@ def _nft(base: Base, ends: list[PacketEnd], wanted: FirewallOpening) -> list[str
     port = f"{wanted.protocol} {'sport' if wanted.reply else 'dport'} {_set(spans)}"
     if not wanted.has_ports:
         port = f"meta l4proto {wanted.protocol}"
-    # Neighbour discovery is not tracked.
+    # The kernel does not track neighbour discovery, so that its answers are never "established".
     stateful = wanted.reply and not _early(base) and wanted.protocol != "ipv6-icmp"
     state = " ct state established" if stateful else ""
     return [f"sudo nft {how} {address} {port}{state} accept"]
 
 
 def _in_ranges(addresses: tuple[str, ...]) -> tuple[str, ...]:
-    """Three and more that follow each other as one range: a cluster has hundreds. All are of one version."""
+    """The addresses, with three or more consecutive ones as one range: a cluster has hundreds. All must be of one IP
+    version."""
     made = type(ipaddress.ip_address(addresses[0]))
     found: list[str] = []
     for low, high in merged((number, number) for number in map(int, map(ipaddress.ip_address, addresses))):
@@ -183,11 +193,13 @@ def _in_ranges(addresses: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _set(words: tuple[str, ...]) -> str:
+    """One word, or an nft set of several, quoted for a shell."""
     return words[0] if len(words) == 1 else "'{ " + ", ".join(words) + " }'"
 
 
 def _early(base: Base) -> bool:
-    """Whether connections are not tracked yet where this chain stands; on a bridge they mostly are not at all."""
+    """Whether this chain runs before connections are tracked, or on a bridge, where they mostly are not tracked at
+    all."""
     return (
         base.for_device
         or base.family == "bridge"
@@ -196,6 +208,7 @@ def _early(base: Base) -> bool:
 
 
 def _iptables(base: Base, ends: list[PacketEnd], wanted: FirewallOpening) -> list[str]:
+    """The iptables commands that open the wanted flows in one base chain."""
     chain, rule = place(base, ends)
     table = "" if base.table == "filter" else f"-t {word(base.table)} "
     where = f"-A {word(chain)}" if rule is None else f"-I {word(chain)} {rule.index + 1}"
