@@ -1,4 +1,4 @@
-"""Faults that nvidia-smi shows: why it lists nothing, and whether each GPU of the inventory is sound and free."""
+"""Faults that nvidia-smi shows: why it lists no GPU, and whether each GPU of the inventory is sound and free."""
 
 from __future__ import annotations
 
@@ -33,14 +33,15 @@ SMI_DEADLINE_S = 12
 """Seconds that nvidia-smi may take: without persistence mode it wakes eight GPUs one by one, a second each."""
 
 LIST_S = 26.0
-"""Seconds for the list of GPUs, which a driver that does not know all of our fields is asked for more than once."""
+"""Seconds for the list of GPUs. A driver that does not know all the fields we ask for is asked more than once."""
 
 INFOROM_CORRUPT = 14
-"""nvidia-smi's exit code for a corrupt infoROM, the card's configuration memory; its answer is complete."""
+"""nvidia-smi's exit code when the infoROM, a card's configuration memory, is corrupt. The answer is complete all the
+same."""
 
 
 def refused(node: Node, smi: Mapping[str, Any], listing: Listing, facts: Mapping[str, Any]) -> Finding | None:
-    """Why nvidia-smi gave no usable list; None when it did."""
+    """Why nvidia-smi gave no usable list of GPUs; None when it did."""
     wanted = counted(len(node.gpus), "GPU")
     if smi.get("missing"):
         return missing(node, wanted, facts)
@@ -61,7 +62,7 @@ def refused(node: Node, smi: Mapping[str, Any], listing: Listing, facts: Mapping
     sound = smi.get("code") in (0, INFOROM_CORRUPT)
     if listing.gpus and (sound or listing.lost):
         return None
-    told = [one for one in REFUSALS if one.of_node and one.phrase in text]  # some of them come with exit code 0
+    told = [one for one in REFUSALS if one.of_node and one.phrase in text]  # some refusals come with exit code 0
     if listing.lost and not told:
         return None
     by_code = [one for one in REFUSALS if one.code and one.code == smi.get("code")]
@@ -76,6 +77,7 @@ def refused(node: Node, smi: Mapping[str, Any], listing: Listing, facts: Mapping
 
 
 def missing(node: Node, wanted: str, facts: Mapping[str, Any]) -> Finding:
+    """The finding for a node without nvidia-smi. `wanted`: the number of its GPUs in words."""
     pci = facts.get("pci")
     seen = ["nvidia-smi is not on PATH"]
     if pci is not None:
@@ -93,23 +95,24 @@ def missing(node: Node, wanted: str, facts: Mapping[str, Any]) -> Finding:
 
 
 def evidence(smi: Mapping[str, Any]) -> tuple[str, ...]:
+    """The first six lines that nvidia-smi printed."""
     text = f"{smi.get('out', '')}\n{smi.get('err', '')}".strip()
     return tuple(line.strip() for line in text.splitlines() if line.strip())[:6] or ("it printed nothing",)
 
 
 BUSY_SHARE = 0.25
-"""When other processes hold more than this share of a GPU's memory, it is another job and not a desktop, a monitor or
-the driver."""
+"""A share of a GPU's memory. Processes that hold more belong to another job: a desktop, a monitor and the driver hold
+less."""
 
 SHARER = "nvidia-cuda-mps-server"
-"""The MPS server: it lets several programs share a GPU in an exclusive mode, which is set for this purpose."""
+"""The MPS server. It lets several programs share a GPU that is in an exclusive mode, and that mode is meant for it."""
 
 BRIDGED = re.compile(r"PCI-?E|NVL|RTX|Quadro|TITAN|\bA[34]0\b", re.IGNORECASE)
-"""In the names of GPUs whose NVLinks need a bridge: one without any active link may have no bridge."""
+"""Names of GPUs whose NVLinks need a bridge. Such a GPU without any active link may simply have no bridge."""
 
 
 def health_findings(node: Node, gpus: Sequence[Gpu], details: Details) -> Iterator[Finding]:
-    """Faults of the hardware and its settings; one finding for each kind of fault, with all GPUs that have it."""
+    """Findings for faults of the hardware and its settings: one for each kind of fault, with all GPUs that have it."""
     seen: dict[str, dict[int, str]] = {}
     for gpu in gpus:
         detail = details.gpus.get(bus_key(gpu.fields.get("pci.bus_id", "")) or "", {})
@@ -135,11 +138,11 @@ FAULTS = {
     "mig": ("gpu-count-mismatch", "is split by MIG: a rank would see a slice of it, or nothing"),
     "prohibited": ("gpu-busy", "is in compute mode Prohibited: no program may use it"),
 }
-"""Kinds of fault in the order in which they are reported: cause, and what is said of the GPU."""
+"""Kinds of fault, in the order in which they are reported: the cause, and what is said of the GPU."""
 
 
 def _broken(gpu: Gpu, detail: Mapping[str, str]) -> tuple[str, str] | None:
-    """The kind of the worst fault of its hardware, and what shows it."""
+    """The kind of the worst hardware fault of a GPU, and the field that shows it; None when there is none."""
     broken = {value.strip(" []").lower() for value in gpu.broken.values()}
     action = detail.get("GPU Recovery Action", "None")
     errors = gpu.number("ecc.errors.uncorrected.volatile.total") or 0
@@ -163,6 +166,8 @@ def _broken(gpu: Gpu, detail: Mapping[str, str]) -> tuple[str, str] | None:
 
 
 def _fabric(detail: Mapping[str, str]) -> tuple[str, str] | None:
+    """The kind "fabric" and the field that shows it, when the GPU is not connected to the NVSwitch fabric; else
+    None."""
     outside = outside_the_fabric(detail)
     if outside is None:
         return None
@@ -171,6 +176,7 @@ def _fabric(detail: Mapping[str, str]) -> tuple[str, str] | None:
 
 
 def _settings(gpu: Gpu) -> Iterator[tuple[str, str]]:
+    """The kinds of fault in a GPU's settings, and the fields that show them."""
     if gpu.value("mig.mode.current") == "Enabled":
         yield "mig", "MIG mode: Enabled"
     if gpu.value("compute_mode") == "Prohibited":
@@ -182,7 +188,7 @@ def gpu_numbers(numbers: Iterable[int]) -> str:
 
 
 def unreadable(node: Node, gpus: Sequence[Gpu]) -> Finding | None:
-    """Fields that the driver answers with `[Unknown Error]`: something is wrong, and it is not known what."""
+    """A finding for fields that the driver answers with `[Unknown Error]`: something is wrong, but not known what."""
     broken = [
         gpu for gpu in gpus if {v.strip(" []").lower() for v in gpu.broken.values()} & {"unknown error", "err", "err!"}
     ]
@@ -202,7 +208,7 @@ def unreadable(node: Node, gpus: Sequence[Gpu]) -> Finding | None:
 def busy(
     node: Node, gpus: Sequence[Gpu], apps: Sequence[App], processes: Mapping[str, GpuProcess]
 ) -> tuple[list[Finding], list[str]]:
-    """Who else holds these GPUs: a finding when too little memory is left or no other process may use them, else a
+    """Who else uses these GPUs: a finding when too little memory is left or a GPU admits only one process, else a
     warning."""
     taken: list[str] = []
     present: list[str] = []
@@ -247,7 +253,7 @@ def busy(
 
 
 def who(app: App, process: GpuProcess, *, brief: bool = False) -> str:
-    """One process for people: pid, user, command, memory."""
+    """One process in words: pid, user, command and memory."""
     memory = f"{app.mib:.0f} MiB" if app.mib is not None else "memory of unknown size"
     if not process:
         return f"pid {app.pid} ({app.program}, which cannot be seen from here) holds {memory}"
@@ -256,8 +262,8 @@ def who(app: App, process: GpuProcess, *, brief: bool = False) -> str:
 
 
 def link_finding(node: Node, gpus: Sequence[Gpu], links: Mapping[int, Mapping[int, bool]]) -> Finding | None:
-    """A GPU with fewer active NVLinks than others of its model on the node; a link that none of them has does not
-    count."""
+    """A finding for GPUs with fewer active NVLinks than others of their model on the node. A link that none of them has
+    active does not count."""
     active = {gpu.index: sum(links[gpu.index].values()) for gpu in gpus if gpu.index in links}
     best: Counter[str] = Counter()
     for gpu in gpus:
@@ -276,14 +282,14 @@ def link_finding(node: Node, gpus: Sequence[Gpu], links: Mapping[int, Mapping[in
 
 
 def slow_clocks(gpus: Sequence[Gpu]) -> Iterator[str]:
-    """Warnings: a GPU that is being held back by heat or power."""
+    """Warnings about GPUs that heat or power limits hold back."""
     for gpu in gpus:
         if gpu.slowed_by:
             yield f"GPU {gpu.index} is slowed down: {', '.join(gpu.slowed_by)}"
 
 
 def order_of_devices(node: Node, gpus: Sequence[Gpu], order: object) -> Iterator[str]:
-    """A warning where CUDA's numbers are not nvidia-smi's: it puts the fastest model first."""
+    """A warning when CUDA may number the GPUs differently from nvidia-smi: CUDA puts the fastest model first."""
     models = sorted({gpu.name for gpu in gpus})
     if len(models) > 1 and order != "PCI_BUS_ID" and len(node.gpus) < len(gpus):
         yield (

@@ -1,4 +1,5 @@
-"""From a node's facts about its GPUs to one list of findings, the root first; compared with other nodes and torch."""
+"""The judgement of a node's GPUs from its facts: one list of findings, the root first. Compares with other nodes and
+torch."""
 
 from __future__ import annotations
 
@@ -34,16 +35,20 @@ if TYPE_CHECKING:
 
 
 COULD_NOT_TELL = ("tool-missing", "tool-output-unknown")
+"""Causes that say that the check could not look."""
 LOOKS_LIKE = ("gpu-tool-hung", "no-gpu-visible", *COULD_NOT_TELL)
+"""What a GPU with one of the faults in TROUBLE can look like."""
 TROUBLE = ("gpu-fell-off-bus", "gpu-ecc-uncorrectable", "nvlink-error", "gpu-reset-required")
-"""Causes that the kernel log can show, each before what it leads to."""
+"""Causes that the kernel log can show. Each stands before those that it leads to."""
 
 ORDER = (*TROUBLE, "fabricmanager-down", "gpu-count-mismatch", "gpu-busy")
+"""The order in which findings about GPUs are reported: roots first."""
 
 
 @dataclass(frozen=True, slots=True)
 class GpuJudgement:
-    """`findings` are faults, `unknown` what could not be found out; without either, the GPUs are there and sound."""
+    """What is known of a node's GPUs. `findings` are faults, `unknown` findings about what could not be found out; when
+    both are empty, the GPUs are there and sound. `driver` and `cuda` are versions that nvidia-smi shows."""
 
     findings: tuple[Finding, ...] = ()
     unknown: tuple[Finding, ...] = ()
@@ -54,10 +59,7 @@ class GpuJudgement:
 
 
 def judge_gpus(node: Node, facts: Mapping[str, Any], device_order: object = None) -> GpuJudgement:
-    """Whether the GPUs that the inventory names are there, sound and free. Pure.
-
-    `device_order` is the job's CUDA_DEVICE_ORDER.
-    """
+    """The judgement of whether the GPUs that the inventory names are there, sound and free. Pure."""
     smi: Mapping[str, Any] = facts.get("gpu") or {"code": None, "err": "nvidia-smi gave no answer"}
     listing = parse_gpus(str(smi.get("out") or ""), smi.get("fields") or (), str(smi.get("err") or ""))
     details = parse_details(out_of(facts, "all"))
@@ -100,11 +102,13 @@ def judge_gpus(node: Node, facts: Mapping[str, Any], device_order: object = None
 
 
 def out_of(facts: Mapping[str, Any], name: str) -> str:
+    """The stdout of one query to nvidia-smi, or ""."""
     return str((facts.get(name) or {}).get("out") or "")
 
 
 def one_a_cause(findings: Sequence[Finding]) -> list[Finding]:
-    """The root first; a fault that both the kernel and nvidia-smi show is reported once, with the evidence of both."""
+    """One finding a cause, the root first. A fault that both the kernel and nvidia-smi show keeps the evidence of
+    both."""
     kept: dict[str, Finding] = {}
     for finding in findings:
         first = kept.get(finding.cause, finding)
@@ -114,13 +118,15 @@ def one_a_cause(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def explains(found: Sequence[Finding], failed: Finding) -> bool:
-    """Whether `failed` only follows from a faulty GPU. A GPU is missing when it fell off the bus."""
+    """Whether `failed` only follows from a faulty GPU. GPUs count as missing because of a fault only when one fell off
+    the bus."""
     if not found or found[0].cause not in TROUBLE:
         return False
     return failed.cause in LOOKS_LIKE or (failed.cause == "gpu-count-mismatch" and found[0].cause == "gpu-fell-off-bus")
 
 
 def lost(node: Node, listing: Listing) -> list[Finding]:
+    """A finding for the GPUs that nvidia-smi reports as lost."""
     if not listing.lost:
         return []
     says = f"{node.name} has lost a GPU: the driver cannot reach GPU {', '.join(listing.lost)}"
@@ -128,13 +134,14 @@ def lost(node: Node, listing: Listing) -> list[Finding]:
 
 
 def seen(listing: Listing) -> tuple[str, ...]:
-    """What nvidia-smi listed, a line for each GPU, and its other output."""
+    """The evidence from nvidia-smi: a line for each GPU it listed, after its other output."""
     gpus = [f"GPU {gpu.index}: {gpu.name}, {gpu.value('pci.bus_id') or gpu.fields['uuid']}" for gpu in listing.gpus]
     return tuple([*(line.strip() for line in listing.other if line.strip()), *gpus][:8]) or ("it printed nothing",)
 
 
 def count(node: Node, listing: Listing, on_bus: int | None) -> Finding | None:
-    """GPUs of the inventory that are not listed."""
+    """A finding for GPUs that the inventory names and nvidia-smi does not list, or None. `on_bus`: how many GPUs the
+    PCI bus has."""
     present = {gpu.index for gpu in listing.gpus}
     absent = sorted(set(node.gpus) - present)
     if not absent:
@@ -161,13 +168,13 @@ BY_KERNEL = {
     "nvlink-error": "had an NVLink error",
     "gpu-reset-required": "is stuck and waits for a reset",
 }
-"""What an Xid says of a GPU."""
+"""What is said of a GPU whose fault an Xid in the kernel log shows, by cause."""
 
 
 def kernel_findings(node: Node, listing: Listing, log: Sequence[XidEvent]) -> tuple[list[Finding], list[str]]:
-    """Findings for faults of the last hour on a GPU of ours, on a switch, or on a GPU that is not listed any more, and
-    warnings. Where all of ours are listed, another one is not ours: a container has some of its host's GPUs, and the
-    log of all of them."""
+    """Findings for faults of the last hour that the kernel log shows, and warnings for other entries. A fault counts on
+    a GPU of the inventory, on a switch, or on a GPU that is no longer listed. When all GPUs of the inventory are
+    listed, an unlisted one is not ours: a container has some GPUs of its host, and the log of all of them."""
     index = {bus: gpu.index for gpu in listing.gpus if (bus := bus_key(gpu.fields.get("pci.bus_id", "")))}
     complete = set(node.gpus) <= set(index.values())
     causes: dict[str, list[XidEvent]] = {}
@@ -201,17 +208,20 @@ def kernel_findings(node: Node, listing: Listing, log: Sequence[XidEvent]) -> tu
 
 
 def _of_switch(event: XidEvent) -> bool:
+    """Whether the entry is about an NVSwitch, not a GPU."""
     return event.text.startswith("SXid")
 
 
 def _place(event: XidEvent, index: Mapping[str, int]) -> str:
+    """The GPU or NVSwitch that the entry is about, in words."""
     if event.bus in index:
         return f"GPU {index[event.bus]}"
     return f"the {'NVSwitch' if _of_switch(event) else 'GPU'} at {event.bus}"
 
 
 def silent(facts: Mapping[str, Any]) -> list[str]:
-    """Warnings about queries that nvidia-smi did not answer, or at too great length, although it answered the first."""
+    """Warnings about queries to nvidia-smi that it did not answer in time, or answered at too great length, although it
+    listed the GPUs."""
     asked = {"apps": "--query-compute-apps", "links": "nvlink -s", "all": "-q"}
     ends = {"timed_out": f"did not return within {SMI_DEADLINE_S} s", "too_long": "printed more than is read"}
     mute = {
@@ -222,11 +232,11 @@ def silent(facts: Mapping[str, Any]) -> list[str]:
 
 
 FOLLOWS = {"no-gpu-visible", "device-ordinal-invalid", "gpu-busy", "gpu-out-of-memory", "fabricmanager-down"}
-"""A rank's error about a GPU that has a fault of its own."""
+"""Causes of a rank's error that follow from a fault of its node's GPUs."""
 
 
 def look_at_gpus(at: Context) -> dict[str, GpuJudgement]:
-    """Ask every node whose GPUs the inventory names, and judge the answers."""
+    """Asks every node whose GPUs the inventory names, and judges the answers: the judgement by node."""
     named = [node for node in at.nodes if node.gpus]
     if not named:
         return {}
@@ -246,19 +256,20 @@ def look_at_gpus(at: Context) -> dict[str, GpuJudgement]:
 
 
 def all_sound(gpus: Mapping[str, GpuJudgement]) -> bool:
+    """Whether no node has a faulty GPU, or a GPU that could not be looked at."""
     return not any(judged.findings or judged.unknown for judged in gpus.values())
 
 
 def torch_beside_gpus(
     pool: RankPool | None, node: Node, imported: set[str], gpus: Mapping[str, GpuJudgement], *, waited: bool
 ) -> tuple[list[Finding], list[Finding]]:
-    """What the ranks of a node found out about torch, without errors that follow from a faulty GPU. `waited`: they had
-    the full time for an import."""
+    """What the ranks of a node say about torch, without errors that follow from a faulty GPU: findings that fail the
+    node, and findings that leave it unknown. `waited`: whether the ranks had the full time for an import."""
     judged = gpus.get(node.name, GpuJudgement())
     ranks = pool.on(node.name) if pool else []
     if not waited and node.name not in imported and not any(rank.failure or rank.over for rank in ranks):
         return [], []
-    from runbook.checks.reach.torch import torch_findings  # only where there are ranks
+    from runbook.checks.reach.torch import torch_findings  # needed only where there are ranks
 
     torch, unproven = torch_findings(pool, node, imported)
     if judged.findings or judged.unknown:
@@ -271,7 +282,8 @@ def torch_beside_gpus(
 
 
 def cuda_of(ranks: Sequence[RankMember]) -> str | None:
-    """The CUDA that torch was built for, from its own version text (2.5.1+cu124) when a rank came no further."""
+    """The CUDA version that torch was built for, from torch's version text (2.5.1+cu124) in the failure of a rank; None
+    if no rank gives it."""
     for rank in ranks:
         if match := re.search(r"torch \S+\+cu(\d{1,3})(\d)\b", str((rank.failure or {}).get("text"))):
             return f"{match[1]}.{match[2]}"
@@ -279,7 +291,8 @@ def cuda_of(ranks: Sequence[RankMember]) -> str | None:
 
 
 def driver_warnings(judged: Mapping[str, GpuJudgement]) -> dict[str, str]:
-    """A warning for each node whose driver is not the most common one or, of two, not the newest."""
+    """A warning for each node whose driver is not the most common one. Of equally common drivers, the newest counts as
+    that."""
     drivers = {name: one.driver for name, one in judged.items() if one.driver}
     if len(set(drivers.values())) < 2:
         return {}
@@ -294,7 +307,8 @@ def driver_warnings(judged: Mapping[str, GpuJudgement]) -> dict[str, str]:
 
 
 def driver_too_old(node: Node, judged: GpuJudgement, torch_cuda: str | None) -> Finding | None:
-    """A driver of an older CUDA generation than torch's; within one generation (from 11 on) any driver will do."""
+    """A finding for a driver of an older CUDA generation than torch's. Within one generation (from 11 on) any driver
+    will do."""
     if not judged.cuda or not torch_cuda:
         return None
     have, want = version(judged.cuda), version(torch_cuda)
@@ -309,12 +323,13 @@ def driver_too_old(node: Node, judged: GpuJudgement, torch_cuda: str | None) -> 
 
 
 def version(text: str) -> tuple[int, ...]:
+    """The numbers of a version up to the first space, for comparison."""
     head = text.strip().split(" ", 1)[0]
     return tuple(found for part in head.split(".") if (found := whole_number(part)) is not None)
 
 
 def shared_gpus(at: Context, node: Node, of_its_machine: Iterable[Node]) -> list[Finding]:
-    """GPUs of this node that another node of the inventory, which is the same machine, has as well."""
+    """Findings for GPUs of this node that the inventory also gives to another node on the same machine."""
     found: list[Finding] = []
     for other in of_its_machine:
         twice = sorted(set(node.gpus) & set(other.gpus)) if other.name != node.name else []
@@ -329,6 +344,7 @@ def shared_gpus(at: Context, node: Node, of_its_machine: Iterable[Node]) -> list
 
 
 def _own_gpus(at: Context, node: Node) -> bool:
-    """Whether a cluster gave its pod GPUs: it gives each to one pod only, and every pod counts its own from 0."""
+    """Whether the node is a pod that got GPUs from its cluster. A cluster gives each GPU to one pod only, and every pod
+    counts its GPUs from 0."""
     pod = at.run.site.pod(node.name)
     return pod is not None and pod.gpus > 0

@@ -1,4 +1,5 @@
-"""Whether the interfaces that NCCL and gloo are set to use exist, are up, and have an address that others reach."""
+"""Whether the interfaces that NCCL and gloo are set to use exist, are up, and have an address that other nodes
+reach."""
 
 from __future__ import annotations
 
@@ -18,14 +19,13 @@ if TYPE_CHECKING:
     from runbook.transport.kubernetes_pods import Pod
 
 NO_CARRIER = ("DOWN", "LOWERLAYERDOWN", "NOTPRESENT")
-"""States of an interface that carries nothing: its own, or that of the interface below a VLAN (operstate, RFC 2863)."""
+"""States (operstate, RFC 2863) of an interface that carries nothing: it is down itself, or the interface below a VLAN
+is, or its device is gone."""
 
 
 def interface_findings(inventory: Inventory, node: Node, facts: Mapping[str, Any]) -> list[Finding]:
-    """Whether the interfaces that NCCL and gloo are set to use exist here, are up, and have an address.
-
-    Both are checked, whatever the backend: a wrong name for one of them fails as soon as the backend changes.
-    """
+    """Findings for interfaces that NCCL and gloo are set to use and that do not exist here, are down, or have no
+    address."""
     settings = socket_interfaces(inventory, node)
     used = "NCCL_SOCKET_IFNAME" if inventory.rendezvous.backend == "nccl" else "GLOO_SOCKET_IFNAME"
     findings: list[Finding] = _loopback_down(node, facts["interfaces"])
@@ -39,9 +39,10 @@ def interface_findings(inventory: Inventory, node: Node, facts: Mapping[str, Any
 
 
 def _loopback_down(node: Node, interfaces: Mapping[str, Facts]) -> list[Finding]:
-    """What a node says to an address of its own goes over `lo`, whatever interface carries the address."""
+    """A finding when `lo` is down. Packets of a node to an address of its own go over `lo`, whichever interface has the
+    address."""
     entry = interfaces.get("lo")
-    # One that is up has no state of its own: UNKNOWN.
+    # An interface that is up may have no state of its own: `lo` reads UNKNOWN.
     if entry is None or entry["state"] != "DOWN" or "UP" in entry["flags"]:
         return []
     says = f"interface lo of {node.name} is down: nothing on {node.name} reaches an address of {node.name} itself"
@@ -49,7 +50,7 @@ def _loopback_down(node: Node, interfaces: Mapping[str, Facts]) -> list[Finding]
 
 
 def of_pod(pod: Pod) -> str:
-    """Which machine a pod is on, and what of that machine is not checked."""
+    """The machine that a pod is on, and what of that machine is not checked, in words."""
     if pod.host_network:
         return f"pod on {pod.machine}, with its network; its kernel's log not checked"
     return (
@@ -58,7 +59,8 @@ def of_pod(pod: Pod) -> str:
 
 
 def apart_findings(inventory: Inventory, node: Node, facts: Mapping[str, Any], pod: Pod | None = None) -> list[Finding]:
-    """A container or a pod with a network of its own, where the address that the others dial is not one of it."""
+    """A finding for a container or pod with a network of its own, when the address that other nodes dial is not in that
+    network."""
     if len(inventory.nodes) < 2 or facts.get("own") is not False:
         return []
     if pod:
@@ -105,6 +107,8 @@ def _not_of_pod(node: Node, pod: Pod) -> Finding:
 def interface_finding(
     inventory: Inventory, node: Node, facts: Mapping[str, Any], variable: str, expression: str
 ) -> Finding | None:
+    """The finding for one setting of interfaces, or None. `variable` is where it is set, `expression` its value: it
+    names no interface that exists, one that others cannot reach, or one that cannot be used."""
     interfaces: Mapping[str, Facts] = facts["interfaces"]
     listed = "; ".join(f"{name} {' '.join(entry['addresses']) or '(no address)'}" for name, entry in interfaces.items())
     evidence = (f"interfaces of {node.name}: {listed}",)
@@ -124,7 +128,7 @@ def interface_finding(
         chosen = words if all(word in interfaces for word in words) else []
     cause = "interface-wrong" if chosen else "interface-missing"
     several = len(inventory.nodes) > 1 and not inventory.one_machine
-    # Without iproute2 an interface has no flags here, and of its addresses only those of IPv4 are known.
+    # Without iproute2 the flags of interfaces are unknown, and so are their IPv6 addresses.
     blind = (":" in address or not is_ip(address)) and not any(entry["flags"] for entry in interfaces.values())
     usable = [
         name
@@ -149,12 +153,12 @@ def interface_finding(
 
 
 def _loops_back(entry: Facts) -> bool:
-    """By its flags, or by its addresses where it has none."""
+    """Whether an interface is loopback: by its flags, or by its addresses where its flags are unknown."""
     return "LOOPBACK" in entry["flags"] or (bool(entry["addresses"]) and all(map(is_loopback, entry["addresses"])))
 
 
 def unusable(node: Node, name: str, entry: Facts, owner: str | None, evidence: tuple[str, ...]) -> Finding:
-    """An interface that is there and cannot be used: switched off, without a carrier, or without an address."""
+    """The finding for an interface that exists but cannot be used: it is down, has no carrier, or has no address."""
     says = f"interface {name} of {node.name} "
     if entry["state"] in NO_CARRIER and "UP" in entry["flags"]:
         says += "has no carrier: it is switched on, and no signal comes from the other end"
@@ -188,5 +192,5 @@ def unusable(node: Node, name: str, entry: Facts, owner: str | None, evidence: t
 
 
 def variable_is_read(inventory: Inventory, variable: str) -> bool:
-    """Whether the job's backend reads this variable: gloo's own, when the backend is gloo."""
+    """Whether the job's backend reads this variable: gloo reads GLOO_…, NCCL the others."""
     return variable.startswith("GLOO") == (inventory.rendezvous.backend == "gloo")

@@ -29,11 +29,12 @@ if TYPE_CHECKING:
 
 
 LOGIN_SHARE = 0.75
-"""This part of the stage's time is for logins; the nodes reached by then are asked in the rest."""
+"""The share of the stage's time that logins may take. The rest is for questions to the nodes that are reached by
+then."""
 
 IMPORT_BESIDE_FAULT_S = 3.0
-"""How long to wait for torch when the run is known to stop here: a node is out of reach, or a GPU is at fault, and a
-rank may hang on that very GPU."""
+"""Seconds to wait for torch when the run is known to stop here: a node is out of reach, or a GPU is at fault and a rank
+may hang on that very GPU."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class Reach(Check):
         at.say(f"logged in to {len(reached)} of {len(at.nodes)} nodes")
         pool = None
         if at.needs_pool is not None and any(node in reached for node in at.needs_pool.nodes):
-            # torch takes seconds to import: the ranks do that while we look at the rest. They do not join here, so a
+            # Torch takes seconds to import: the ranks do that while we look at the rest. They do not join here, so a
             # node that was not reached hides nothing about the others.
             from runbook.checks.ranks.pool import start_pool
 
@@ -80,8 +81,8 @@ class Reach(Check):
 
 @dataclass(frozen=True)
 class Learned:
-    """What was learned about all nodes. `imported`: nodes whose ranks all have torch. `waited`: they had time for
-    it."""
+    """What was learned about all nodes, and the outcome of each node from it. `imported`: nodes on which every rank has
+    imported torch. `waited`: whether the ranks had the full time for that."""
 
     at: Context
     facts: Mapping[str, HostFacts | Outcome]
@@ -139,7 +140,7 @@ class Learned:
         return Outcome.passed(node.name, self._proof(node, hello, pod, torch), metrics=metrics, warnings=warnings)
 
     def _torch(self, node: Node) -> Facts | None:
-        """What its first rank said once it had imported torch."""
+        """What the first rank of the node said when it had imported torch; None unless all its ranks have."""
         if not self.pool or node.name not in self.imported:
             return None
         return next(m.steps["imported"] for m in self.pool.on(node.name) if "imported" in m.steps)
@@ -174,7 +175,7 @@ class Learned:
 
 
 class Clocks:
-    """The clocks of all nodes, as seconds ahead of this machine's."""
+    """The clocks of all nodes: by name, the seconds that a node's clock is ahead of this machine's."""
 
     def __init__(self, offsets: Mapping[str, float]) -> None:
         self.offsets = offsets
@@ -185,14 +186,15 @@ class Clocks:
         self._apart = max(offsets.values(), default=0.0) - min(offsets.values(), default=0.0)
 
     def finding(self, node: str, warnings: list[str]) -> Finding | None:
-        """Compare with the clock that most others agree with: the odd one out is wrong."""
+        """The finding for a clock that differs from the one that most clocks agree with, or None. A small difference is
+        added to `warnings`."""
         if node not in self.offsets:
             return None
         skew = self.offsets[node] - self.right
         if abs(skew) < WARN_S:
             return None
         way = "ahead of" if skew > 0 else "behind"
-        # Two that are each a little off, in different directions, are far from each other.
+        # Two clocks that are each a little off, in different directions, are far from each other.
         far = abs(skew) >= FAIL_S or (self._apart >= FAIL_S and abs(skew) >= self._apart / 2)
         if not far or len(self.offsets) == 1:
             warnings.append(f"clock is {abs(skew):.1f} s {way} the others: start chrony or systemd-timesyncd")
@@ -202,7 +204,8 @@ class Clocks:
         )
 
     def proof(self, node: str) -> str | None:
-        """The text for a clock that is right; a wrong clock of this machine is not a node's fault, but is mentioned."""
+        """The words for a clock that is right, else None. They mention it when this machine's clock is wrong, which is
+        no node's fault."""
         if node not in self.offsets or abs(self.offsets[node] - self.right) >= WARN_S:
             return None
         if abs(self.right) < WARN_S:
@@ -212,7 +215,7 @@ class Clocks:
 
 
 def right_clock(offsets: Mapping[str, float]) -> float:
-    """The clock that most agree with, this machine's included, as seconds from this machine's."""
-    clocks = [0.0, *offsets.values()]  # ours first: it wins a tie
+    """The time that most clocks agree with, this machine's included, as seconds ahead of this machine's clock."""
+    clocks = [0.0, *offsets.values()]  # this machine's is first: it wins a tie
     order = sorted(clocks)
     return max(clocks, key=lambda clock: bisect_left(order, clock + WARN_S) - bisect_right(order, clock - WARN_S))

@@ -1,4 +1,4 @@
-"""Does torch load in every rank, and are its version and what it is set to check the same everywhere?"""
+"""Does torch load in every rank, and do all nodes have the same torch version and the same debug setting?"""
 
 from __future__ import annotations
 
@@ -16,19 +16,22 @@ from runbook.model.inventory import Node
 from runbook.model.verdict import Finding, Outcome, with_findings
 
 FRESH_S = 3.0
+"""Seconds for which the last look at the processes of the ranks is recent enough."""
 STARVED = 0.6
-"""A process that is ready to run and gets less than this share of a CPU waits for its turn."""
+"""A share of a CPU. A process that is ready to run and gets less is short of CPU time."""
 
 
 def is_ready_python(process: Facts) -> bool:
-    """The name of a Python process that has started; before it, the inventory's activate line runs."""
+    """Whether the process is a running Python. While the inventory's activate line runs, the process has another
+    name."""
     return process["state"] == "R" and str(process["comm"]).startswith("python")
 
 
 def torch_findings(pool: RankPool | None, node: Node, imported: set[str]) -> tuple[list[Finding], list[Finding]]:
-    """What keeps this node's ranks from importing torch: failures, and what could not be found out."""
+    """What keeps this node's ranks from importing torch: findings that fail the node, and findings that leave it
+    unknown."""
     if pool is None:
-        return [], []  # nothing was started
+        return [], []  # no rank was started
     if isinstance(error := pool.failures.get(node.name), BaseException):
         outcome = no_answer(node.name, "launch", error)
         return ([], list(outcome.findings)) if outcome.verdict.value == "unknown" else (list(outcome.findings), [])
@@ -40,7 +43,7 @@ def torch_findings(pool: RankPool | None, node: Node, imported: set[str]) -> tup
         return failures[:1], []
     if node.name in imported:
         return [], []
-    if time.monotonic() - pool.looked > FRESH_S:  # one look serves all nodes, not one for each that is late
+    if time.monotonic() - pool.looked > FRESH_S:  # one look serves all nodes: not one look for each node that is late
         gather(pool)
     waiting = [member for member in members if "imported" not in member.steps]
     for member in waiting:
@@ -77,7 +80,7 @@ def torch_findings(pool: RankPool | None, node: Node, imported: set[str]) -> tup
 
 
 def never_began(node: Node, member: RankMember) -> Finding:
-    """The launch script has ended, Python was started, and no line of the rank has run."""
+    """The finding for a rank whose launch script has ended and started Python, and none of whose own lines has run."""
     process = member.processes[0]
     return finding_for(
         "ranks-missing",
@@ -96,7 +99,8 @@ def never_began(node: Node, member: RankMember) -> Finding:
 
 
 def compare_versions(outcomes: list[Outcome], pool: RankPool) -> list[Outcome]:
-    """Nodes with different torch versions: they may not even agree on the wire format. The minority is named."""
+    """The outcomes with a finding for each node in the minority by torch version: ranks of different versions may not
+    even agree on the wire format."""
     versions = {m.rank.node: str(m.steps["imported"]["torch"]) for m in pool.members if "imported" in m.steps}
     if len(set(versions.values())) < 2:
         return outcomes
@@ -124,9 +128,9 @@ def compare_versions(outcomes: list[Outcome], pool: RankPool) -> list[Outcome]:
 
 
 def compare_debugging(outcomes: list[Outcome], pool: RankPool) -> list[Outcome]:
-    """Nodes of which only some have TORCH_DISTRIBUTED_DEBUG=DETAIL: torch then makes further calls there, to compare
-    what the ranks do, and waits in them for ranks that never come. The minority is named, of equal parts the one that
-    has it."""
+    """The outcomes with findings, when only some nodes have TORCH_DISTRIBUTED_DEBUG=DETAIL: on these torch makes
+    further calls to compare what the ranks do, and waits in them for ranks that never come. The nodes in the minority
+    are named; if both parts are equal, the nodes that have it."""
     detail = {m.rank.node: bool(m.steps["imported"].get("detail")) for m in pool.members if "imported" in m.steps}
     with_it = [node for node, has in detail.items() if has]
     without = [node for node, has in detail.items() if not has]

@@ -1,4 +1,5 @@
-"""What a login gives the job: a writable folder, a Python that is new enough, limits that are wide enough."""
+"""Whether a login gives the job what it needs: a writable folder, a Python that is new enough, limits that are wide
+enough."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ ROOM_FILES = 64
 
 
 def folder_findings(node: Node, hello: Mapping[str, Any]) -> list[Finding]:
-    """What is wrong with the run's folder. `hello` is what the supervisor said of itself when it came up."""
+    """Findings about the run's folder on the node. `hello` is what the supervisor said of itself when it came up."""
     place: Mapping[str, Any] = hello.get("place") or {}
     if "folder_error" in hello:
         return [_cannot_be_made(node, hello["folder_error"], place)]
@@ -58,7 +59,8 @@ def _cannot_be_made(node: Node, error: Mapping[str, str], place: Mapping[str, An
 
 
 def _cannot_be_written(node: Node, place: Mapping[str, Any], seen: tuple[str, ...]) -> Finding:
-    """Why the workdir cannot be made although the file system has room: what is at its place, or who owns that."""
+    """Why the workdir cannot be made although the file system has room: what stands in its place, or who owns the
+    folder."""
     workdir, user, there = place["workdir"], place["user"], place["there"]
     home, link, way = place.get("home"), workdir, "missing"
     if place.get("link"):
@@ -94,7 +96,8 @@ def _cannot_be_written(node: Node, place: Mapping[str, Any], seen: tuple[str, ..
 
 
 def _full(node: Node, place: Mapping[str, Any], seen: str, room: str | None) -> Finding:
-    """`room`: how little is left for bytes, in words; None: it is inodes that have run out."""
+    """The finding for a full file system. `room` says in words how little space is left; None means that inodes have
+    run out."""
     mount = place.get("mount", "/")
     says = f"{node.name} has room for bytes but not for files where its workdir lies: {mount} has run out of inodes"
     if room is not None:
@@ -107,10 +110,10 @@ def _full(node: Node, place: Mapping[str, Any], seen: str, room: str | None) -> 
 
 
 def python_finding(node: Node, hello: Mapping[str, Any], complaint: Sequence[str] = ()) -> Finding | None:
-    """Whether the supervisor could not use the interpreter that the inventory names, and why.
+    """A finding when the supervisor could not use the interpreter that the inventory names, and why; else None.
 
-    With an `activate` line the name may only mean something behind it: then the ranks find out. `complaint`: what was
-    written to stderr until one started.
+    With an `activate` line the interpreter's name may only mean something after that line, so the ranks find out.
+    `complaint`: the lines that were written to stderr before an interpreter started.
     """
     rejected = list(hello.get("rejected") or ())
     if node.activate or not rejected:
@@ -130,18 +133,21 @@ def python_finding(node: Node, hello: Mapping[str, Any], complaint: Sequence[str
 
 
 MEMLOCK_FAIL, MEMLOCK_WARN = MEMLOCK_KIB << 10, 1 << 30
-"""Bytes that may be locked: with the first, two nodes do not start; with the second, many nodes may not."""
+"""Bytes of memory that a login may lock. Below the first, two nodes cannot start; below the second, many nodes may
+not."""
 
 FILES_FAIL, FILES_WARN = FILES, 1024
-"""Each peer holds a handful; 1024 is what every system starts with."""
+"""Numbers of open files. Each peer takes a handful; 1024 is the default of every system."""
 
 SHM_SEGMENT, SHM_WARN = 10 << 20, 1 << 30
-"""Bytes. NCCL's smallest segment (/dev/shm/nccl-*, 9637888 bytes) is made for each GPU of a node that talks to another:
-where not even one for each fits, nothing starts. What Docker gives, 64 MiB, is enough for two and not for eight."""
+"""Bytes of /dev/shm. NCCL makes its smallest segment (/dev/shm/nccl-*, 9637888 bytes) for each GPU of a node that talks
+to another GPU: if there is no room for one segment a GPU, nothing starts. Docker's default, 64 MiB, is enough for two
+GPUs and not for eight."""
 
 
 def limit_findings(inventory: Inventory, node: Node, facts: Mapping[str, Any], warnings: list[str]) -> list[Finding]:
-    """Limits under which the job cannot work; those under which it may not are added to `warnings`."""
+    """Findings for limits under which the job cannot work. For limits under which it may not work, adds to
+    `warnings`."""
     limits = facts["limits"]
     found = [
         _memlock(inventory, node, limits, warnings),
@@ -154,7 +160,7 @@ def limit_findings(inventory: Inventory, node: Node, facts: Mapping[str, Any], w
 
 def _memlock(inventory: Inventory, node: Node, limits: Facts, warnings: list[str]) -> Finding | None:
     soft, hard = limits.get("memlock_bytes"), limits.get("memlock_hard_bytes")
-    # Root is not limited, and a user who may raise the limit perhaps does so in `activate`.
+    # Root is not limited, and a user who may raise the limit may do so in `activate`.
     if inventory.infiniband is None or soft is None or limits.get("may_lock") or soft >= MEMLOCK_WARN:
         return None
     can_raise = node.activate is not None and (hard is None or hard >= MEMLOCK_FAIL)
@@ -181,7 +187,7 @@ def _open_files(node: Node, limits: Facts, warnings: list[str]) -> Finding | Non
 
 
 def _ends_ranks(limits: Facts) -> Iterator[str]:
-    """Limits that end a rank some day, whatever it does."""
+    """Warnings about limits that will end a rank some day, whatever the rank does."""
     space, seconds = limits.get("address_space_bytes"), limits.get("cpu_seconds")
     if space is not None:
         yield (
