@@ -1,8 +1,8 @@
-"""A check is one file, or one folder where it is more than that, with its page (.md) beside it. This table registers
-it.
+"""The table of checks: the module and class of every check, by its id.
 
-Beside the checks: `base` and `context` (what a check is, and what it is given), and what several of them stand on:
-`network` (dials between nodes), `ranks` (the processes of the job), `bandwidth` (how fast, and who is slow)."""
+A check is one file, or a folder where it needs modules of its own, with its page (.md) beside it. `base` says what a
+check is, `context` what a check is given. Several checks share three rooms: `network` (dials between nodes), `ranks`
+(the processes of the job) and `bandwidth` (how fast the links are, and which node is slow)."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ CLASSES: Mapping[str, str] = {
     "links": "links.Links",
     "allreduce": "allreduce.AllReduce",
 }
-"""Module and class by the id that playbooks use, in the order in which they usually stand."""
+"""The module and class of each check by the id that playbooks use, in the order in which the stages usually stand."""
 
 
 class _Checks(Mapping[str, "type[Check]"]):
-    """The classes by their ids. A check is imported when it is first used: importing all takes a quarter of a second,
-    and most playbooks have few."""
+    """The check classes by their ids. A check is imported when it is first used: importing all of them takes a quarter
+    of a second, and most playbooks have few."""
 
     def __getitem__(self, id: str) -> type[Check]:
         module, _, name = CLASSES[id].rpartition(".")
@@ -49,6 +49,6 @@ CHECKS: Mapping[str, type[Check]] = _Checks()
 
 
 def page(id: str) -> str:
-    """The help page of a check, which `explain` prints."""
+    """The text of the check's help page, which `explain` prints."""
     module = CLASSES[id].rpartition(".")[0]
     return resources.files(__name__).joinpath(f"{module.replace('.', '/')}.md").read_text(encoding="utf-8")

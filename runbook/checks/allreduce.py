@@ -20,32 +20,32 @@ if TYPE_CHECKING:
     from runbook.checks.bandwidth.normal_busbw import BandwidthComparison, Norm
 
 AUTO = "auto"
-"""In the place of a gate: what is normal for the hardware."""
+"""The value of a gate that stands for the bandwidth that is normal for the hardware."""
 
 CONNECTING_S = {"gloo": 0.0, "nccl": 10.0}
-"""NCCL connects for an algorithm when a size first uses it; no data moves during that time."""
+"""Seconds by backend in which no data moves: NCCL connects the ranks for an algorithm when a size first uses it."""
 
 FIRST_S = 0.5
-"""Longest time for an iteration of the first size, for which no estimate exists."""
+"""Seconds assumed for an iteration of the first size, for which no estimate exists."""
 
 BURST = 8.0
-"""Smaller sizes are a weak estimate: clouds allow short bursts, and buffers hide the wire. Without a gate, a size
-counts as slow only when it takes this many times longer than the smaller sizes suggest."""
+"""How much lower the promised rate is than smaller sizes suggest, when there is no gate. Smaller sizes are a weak
+estimate: clouds allow short bursts, and buffers hide the wire."""
 
 
 SHORTEST_S = 1e-9
-"""No iteration takes less: from one that is said to, nothing is to be expected."""
+"""Seconds. An iteration that claims to take less was not measured properly, so no rate is derived from it."""
 
 PAUSE_S = 0.5
-"""A pause of one iteration is reported only above this: a busy machine or one retransmitted packet causes shorter
-ones."""
+"""Seconds. Shorter pauses of one iteration are not reported: a busy machine or one retransmitted packet causes them."""
 
 PAUSE_TIMES = 10.0
-"""And only above this many times the median of its size."""
+"""A pause is reported only when it is also longer than this many times the median of its size."""
 
 SENT_AGAIN = (50, 0.03)
-"""So many TCP segments, and this share of those sent, are sent again only where packets are lost: 3 % as IBM's Tivoli
-monitoring warns (OceanBase's at 10 %, PCP's at 20 %). Single ones are how TCP finds out how fast it may be."""
+"""A count of TCP segments and a share of those sent. Where at least both are sent again, packets are lost: IBM's Tivoli
+monitoring warns at 3 % (OceanBase's at 10 %, PCP's at 20 %). Fewer are normal: TCP finds its rate by losing single
+segments."""
 
 
 @dataclass(frozen=True)
@@ -76,12 +76,12 @@ class AllReduce(Check):
 
     @property
     def sizes(self) -> list[int]:
-        """Bytes, from min_bytes up to max_bytes, which is always the last."""
+        """The sizes of the sweep in bytes, from min_bytes up to max_bytes, which is always the last."""
         sizes, size = [], self.min_bytes
         while size < self.max_bytes:
             sizes.append(size // 4 * 4)
             size *= self.factor
-        # rounding to whole floats can give the same size twice
+        # rounding down to whole floats can give the same size twice
         return list(dict.fromkeys([*sizes, self.max_bytes // 4 * 4]))
 
     def run(self, at: Context) -> list[Outcome]:
@@ -117,7 +117,7 @@ class AllReduce(Check):
             on_message=on_message,
             suspicions=True,
         ):
-            from runbook.checks.ranks.halts import outcomes_of_halt  # only ranks that stop or stand still need it
+            from runbook.checks.ranks.halts import outcomes_of_halt  # needed only when ranks stop or stall
 
             if wrong := wrong_data(pool, at):
                 return wrong
@@ -129,17 +129,18 @@ class AllReduce(Check):
             return wrong
         if held_up := stragglers(pool, f"during {at.stage}"):
             return held_up
-        stop = pool.members[0].steps["done"].get("stopped_before")  # before `_compare`, whose orders begin new steps
+        stop = pool.members[0].steps["done"].get("stopped_before")  # before `_compare` gives orders for new steps
         if not rows:
             return self._nothing(pool, at, stop)
         return self._judge(pool, at, rows, stop, *self._compare(pool, at, rows))
 
     def _compare(self, pool: RankPool, at: Context, rows: list[dict[str, Any]]) -> tuple[Norm | None, Blame | None]:
-        """The normal bandwidth, where it is asked for or the gate is missed, and where a slow job loses its time."""
+        """The normal bandwidth, when the gate asks for it or is missed, and where a slow job loses its time; each else
+        None."""
         gate, busbw, size = self.min_busbw_gbytes, float(rows[-1]["busbw"]), int(rows[-1]["size"])
         if gate is None or len(pool.members) < 2 or (gate != AUTO and busbw >= float(gate)):
             return None, None
-        from runbook.checks.bandwidth.adapters import NodeAdapters, ask  # only for a gate that has to be judged
+        from runbook.checks.bandwidth.adapters import NodeAdapters, ask  # needed only for a gate that has to be judged
         from runbook.checks.bandwidth.normal_busbw import Norm, expect, setting_of
 
         asked = ask(at)
@@ -151,7 +152,7 @@ class AllReduce(Check):
             if comparison is None or not comparison.slow:
                 return norm, None
             gate = comparison.expected.gate(size)
-        from runbook.checks.bandwidth.allreduce_blame import blame  # takes time: only for a slow one
+        from runbook.checks.bandwidth.allreduce_blame import blame  # isolating takes time: only for a slow job
         from runbook.checks.bandwidth.allreduce_bottleneck import isolate
 
         found = isolate(pool, at, float(gate))
@@ -176,7 +177,8 @@ class AllReduce(Check):
         norm: Norm | None = None,
         blame: Blame | None = None,
     ) -> list[Outcome]:
-        """Pure. `stop`: the size before which the ranks stopped, and why. `blame`: where a slow job loses its time."""
+        """One outcome a node. Pure. `stop`: the size before which the ranks stopped, and why; `blame`: where a slow job
+        loses its time."""
         last = rows[-1]
         metrics: dict[str, object] = {"rows": rows, "world_size": len(pool.members)}
         metrics |= {key: last[key] for key in ("size", "algbw", "busbw", "time_us", "p50_us", "p99_us")}
@@ -231,7 +233,8 @@ def slow(
     rows: list[dict[str, Any]],
     metrics: Mapping[str, object],
 ) -> list[Outcome]:
-    """Charged nodes fail and the others pass with what clears them; where no node stands out, all fail alike."""
+    """One outcome a node for a slow job. Charged nodes fail; the others pass with the sentence that clears them. Where
+    no node is charged, all nodes fail with one finding."""
     normal = (f"{compared.says}: {compared.normal}",) if compared else ()
     sizes = tuple(
         f"{bytes_text(row['size'])}: {row['busbw']:.3g} GB/s, p50 {row['p50_us']:.0f} us, p99 {row['p99_us']:.0f} us"
@@ -257,7 +260,7 @@ def slow(
 
 
 def pauses(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A warning where single iterations took far longer than is usual for their size: on average it hardly shows."""
+    """A warning when single iterations took far longer than is usual for their size, which the average hardly shows."""
     longest = {int(row["size"]): float(row.get("max_us", row["p99_us"])) * 1e-6 for row in rows}
     usual = {int(row["size"]): float(row["p50_us"]) * 1e-6 for row in rows}
     paused = [size for size in longest if longest[size] > max(PAUSE_S, PAUSE_TIMES * usual[size])]
@@ -271,7 +274,7 @@ def pauses(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def sent_again(pool: RankPool, node: str) -> list[str]:
-    """A warning where much of what a node sent had to be sent again: a sum is right all the same, and only late."""
+    """A warning when a node had to send many TCP segments again. The sums are right all the same, but late."""
     counts = [tcp for m in pool.members if m.rank.node == node and (tcp := m.steps.get("done", {}).get("tcp"))]
     worst = max(counts, key=lambda tcp: int(tcp["again"]), default={"sent": 0, "again": 0})
     sent, again = int(worst["sent"]), int(worst["again"])
@@ -287,7 +290,8 @@ def sent_again(pool: RankPool, node: str) -> list[str]:
 
 
 def expected_seconds(pool: RankPool, rows: list[dict[str, Any]], gate: float | str | None) -> float | None:
-    """Seconds that one iteration of the current size should take, from earlier sizes or the gate; None: not known."""
+    """Seconds that one iteration of the current size should take, by earlier sizes or else by the gate; None when
+    unknown."""
     size = max(member.place[0] for member in pool.members)
     if rows:
         return float(rows[-1]["time_us"]) * 1e-6 * max(1.0, size / float(rows[-1]["size"]))
@@ -298,7 +302,7 @@ def expected_seconds(pool: RankPool, rows: list[dict[str, Any]], gate: float | s
 
 def promised_rate(pool: RankPool, rows: list[dict[str, Any]], gate: float | str | None) -> float | None:
     """Bytes a second that all ranks together should send in the current iteration: what the gate asks for, even if
-    earlier sizes reached more; None when unknown."""
+    earlier sizes reached more, else by earlier sizes; None when unknown."""
     if isinstance(gate, float) and gate > 0:
         return len(pool.members) * gate * 1e9
     expected = expected_seconds(pool, rows, gate)
@@ -309,13 +313,14 @@ def promised_rate(pool: RankPool, rows: list[dict[str, Any]], gate: float | str 
 
 
 def _sent_by_one(pool: RankPool, size: int) -> float:
-    """Bytes that each rank sends in an AllReduce of this size, and what bus bandwidth counts."""
+    """Bytes that each rank sends in an AllReduce of this size, which is also what bus bandwidth counts."""
     ranks = len(pool.members)
     return 2 * (ranks - 1) / ranks * size
 
 
 def wrong_data(pool: RankPool, at: Context) -> list[Outcome] | None:
-    """Ranks that received wrong sums, and whose contribution is wrong where that could be located."""
+    """Outcomes that name the ranks that contributed wrong data, or, where that could not be located, the ranks that
+    received wrong sums; None when all sums are right."""
     wrong = [member for member in pool.members if "wrong" in member.steps]
     if not wrong:
         return None
@@ -350,13 +355,14 @@ def wrong_data(pool: RankPool, at: Context) -> list[Outcome] | None:
 
 
 HELD_SHARE = 0.5
-"""Below this share of the timed AllReduces, a rank that delays the others is noise."""
+"""A rank is blamed only if it holds the others up for this share of the time of the timed AllReduces; less is noise."""
 
 HELD_TIMES = 4.0
-"""How much longer than any rank of another node."""
+"""A rank is blamed only if it holds the others up for this many times as long as any rank of another node."""
 
 HELD_LEAST_S = {"own": 0.3, "paused": 2.0, "queued": 2.0}
-"""Time in its own code is measured exactly; pauses and queues happen on every busy machine now and then."""
+"""Seconds by kind. Time in a rank's own code is measured exactly; pauses and queues happen on every busy machine now
+and then."""
 
 HELD_BY = {
     "own": "spends it before it enters the collective, in its own code",
@@ -366,24 +372,25 @@ HELD_BY = {
 
 
 def held(member: RankMember, kind: str) -> float:
-    """Seconds for which this rank held the others up in the timed AllReduces, of one of the kinds."""
+    """Seconds for which this rank held the others up in the timed AllReduces in one way; `kind` is a key of HELD_BY."""
     seconds = member.steps.get("done", {}).get("lag") or {}
-    # Threads that wait side by side wait longer than the clock goes.
+    # The times of threads that wait side by side add up to more than the clock shows.
     return min(float(seconds.get("timed", 0.0)), float(seconds.get(kind, 0.0)))
 
 
 def lag(member: RankMember) -> tuple[float, str]:
-    """The most of such seconds, and of which kind they are."""
+    """The longest time for which this rank held the others up in one way, in seconds, and the kind of it."""
     return max((held(member, kind), kind) for kind in HELD_BY)
 
 
 def own_code(member: RankMember) -> tuple[float, str]:
-    """Those in its own code, without what it waited there for a CPU: others that are short of one do not explain it."""
+    """Seconds for which this rank held the others up in its own code, without the time it waited there for a CPU, and
+    "own". Ranks that are short of a CPU elsewhere do not explain that time."""
     return max(0.0, held(member, "own") - held(member, "queued")), "own"
 
 
 def stragglers(pool: RankPool, doing: str) -> list[Outcome] | None:
-    """Outcomes that name the node whose ranks hold the others up, where that is beyond doubt; else None."""
+    """Outcomes that name the node whose rank holds the others up, when that is beyond doubt; else None."""
     if len(pool.members) < 2:
         return None
     timed = max(float((m.steps.get("done", {}).get("lag") or {}).get("timed", 0.0)) for m in pool.members)

@@ -1,4 +1,5 @@
-"""What a check is: an id, its arguments as fields, and `run`. Arguments come from a stage's `with:`, checked here."""
+"""What a check is: an id, its arguments as fields, and `run`. The arguments come from `with:` of a stage, and are read
+and checked here."""
 
 from __future__ import annotations
 
@@ -18,10 +19,10 @@ from runbook.model.units import bytes_text, seconds_text
 from runbook.model.verdict import Outcome
 
 _OF_NCCL_TESTS = {"b": "min_bytes", "e": "max_bytes", "f": "factor", "n": "iterations", "w": "warmup"}
-"""Options of nccl-tests, by which their users call our arguments."""
+"""Options of nccl-tests and the arguments of ours that mean the same: for hints to people who type the options."""
 
 _SHOWN: Mapping[object, Callable[[Any], str]] = {"bytes": bytes_text, "seconds": seconds_text}
-"""Arguments with a unit, as a plan shows them."""
+"""How a plan shows the arguments that have a unit: a function by the unit."""
 
 C = TypeVar("C", bound="Check")
 Environment = Mapping[str, EnvValue]
@@ -29,57 +30,60 @@ Environment = Mapping[str, EnvValue]
 
 @dataclasses.dataclass(frozen=True)
 class Check(ABC):
-    """Fields of a subclass are the arguments of the stage; their `metadata["unit"]` says how they are written."""
+    """What a stage runs on its nodes. The fields of a subclass are the arguments of the stage; their `metadata["unit"]`
+    says in which form a value is written."""
 
     id: ClassVar[str]
     timeout_s: ClassVar[float] = 60.0
     needs_ranks: ClassVar[bool] = False
-    """Whether it runs one process a rank on torch; `reach` then proves torch, and the ranks are kept between such
-    checks. Every other check finds the ranks gone and the rendezvous port free."""
+    """Whether the check runs one process a rank on torch. `reach` then proves torch as well, and the ranks are kept
+    between such checks. Before any other check the ranks are ended, so the rendezvous port is free."""
     judges_together: ClassVar[bool] = False
-    """Whether it compares or joins nodes: with a bad node among them, its verdict on the others does not hold."""
+    """Whether the check compares or joins nodes: a bad node among them spoils its verdict on the other nodes too."""
     looks_at_rendezvous: ClassVar[bool] = False
-    """Whether its verdict is about the master's address and port as well: with another master it has to look again."""
+    """Whether the verdict is also about the master's address and port: when the master changes, the check runs
+    again."""
     ends_by_itself: ClassVar[bool] = False
-    """Whether it heeds `Context.stopping`, and takes its time to end what it started."""
+    """Whether the check heeds `Context.stopping`, and needs time after that to end what it has started."""
     names_bad_nodes: ClassVar[bool] = True
-    """Whether its failure proves something about the node; the failure of a user's own program proves nothing."""
+    """Whether a failure proves something about the node. The failure of a user's own program proves nothing."""
 
     @property
     def outlives_s(self) -> float:
-        """How long its processes may live on a node that is no longer reached; infinite where they are meant to go
-        on."""
+        """Seconds that processes of the check may live on a node after the controller can no longer reach the node;
+        infinite where they are meant to go on."""
         return 10.0
 
     @property
     def user_job(self) -> Job | None:
-        """The user's program that it starts as ranks; None for a check, whose ranks run a program of runbook."""
+        """The user's program that the check starts as ranks; None for a check whose ranks run a program of runbook."""
         return None
 
     @property
     def spares(self) -> tuple[str, ...]:
-        """Nodes beside those of its stage, each of which may take the place of one that is lost or broken."""
+        """The names of spare nodes: nodes outside the stage, each of which may take the place of a lost or broken
+        node."""
         return ()
 
     def with_spares(self, names: Sequence[str]) -> Check:
-        """The same with these spares left."""
+        """The same check with only these spares left."""
         assert not names
         return self
 
     @property
     def environments(self) -> tuple[Environment, ...]:
-        """Variables of its own that it starts processes with."""
+        """The variables that the check itself sets for processes that it starts, one mapping a program."""
         return ()
 
     def with_environments(self, changed: Callable[[Environment], Environment]) -> Check:
-        """The same with each of these changed."""
+        """The same check with `changed` applied to each of its environments."""
         del changed
         assert not self.environments
         return self
 
     @property
     def summary(self) -> str:
-        """Its arguments in a line, as a plan shows them."""
+        """The arguments of the check in one line, as a plan shows them."""
         units = {field.name: field.metadata.get("unit") for field in dataclasses.fields(self)}
         return ", ".join(
             f"{name}={_SHOWN[units[name]](value) if units[name] in _SHOWN else value}"
@@ -88,7 +92,8 @@ class Check(ABC):
         )
 
     def refused(self, stage: str, nodes: Sequence[Node]) -> Iterator[Problem]:
-        """Why it cannot be run on these nodes, although it can be planned and rendered for them."""
+        """Problems that forbid running the check on these nodes. Planning and rendering a script for them is still
+        allowed."""
         del stage, nodes
         return iter(())
 
@@ -99,12 +104,14 @@ class Check(ABC):
 
 
 def argument(default: Any, unit: str, help: str) -> Any:
-    """A field of a check. `unit`: bytes, seconds, count, number, `number or auto`, `auto or all`, text or flag."""
+    """A field of a check, with its default value and its help text. `unit`: bytes, seconds, count, number, `number or
+    auto`, `auto or all`, text or flag."""
     return dataclasses.field(default=default, metadata={"unit": unit, "help": help})
 
 
 def pairs_argument() -> Any:
-    """Which pairs of nodes a check between nodes looks at. In a playbook it is also a key of the stage."""
+    """The field for the pairs of nodes that a check between nodes looks at. In a playbook it is also a key of the
+    stage."""
     return argument(
         "auto", "auto or all", "which pairs of nodes to look at: auto (all of a few nodes, of many some of each) or all"
     )
@@ -117,7 +124,8 @@ def configure(
     where: Span | None,
     names: Mapping[str, Span] | None = None,
 ) -> C:
-    """A check with its arguments. Raises FilesWrong with every argument that is unknown or cannot be read."""
+    """An instance of the check with these arguments. Raises FilesWrong that lists every argument that is unknown or
+    cannot be read."""
     fields = {field.name: field for field in dataclasses.fields(check)}
     problems: list[Problem] = []
     read: dict[str, object] = {}
@@ -167,6 +175,7 @@ def _argument(value: object, field: dataclasses.Field[Any]) -> object:
 
 
 def convert(value: object, unit: str) -> object:
+    """The value as the type that its unit asks for; None stays None. Raises ValueError with the reason."""
     if value is None:
         return None
     if unit == "bytes":

@@ -1,4 +1,4 @@
-"""What a program on a node prints, kept in a file of the run's folder."""
+"""The output of one program on a node, kept in a file of the run folder up to a limit."""
 
 from __future__ import annotations
 
@@ -12,20 +12,22 @@ from runbook.model.safe_files import BadName, append_below
 from runbook.model.units import bytes_text
 
 MOST = 64 << 20
-"""Characters of one program that are kept; a node that prints without end must not fill this machine's disk."""
+"""Characters of one program's output that are kept: a node that prints without end must not fill this machine's
+disk."""
 
 
 LAST = 4096
+"""Characters of each further piece that are still looked at and passed on once the limit is reached."""
 
 
 class OutputFile:
-    """A file that takes the first MOST characters, and a line that says so where there are more.
+    """A file that takes the first MOST characters, and then a line that says that the rest is not kept.
 
-    Where this machine cannot keep it, the run goes on without: a full disk here is not the node's fault.
+    When this machine cannot write the file, the run goes on without it: a full disk here is not the node's fault.
     """
 
     def __init__(self, run_dir: Path, name: str, redactor: Redactor) -> None:
-        """`name`: of the file in `logs/` of the run's folder."""
+        """`name`: the file's name in `logs/` of the run folder."""
         self._stream = redactor.stream()
         self._left = MOST
         self._file: TextIO | None = None
@@ -34,14 +36,15 @@ class OutputFile:
             self._file = io.TextIOWrapper(file, encoding="utf-8", errors="backslashreplace")
 
     def write(self, text: str) -> str:
-        """Keep the text, without secrets; returns what can be passed on by now: the rest may be the beginning of a
-        secret. Beyond the limit only the end of each piece is looked at, so that a flood costs little."""
+        """Keeps the text with secrets removed, and returns the part that can be passed on now: the rest may be the
+        beginning of a secret. Beyond the limit only the end of each piece is looked at, so that a flood costs
+        little."""
         if self._left <= 0:
             text = text[-LAST:]
         return self._kept(self._stream.take(text))
 
     def end(self) -> str:
-        """What was held back until now."""
+        """The text that was held back until now, with secrets removed."""
         return self._kept(self._stream.end())
 
     def _kept(self, text: str) -> str:

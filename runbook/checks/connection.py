@@ -22,15 +22,16 @@ from runbook.model.verdict import Finding, Outcome, outcomes_of
 from runbook.node.proc import this_machine
 
 LONGEST_LINE = 4096
+"""Characters. A longer line of a log is read in pieces."""
 STALL_S = 4.0
-"""A stall: no rank makes a step for this long. Torch's own timeout would come minutes later."""
+"""Seconds. The ranks stall when no rank makes a step for this long. Torch's own timeout would come minutes later."""
 
 ASTRAY_S = 1.0
-"""The same, when a rank dials or listens elsewhere than at the rendezvous."""
+"""Seconds of a stall, when a rank dials or listens elsewhere than at the rendezvous."""
 
 PATIENCE_S = {"gloo": 8.0, "nccl": 30.0}
-"""The same, when nothing proves a fault. NCCL reports no step while it looks at the hardware and connects every
-adapter, which takes seconds on two nodes and more on many."""
+"""Seconds of a stall by backend, when nothing proves a fault. NCCL reports no step while it looks at the hardware and
+connects every adapter, which takes seconds on two nodes and longer on many."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,8 @@ class Connection(Check):
 
 
 def over_tcp(pool: RankPool, at: Context) -> list[Outcome] | None:
-    """Outcomes where the inventory has InfiniBand and NCCL says in a rank's log that it took TCP instead."""
+    """Outcomes when the inventory has InfiniBand, but NCCL says in the log of a rank that it took TCP instead; else
+    None."""
     if at.inventory.infiniband is None or at.inventory.rendezvous.backend != "nccl":
         return None
     found: dict[str, list[Finding]] = {}
@@ -71,7 +73,7 @@ def over_tcp(pool: RankPool, at: Context) -> list[Outcome] | None:
         log = Path(log_name(pool, member))
         if member.rank.node in found or not log.is_file():
             continue
-        with log.open(errors="replace") as file:  # which may be long, and of one line
+        with log.open(errors="replace") as file:  # a log may be long, and have no line ends
             if finding := socket_fallback(member.rank.node, iter(lambda: file.readline(LONGEST_LINE), "")):
                 found[member.rank.node] = [finding]
     if not found:
@@ -80,7 +82,8 @@ def over_tcp(pool: RankPool, at: Context) -> list[Outcome] | None:
 
 
 def join(pool: RankPool, at: Context, stall_s: float = STALL_S) -> list[Outcome] | None:
-    """Bring every rank into the process group, unless it is there already; outcomes only when that fails."""
+    """Brings every rank into the process group, unless the ranks are there already. Returns outcomes only when that
+    fails."""
     if pool.joined:
         return None
     # Imports may take long and show no progress; a rank that dies meanwhile still ends the wait at once.
@@ -115,7 +118,8 @@ def join(pool: RankPool, at: Context, stall_s: float = STALL_S) -> list[Outcome]
 
 
 def kept_apart(pool: RankPool, at: Context, halt: Halt) -> list[Outcome]:
-    """Why the ranks do not meet; as long as some are only silent or slow, only what is proven."""
+    """Outcomes that say why the ranks do not meet. When a rank is only silent (`halt.kind`), these say only what is
+    proven."""
     from runbook.checks.ranks.halts import outcomes_of_halt
 
     if halt.kind in ("stalled", "silent", "late") and (outcomes := unjoined(pool, at, proven=halt.kind == "silent")):
@@ -124,11 +128,12 @@ def kept_apart(pool: RankPool, at: Context, halt: Halt) -> list[Outcome]:
 
 
 def unjoined(pool: RankPool, at: Context, *, proven: bool = False) -> list[Outcome] | None:
-    """Name what keeps the ranks apart, from how far each came; None when a process is stopped or dead instead.
+    """Outcomes that say what keeps the ranks apart, from how far each rank came; None when nothing is found, or when a
+    process is stopped or dead, which explains more.
 
-    With `proven`, only what was met or measured, and not what merely takes long.
+    With `proven`, only causes that a rank met or a node measured count, and not that something takes long.
     """
-    from runbook.checks.network.live_traffic import Between  # only ranks that do not meet need these
+    from runbook.checks.network.live_traffic import Between  # needed only when ranks do not meet
     from runbook.checks.ranks.collective_calls import elsewhere
     from runbook.checks.ranks.halts import look_between
 
@@ -144,20 +149,21 @@ def unjoined(pool: RankPool, at: Context, *, proven: bool = False) -> list[Outco
         if between := busy or seen.findings:
             return with_bystanders(pool, {name: list(listed) for name, listed in between.items()})
     findings = findings or no_names(pool)
-    if not proven or "listening" in pool.members[0].steps:  # else rank 0 may be on its way, and the others are refused
+    if not proven or "listening" in pool.members[0].steps:  # else rank 0 may be on its way
         findings = findings or unopened(pool, where) or turned_away(pool, where)
-    if seen.blind and not proven:  # the nodes that could be looked at have their ports open
+    if seen.blind and not proven:  # some nodes could not be looked at; the ports of the others are open
         findings = findings or closed_to_each_other(pool, where)
     return with_bystanders(pool, {name: [finding] for name, finding in findings.items()}) if findings else None
 
 
 def address(at: Context) -> str:
-    """Where the ranks of this job meet."""
+    """The address and port of the rendezvous that the ranks of this job dial."""
     return endpoint(dialled_address(at.inventory.rendezvous, len(at.nodes)), at.inventory.rendezvous.port)
 
 
 def with_bystanders(pool: RankPool, findings: Mapping[str, list[Finding]]) -> list[Outcome]:
-    """The findings by node, and for every other node that its ranks waited."""
+    """Outcomes for all nodes: the findings of each node in `findings`; every other node has a finding that its ranks
+    waited for those nodes."""
     progress = tuple(f"{member.label}: {member.step}" for member in pool.members[:16])
     others = tuple(findings)
     names = ", ".join(others)
@@ -167,7 +173,7 @@ def with_bystanders(pool: RankPool, findings: Mapping[str, list[Finding]]) -> li
 
 
 def misnumbered(pool: RankPool) -> list[Outcome] | None:
-    """Ranks with a wrong RANK or WORLD_SIZE."""
+    """Outcomes that name ranks with a wrong RANK or WORLD_SIZE; None when there are none."""
     world = len(pool.members)
     found: dict[str, list[Finding]] = {}
     for member in pool.members:
@@ -187,7 +193,8 @@ def misnumbered(pool: RankPool) -> list[Outcome] | None:
 
 
 def led_astray(pool: RankPool, where: str) -> dict[str, Finding]:
-    """Ranks that dial, or listen, elsewhere than at the rendezvous: `env:` or `activate` may have changed it."""
+    """By node, ranks that dial or listen elsewhere than at the rendezvous: `env:` or `activate` may have changed the
+    address."""
     found: dict[str, Finding] = {}
     for member in pool.members:
         step = member.steps.get("dialling" if member.step == "dialling" else "listening", {})
@@ -198,7 +205,7 @@ def led_astray(pool: RankPool, where: str) -> dict[str, Finding]:
 
 
 def never_came(pool: RankPool) -> dict[str, Finding]:
-    """Nodes with a rank that did not get as far as importing torch."""
+    """By node, ranks that have not imported torch."""
     found: dict[str, Finding] = {}
     for member in pool.members:
         if "imported" not in member.steps:
@@ -210,7 +217,8 @@ def never_came(pool: RankPool) -> dict[str, Finding]:
 
 
 def no_names(pool: RankPool) -> dict[str, Finding]:
-    """Nodes on which torch waits for a name server; it asks also where the rendezvous is a number."""
+    """By node, ranks in which torch waits for a name server. Torch asks name servers even when the rendezvous is an IP
+    address."""
     found: dict[str, Finding] = {}
     for member in pool.members:
         if waiting := member.steps.get("looking-up"):
@@ -226,7 +234,7 @@ def no_names(pool: RankPool) -> dict[str, Finding]:
 
 
 def unopened(pool: RankPool, where: str) -> dict[str, Finding]:
-    """The master's node, where the others dial and rank 0 has not opened the store yet."""
+    """A finding for the master's node, when other ranks dial and rank 0 has not opened the store yet."""
     first = pool.members[0]
     if "listening" in first.steps or not any(member.step == "dialling" for member in pool.members):
         return {}
@@ -243,7 +251,7 @@ def unopened(pool: RankPool, where: str) -> dict[str, Finding]:
 
 
 def turned_away(pool: RankPool, where: str) -> dict[str, Finding]:
-    """What each rank met when it dialled the master, where no rule explains it."""
+    """By node, what its rank met when it dialled the master. No rule of a firewall has explained it."""
     rendezvous = pool.inventory.rendezvous
     findings: dict[str, Finding] = {}
     for member in pool.members:
@@ -256,7 +264,7 @@ def turned_away(pool: RankPool, where: str) -> dict[str, Finding]:
 
 
 def closed_to_each_other(pool: RankPool, where: str) -> dict[str, Finding]:
-    """Ranks that all reached the master, and do not come further."""
+    """By node, ranks that reached the store but did not finish joining."""
     findings: dict[str, Finding] = {}
     for member in pool.members:
         if "connected" in member.steps and "done" not in member.steps:
@@ -272,6 +280,7 @@ def closed_to_each_other(pool: RankPool, where: str) -> dict[str, Finding]:
 
 
 def misdirected(member: RankMember, verb: str, step: Mapping[str, Any], where: str) -> Finding:
+    """The finding for a rank that dials or listens at another address or port than the rendezvous `where`."""
     used = endpoint(step["address"], step["port"])
     return finding_for(
         "master-addr-loopback" if is_loopback(step["address"]) else "master-addr-wrong-host",
@@ -284,6 +293,7 @@ def misdirected(member: RankMember, verb: str, step: Mapping[str, Any], where: s
 
 
 def cannot_dial(member: RankMember, reason: str, where: str, master: str, port: int) -> Finding:
+    """The finding for a rank that cannot dial the master; `reason` is what the rank said of its last try."""
     node = member.rank.node
     evidence = (f"{member.label} dialled {where}: {reason}",)
     if reason.startswith("unresolvable"):
@@ -306,9 +316,9 @@ def cannot_dial(member: RankMember, reason: str, where: str, master: str, port: 
 
 
 def _meant(at: Context) -> bool:
-    """Whether the inventory itself says that its nodes are one machine, the controller's, as when the tool is tried
-    out. Agents are where they dialled from, which is loopback also for one behind a tunnel: so they must be here, and
-    all of them."""
+    """Whether the inventory itself says that all its nodes are the controller's own machine, as when the tool is tried
+    out. The address of an agent is the one it dialled from: loopback also for an agent behind a tunnel. So agents count
+    only if all nodes are this machine."""
     if at.inventory.one_machine:
         return True
     loopback = all(is_loopback(node.address) for node in at.nodes if node.connection == "agent")
@@ -317,7 +327,8 @@ def _meant(at: Context) -> bool:
 
 
 def wrong_hosts(pool: RankPool, at: Context) -> list[Outcome] | None:
-    """The machines that joined must be the inventory's, each its own: a job of one host twice must not pass."""
+    """Outcomes that fail nodes whose ranks joined from another machine, or that are one machine with another node: a
+    job on one host twice must not pass. None when every rank is on the right host."""
     world = pool.extra.get("world")
     if world is None:
         return None
@@ -344,7 +355,9 @@ def wrong_hosts(pool: RankPool, at: Context) -> list[Outcome] | None:
 
 
 OVER_TCP = bounded(r"NCCL INFO .*(?:\bvia NET/Socket/\d|Using network Socket\b)")
+"""A line of NCCL's log that says that data between nodes goes over TCP sockets."""
 OVER_RDMA = bounded(r"NCCL INFO .*(?:\bvia NET/(?!Socket)\w+/\d|Using network (?!Socket\b)\w)")
+"""A line of NCCL's log that says that data between nodes goes over any other network, such as InfiniBand."""
 REASONS = {
     "disabled": (re.compile(r"NCCL_IB_DISABLE set by environment to 1"), "NCCL_IB_DISABLE=1 forbids it"),
     "socket": (re.compile(r"NCCL_NET set by environment to Socket", re.I), "NCCL_NET=Socket asks for TCP"),
@@ -354,13 +367,15 @@ REASONS = {
     ),
     "device": (re.compile(r"NET/IB : No device found"), "NCCL finds no device that it may use"),
 }
-"""By the `way` of the remedy. The first that holds is the reason: what is forbidden is not found either."""
+"""Why NCCL takes TCP: by the `way` of the remedy, the line of the log that shows it, and the reason in words. The first
+entry that is found is the reason: a device that is forbidden is not found either."""
 
 
 def socket_fallback(node: str, lines: Iterable[str]) -> Finding | None:
-    """A finding when NCCL says that it moves data between nodes over TCP sockets and never that it uses anything else.
+    """A finding when NCCL says that it moves data between nodes over TCP sockets, and never that it uses another
+    network.
 
-    For a job whose inventory has an `infiniband:` block. None when the lines show neither.
+    For a job whose inventory has an `infiniband:` block. None when the lines say nothing about TCP.
     """
     over_tcp: list[str] = []
     said: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""What a check is given: the nodes, the sessions with them, what is known of them so far, and where to report."""
+"""What a check is given: the nodes, the sessions with them, the facts known of them so far, and where to report."""
 
 from __future__ import annotations
 
@@ -31,18 +31,19 @@ T = TypeVar("T")
 Facts = dict[str, Any]
 
 LONGEST_WAIT_S = 3600.0
+"""Seconds: the longest single wait of a check, and the deadline of a question without one of its own."""
 
 NOT_SAFE = "NotSafe"
-"""The type of a node's error when other users could change what lies in a folder."""
+"""The type of the error that a node reports when other users could change the contents of a folder."""
 
 SYSTEM_FOLDERS = ("/proc", "/sys", "/dev/", "/etc/", "/usr/", "/bin/", "/sbin/", "/lib")
-"""Files there belong to the system: an error on one of them says nothing about the workdir."""
+"""Folders of the system: an error on a file in one of them says nothing about the workdir."""
 
 IMPORT_TIMEOUT_S = 90.0
-"""How long every rank may take to import torch."""
+"""Seconds within which every rank must have imported torch."""
 
 QUIET_S = 2.0
-"""After this long without an answer a node may be about to be lost; after SILENCE_S it counts as lost."""
+"""Seconds. A node that sends nothing for longer may be about to be lost; after SILENCE_S it counts as lost."""
 
 
 class StandingRanks(Protocol):
@@ -51,18 +52,19 @@ class StandingRanks(Protocol):
     joined: bool
 
     def dismiss(self) -> None:
-        """End them."""
+        """Ends the ranks."""
 
     def close(self) -> None:
-        """Close the files of what they print."""
+        """Closes the files that keep what the ranks print."""
 
 
 @dataclass
 class Run:
-    """What the stages of one run share. `facts` is what `reach` learned, by node; `pool` the ranks that are up;
-    `attempts` how often something was launched, each time with a folder of its own. `tried`: by stage, the causes of
-    the attempts before one that goes on with a spare; `leaving`: the nodes for which it comes, and why. `looked_up`:
-    what names mean on this machine."""
+    """What the stages of one run share. `facts`: what `reach` learned, by node. `pool`: the ranks that are up.
+    `attempts`: how many attempts were started; each has a folder of its own. `tried`: by stage, the causes of the
+    failed attempts before one that goes on with a spare. `leaving`: the nodes that this spare is for, and why they
+    leave. `looked_up`: the addresses that this machine found for host names. `made_from`: the files that the plan was
+    made from."""
 
     run_id: str
     run_dir: Path
@@ -76,14 +78,15 @@ class Run:
     made_from: tuple[str, ...] = ()
     redactor: Redactor = field(default_factory=lambda: Redactor(()))
     stopping: threading.Event = field(default_factory=threading.Event)  # the user wants the run to end
-    hurry: threading.Event = field(default_factory=threading.Event)  # and does not want to wait
+    hurry: threading.Event = field(default_factory=threading.Event)  # the user does not want to wait for that
 
 
 @dataclass(frozen=True)
 class Context:
-    """One stage at work. `inventory` holds the nodes of this stage only; `deadline` is on the monotonic clock.
+    """One stage at work. `inventory` holds only the nodes of this stage; `deadline` is on the monotonic clock.
 
-    `script` is the name of the script that starts its ranks; for `reach`, of the one for the ranks it starts.
+    `script` is the name of the launch script that starts the ranks of this stage. For `reach` it names the script for
+    the ranks of later stages, which `reach` starts.
     """
 
     run: Run
@@ -112,7 +115,8 @@ class Context:
 
     @property
     def left_s(self) -> float:
-        """A launch may last for any time; every single wait has an end."""
+        """Seconds until the stage's deadline, at least 0.1 and at most LONGEST_WAIT_S: a launch may last for any time,
+        but every single wait must end."""
         return max(0.1, min(self.deadline - time.monotonic(), LONGEST_WAIT_S))
 
     def session(self, node: Node) -> Session:
@@ -131,9 +135,9 @@ class Context:
         timeout_s: float = LONGEST_WAIT_S,
         paced: bool = False,
     ) -> dict[str, T | BaseException]:
-        """`work` on every node in parallel, until this stage's deadline or for so long. With `paced`, calls begin no
-        faster than this machine keeps up: for short questions, of which hundreds at once would use up each other's
-        deadlines."""
+        """The result of `work` for every node, or the exception it raised, by node name. All nodes are worked on in
+        parallel, until the stage's deadline or for `timeout_s`. With `paced`, calls begin no faster than this machine
+        keeps up: hundreds of short questions at once would use up each other's deadlines."""
         site = self.run.site
 
         def in_turn(node: Node) -> T:
@@ -144,7 +148,7 @@ class Context:
         return dict(site.each(chosen, in_turn if paced else work, timeout_s=timeout_s))
 
     def reached(self, names: Collection[str]) -> list[Node]:
-        """Those of these nodes that there is a connection to."""
+        """The nodes among `names` that have a session."""
         return [node for node in self.nodes if node.name in names and node.name in self.run.site.sessions]
 
     def ask(
@@ -155,11 +159,12 @@ class Context:
         timeout_s: float,
         nodes: Iterable[Node] | None = None,
     ) -> dict[str, Told | Outcome]:
-        """Run a node program on every node: what it said, or the outcome that says why there is nothing."""
+        """Runs a node program on every node. The result has, by node name, the program's answer, or the outcome that
+        says why there is none."""
 
         def one(node: Node) -> Told:
             session = self.session(node)
-            _ = session.folder  # a node without a folder for the run is reported as that, whatever is asked
+            _ = session.folder  # a node without a folder for the run is reported as such, whatever the question is
             return session.call(program, arguments(node), timeout_s=min(timeout_s, self.left_s))
 
         said: dict[str, Told | Outcome] = {}
@@ -168,7 +173,8 @@ class Context:
         return said
 
     def lost_nodes(self) -> dict[str, Outcome]:
-        """Outcomes of nodes that were lost meanwhile; waits until each silent node is known to be lost or back."""
+        """An outcome for each node that was lost meanwhile. Waits until each silent node either answers again or counts
+        as lost."""
         sessions = {node.name: self.run.site.sessions.get(node.name) for node in self.nodes}
         deadline = time.monotonic() + SILENCE_S + 1.5
         while time.monotonic() < deadline and any(
@@ -177,11 +183,11 @@ class Context:
             time.sleep(0.1)
         return {name: no_answer(name, "beat", s.lost) for name, s in sessions.items() if s and s.lost}
 
-    # What the nodes say of themselves.
+    # What the nodes tell about themselves.
 
     def learn_hosts(self, *, timeout_s: float = 30.0) -> dict[str, HostFacts | Outcome]:
-        """Ask every node for what `facts` tells from then on: `reach` does, and who follows a job that an earlier run
-        has started."""
+        """Asks every node for its host facts, which `facts` returns from then on. `reach` calls this, and so does a
+        command that follows a job of an earlier run."""
         known = self.ask(
             HOST_FACTS, lambda node: {"address": node.address} if node.place != node.name else {}, timeout_s=timeout_s
         )
@@ -193,12 +199,13 @@ class Context:
         return known
 
     def own_addresses(self, node: str) -> list[str]:
-        """Every address on the node's interfaces that is not loopback."""
+        """Every address on the node's interfaces except loopback."""
         interfaces: Mapping[str, Facts] = self.facts(node).get("interfaces", {})
         return [a for entry in interfaces.values() for a in entry["addresses"] if not is_loopback(a)]
 
     def data_address(self, node: Node) -> str:
-        """The address that other ranks will dial on this node: its interface's, where the inventory names one."""
+        """The address on this node that other ranks dial: an address of the node's interface where the inventory names
+        one, else the node's own address."""
         interfaces: Mapping[str, Facts] = self.facts(node.name).get("interfaces", {})
         expression = socket_interface(self.inventory, node)
         chosen = [interfaces[name] for name in select_interfaces(expression, interfaces)] if expression else []
@@ -213,10 +220,11 @@ class Context:
 
 
 def no_answer(node: str, program: str, got: object) -> Outcome:
-    """An outcome for a node whose program said nothing: lost, not startable, out of time, or broken."""
+    """The outcome for a node whose program gave no answer: the node was lost, or the program did not start, took too
+    long or broke."""
     if isinstance(got, Unreachable):
         finding = got.finding
-        if got.cause == "login-shell-failed":  # what a shell is refused, it says on its way out
+        if got.cause == "login-shell-failed":  # the shell prints the limit it met before it exits
             finding = limit_met(node, "first", "", "\n".join(got.evidence)) or finding
         return Outcome.failed(node, finding) if isinstance(got, NoPython) else Outcome.unknown(node, finding)
     if isinstance(got, (ProgramNotStarted, Answer)) and (met := limit_met(node, program, *_refusal(got))):
@@ -248,14 +256,14 @@ def no_answer(node: str, program: str, got: object) -> Outcome:
 
 
 def _refusal(got: ProgramNotStarted | Answer) -> tuple[str, str]:
-    """The errno that a program met, or nothing, and its words."""
+    """The name of the errno that a program met, or "", and the text that the program printed."""
     if isinstance(got, Answer):
         return "", "" if got.timed_out else got.stderr[-4000:]
     return got.error.get("errno") or "", f"{got.error.get('type')}: {got.error.get('text')}"
 
 
 def _about_the_folder(error: Mapping[str, str]) -> bool:
-    """Whether the run's folder refused us, and not a system file that one of our programs reads."""
+    """Whether the error is about the run's folder, rather than about a system file that one of our programs reads."""
     path = error.get("path") or ""
     if not error.get("errno"):
         return False
@@ -282,7 +290,8 @@ def folder_finding(node: str, error: Mapping[str, str]) -> Finding:
 
 @dataclass(frozen=True, slots=True)
 class _Limit:
-    """`errnos` and `words` are how a program shows it; `says` may use {node} and {program}."""
+    """A limit of the system, and how a program shows that it met the limit: by one of `errnos`, or by text that matches
+    `words`. `says` is the finding's sentence, and may use {node} and {program}."""
 
     cause: str
     errnos: tuple[str, ...]
@@ -319,7 +328,8 @@ _LIMITS = (
 
 
 def limit_met(node: str, program: str, errno: str, words: str) -> Finding | None:
-    """The limit that a program of ours met on a node. `errno`: its name, or nothing; `words`: what the program said."""
+    """The finding for the limit that a program of ours met on a node, or None. `errno`: its name, or ""; `words`: what
+    the program printed."""
     for limit in _LIMITS:
         said = limit.words.search(words)
         if errno in limit.errnos or (said and not errno):

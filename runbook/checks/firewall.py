@@ -26,17 +26,20 @@ if TYPE_CHECKING:
     from runbook.firewall.collected_rules import Evidence
 
 MOST_RANGE_PORTS = 32
+"""The most ports of `network.ports` that are dialled on a node."""
 
 SHARE = 4
-"""The check listens on at most one in this many of the ports that a kernel hands out."""
+"""The check listens on at most one in this many of the ephemeral ports that a node's kernel has to hand out."""
 
 
 REPEATED_S = 0.9
-"""The kernel repeats its first packet after a second."""
+"""Seconds. The kernel repeats the first packet of a connection after one second; this is a little less."""
 
 WITHOUT_FILES = ("EMFILE", "ENFILE")
+"""The errnos of a node that may not open more files."""
 JUDGING_S = 10.0
-"""Of the stage's time, what is kept for the rules of the nodes and for who holds a port."""
+"""Seconds of the stage's time that are kept to collect the rules of the nodes and to find the processes that hold
+ports."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,7 @@ class Firewall(Check):
         master, rendezvous = at.inventory.rendezvous.master, at.inventory.rendezvous.port
 
         def wants(node: Node) -> list[Want]:
-            # Only the master is dialled there, unless the inventory promises that port on every node.
+            # Other nodes are not dialled at the rendezvous port, unless the inventory promises that port on every node.
             first = [Want(rendezvous, "rendezvous")] if node.name == master else []
             fixed = [Want(port, "range") for port in promised if port != rendezvous or node.name != master]
             ports = how_many(at.facts(node.name))
@@ -96,7 +99,8 @@ class Firewall(Check):
     def _trouble(
         self, at: Context, mesh: Mesh, evidence: Mapping[str, Evidence | None] | None = None
     ) -> Trouble | None:
-        """What is known of those that failed; None where all opened: most runs need nothing of what explains them."""
+        """What is known about the dials that failed, or None when all opened: most runs do not need the code that
+        explains failures."""
         if mesh.silent or any(dial.outcome != "open" for dial in mesh.dials):
             mesh.silent.update(at.lost_nodes())
         reached = [d for d in mesh.dials if d.source not in mesh.silent and d.destination not in mesh.silent]
@@ -115,14 +119,15 @@ def judge(
     pairs: Pairs | None = None,
     dead_paths: Mapping[str, Sequence[Finding]] | None = None,
 ) -> list[Outcome]:
-    """`held`, by node: who holds the ports that could not be bound. `dead_paths`: what some of its ports meet."""
+    """One outcome a node. By node, `held` has findings for ports that could not be bound, and `dead_paths` findings for
+    paths that some ports take in vain."""
     seen = FirewallJudge(at, mesh, trouble, held or {}, pairs.note() if pairs else "", dead_paths or {})
     return [seen.outcome(node) for node in at.nodes]
 
 
 @dataclass(frozen=True)
 class FirewallJudge:
-    """What was seen, from which every node gets its outcome. `note`: which of all pairs were tried."""
+    """What was seen on all nodes, and the outcome of each node from it. `note` says which of all pairs were dialled."""
 
     at: Context
     mesh: Mesh
@@ -137,12 +142,13 @@ class FirewallJudge:
 
     @cached_property
     def opened(self) -> Mapping[str, list[Dial]]:
-        """The connections that opened, by the node that they lead to."""
+        """The connections that opened, by the node that was dialled."""
         return grouped((dial.destination, dial) for dial in self.mesh.dials if dial.outcome == "open")
 
     @cached_property
     def without_port(self) -> Mapping[str, Finding]:
-        """Nodes whose kernel has no port left, or too few for the ranks, unless the dials have shown that already."""
+        """By node, a finding for a kernel that has no port left, or too few for the ranks; without nodes whose dials
+        have already shown that."""
         known = {name for name, own in self.findings.items() if any(f.cause == NO_PORT for f in own)}
         starved = {
             node.name: [f"{counted(node.slots, 'rank')} to start there"]
@@ -153,6 +159,7 @@ class FirewallJudge:
 
     @cached_property
     def unmeasured(self) -> Mapping[str, list[Dial]]:
+        """Dials that could not be made, by the node at fault: see `in_vain`."""
         return in_vain(self.trouble.unmeasured if self.trouble else (), self.mesh.busy)
 
     def outcome(self, node: Node) -> Outcome:
@@ -189,7 +196,8 @@ class FirewallJudge:
         return Outcome.passed(name, proof, warnings=[*slow(arriving), *self._without_ecn(name)])
 
     def _without_ecn(self, name: str) -> list[str]:
-        """A warning where what this node dials opens only at its kernel's repetition, which does not ask for ECN."""
+        """A warning where connections from this node open only with the kernel's repeated packet, which no longer asks
+        for ECN."""
         if not self.at.facts(name).get("asks_ecn"):
             return []
         mine = [dial for dials in self.opened.values() for dial in dials if dial.source == name != dial.destination]
@@ -200,7 +208,7 @@ class FirewallJudge:
 
 
 def in_vain(unmeasured: Sequence[Dial], busy: Mapping[str, AwakeFacts]) -> dict[str, list[Dial]]:
-    """By node that had no CPU for them, dials of which nothing is known."""
+    """Dials of which nothing is known, by the node that had no CPU for them; else by the node that dialled."""
     return grouped(
         (dial.destination if dial.destination in busy and dial.source not in busy else dial.source, dial)
         for dial in unmeasured
@@ -208,11 +216,12 @@ def in_vain(unmeasured: Sequence[Dial], busy: Mapping[str, AwakeFacts]) -> dict[
 
 
 def others_of(name: str, dials: Sequence[Dial]) -> list[str]:
+    """The nodes at the other ends of these dials, sorted."""
     return sorted({d.source if d.destination == name else d.destination for d in dials})
 
 
 def slow(arriving: list[Dial]) -> list[str]:
-    """A warning for connections that opened, and not at the first try."""
+    """A warning about connections that opened only after several tries."""
     late = [dial for dial in arriving if dial.tries > 1]
     if not late:
         return []
@@ -222,7 +231,8 @@ def slow(arriving: list[Dial]) -> list[str]:
 
 
 def held(at: Context, mesh: Mesh) -> dict[str, list[Finding]]:
-    """Who holds the ports that could not be bound: a process that came after the `port` check, or was not asked for."""
+    """By node, findings for the processes that hold ports which could not be bound: a process came after the `port`
+    check, or the playbook has no such check."""
     taken = {name: [e["port"] for e in errors if e["port"]] for name, errors in mesh.occupied.items()}
     nodes = [node for node in at.nodes if taken.get(node.name)]
     if not nodes:
@@ -238,7 +248,8 @@ def held(at: Context, mesh: Mesh) -> dict[str, list[Finding]]:
 
 
 def occupied(node: Node, errors: Sequence[Facts]) -> list[Finding]:
-    """When no holder was found: it has ended, or was not looked for in time."""
+    """Findings for ports that could not be bound and whose holder is not known: it has ended, or was not looked for in
+    time."""
     if not errors:
         return []
     port, errno = errors[0]["port"], errors[0]["errno"]

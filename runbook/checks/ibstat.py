@@ -26,7 +26,7 @@ PHYSICAL = {
     "linkerrorrecovery": "LinkErrorRecovery",
     "portconfigurationtraining": "PortConfigurationTraining",
 }
-"""Physical states as ibstat writes them, where that is more than one word."""
+"""How ibstat writes the physical states that have more than one word."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,8 @@ class Ibstat(Check):
 
 
 def beside_each_other(at: Context, said: Mapping[str, Any], outcomes: Sequence[Outcome]) -> list[Outcome]:
-    """Warnings about what differs between nodes whose ports are all sound."""
+    """The outcomes with what differs between nodes whose ports are all sound: findings for different fabrics, else
+    warnings."""
     if any(outcome.verdict is not Verdict.PASS for outcome in outcomes):
         return list(outcomes)
     chosen = {
@@ -69,7 +70,7 @@ def beside_each_other(at: Context, said: Mapping[str, Any], outcomes: Sequence[O
 
 
 def ports_of(answer: Mapping[str, Any]) -> tuple[list[Port], str]:
-    """The node's ports and their source: ibstat, or the kernel if ibstat shows none, or not all of them."""
+    """The node's ports and their source: ibstat, or the kernel if ibstat shows no port or not every port."""
     printed, seen = parse(str(answer["ibstat"].get("out") or "")), from_sysfs(answer["sysfs"] or {})
     if seen and (not printed or cut_short(answer)):
         return seen, "/sys/class/infiniband"
@@ -78,8 +79,8 @@ def ports_of(answer: Mapping[str, Any]) -> tuple[list[Port], str]:
 
 
 def cut_short(answer: Mapping[str, Any]) -> str:
-    """Why what ibstat printed is not all there is to say: a port without its state, fewer ports than announced, an
-    error in the middle; empty when nothing is missing."""
+    """Why the output of ibstat is not complete: a port without its state, fewer ports than announced, or an error in
+    the middle; empty when nothing is missing."""
     tool = answer["ibstat"]
     reading = read(f"{tool.get('out') or ''}\n{tool.get('err') or ''}")
     return reading.unknown if reading else ""
@@ -94,7 +95,8 @@ def judge(
     *,
     spare: Collection[str] = (),
 ) -> Outcome:
-    """Pure. From what ibstat or sysfs printed on the node to an outcome. `spare`: ports that are down on every node."""
+    """The outcome for a node, from what ibstat or sysfs shows there. Pure. `spare`: ports that are down on every
+    node."""
     tool = answer["ibstat"]
     ports, source = ports_of(answer)
     if not ports:
@@ -137,13 +139,14 @@ def judge(
 
 
 def spares(ports: Mapping[str, Sequence[Port]]) -> set[str]:
-    """Ports that are down on every one of several nodes that look alike: cards often have more ports than cables."""
+    """Ports that are down on every one of several nodes. They are spares: cards often have more ports than cables."""
     down = [{port.name for port in shown if port.state == "down"} for shown in ports.values()]
     return set.intersection(*down) if len(down) > 1 else set()
 
 
 def missing_hcas(node: Node, expression: str | None, ports: Sequence[Port], shown: tuple[str, ...]) -> list[Finding]:
-    """Names that select nothing. An expression that excludes names what need not be there; it must leave something."""
+    """Findings for names that select no port. The names of an expression that excludes need not exist, but it must
+    leave a port."""
     wanted = selection(expression or "")
     hcas = sorted({port.hca for port in ports})
     there = f"it has {some(hcas)}"
@@ -172,7 +175,7 @@ def missing_hcas(node: Node, expression: str | None, ports: Sequence[Port], show
 
 
 def incomplete(node: Node, tool: Mapping[str, Any], why: str) -> Finding:
-    """What ibstat printed shows no fault, and is not all there is."""
+    """The finding when the output of ibstat shows no fault but is not complete."""
     said = f"{tool.get('err') or ''}\n{tool.get('out') or ''}".strip().splitlines()
     says = f"ibstat on {node.name} does not show every port in full (exit {tool.get('code')}): {why}"
     seen = tuple(line.strip() for line in said[:3] + said[3:][-5:])
@@ -180,12 +183,12 @@ def incomplete(node: Node, tool: Mapping[str, Any], why: str) -> Finding:
 
 
 def nothing_to_see(node: Node, answer: Mapping[str, Any]) -> Outcome:
-    """No port was read: no device (a failure), or the check could not look (unknown)."""
+    """The outcome when no port was read: a failure when there is no device, unknown when the check could not look."""
     tool, sysfs, cards = answer["ibstat"], answer["sysfs"], answer.get("cards")
     text = f"{tool.get('out') or ''}{tool.get('err') or ''}".strip()
     said = tuple(text.splitlines()[:8])
     on_bus = () if cards is None else (f"the kernel shows {counted(cards, 'Mellanox card')} on the PCI bus",)
-    # ibstat without any device prints nothing and ends with 0; the kernel's empty list is as good a proof.
+    # With no device ibstat prints nothing and ends with 0; an empty list from the kernel proves the same.
     silent = tool.get("code") == 0 and not text and not tool.get("missing")
     no_driver = any("/dev/infiniband" in line and "no such file" in line.lower() for line in said)
     if (sysfs == {} or silent or no_driver) and not tool.get("timed_out"):
@@ -209,10 +212,13 @@ def nothing_to_see(node: Node, answer: Mapping[str, Any]) -> Outcome:
 
 
 def faults(node: Node, chosen: Sequence[Port], min_rate: float | None) -> list[Finding]:
+    """The findings for the chosen ports, at most one a port."""
     return [finding for port in chosen if (finding := fault(node, port, min_rate))]
 
 
 def fault(node: Node, port: Port, min_rate: float | None) -> Finding | None:
+    """What is wrong with one port: not set up, not active, or slower than `min_rate` in Gbit/s; None when it is
+    sound."""
     where = f"{port.name} of {node.name}"
     state, physical = port.state.capitalize(), PHYSICAL.get(port.physical, port.physical.capitalize())
     seen = (f"{port.name}: State {state}, Physical state {physical}, Rate {port.detail or rate(port)}",)
@@ -245,10 +251,12 @@ def rate(port: Port) -> str:
 
 
 def select(expression: str | None, ports: Sequence[Port]) -> list[Port]:
-    """The ports NCCL_IB_HCA selects: a prefix list, `=` for exact names, `^` to exclude, `:port` for one port.
+    """The ports that NCCL_IB_HCA selects: a list of prefixes, `=` for exact names, `^` to exclude, `:port` for one
+    port.
 
-    Without an expression NCCL takes every active port and ignores the rest, so idle spare ports are not a fault then:
-    the active ones are chosen, or all if none is. Ethernet beside InfiniBand is not what an `infiniband:` block means.
+    Without an expression NCCL takes every active port and ignores the rest, so an idle spare port is no fault: the
+    active ports are chosen, or all ports if none is active. Ethernet ports beside InfiniBand ports are left out: an
+    `infiniband:` block does not mean them.
     """
     if not expression:
         active = [port for port in ports if port.state == "active"]
@@ -258,6 +266,7 @@ def select(expression: str | None, ports: Sequence[Port]) -> list[Port]:
 
 
 def matches(word: str, port: Port, chosen: Selection) -> bool:
+    """Whether one word of an expression selects this port."""
     name, _, number = word.partition(":")
     if number and whole_number(number) not in (None, port.number):
         return False
@@ -265,14 +274,15 @@ def matches(word: str, port: Port, chosen: Selection) -> bool:
 
 
 def named(expression: str | None, port: Port) -> bool:
-    """Whether the expression means this port by its HCA's whole name, not only by how that begins."""
+    """Whether the expression has the whole name of this port's HCA, and not only a beginning of it."""
     chosen = selection(expression or "")
     words = {word.partition(":")[0] for word in chosen.names if matches(word, port, chosen)}
     return not chosen.excludes and port.hca in words
 
 
 def longer_names(expression: str | None, ports: Sequence[Port]) -> dict[str, list[str]]:
-    """Words that are the whole name of one HCA and, as beginnings of names, take others as well: mlx5_1 and mlx5_10."""
+    """Words that are the whole name of one HCA and also the beginning of others, which NCCL takes too; by word, those
+    others. Example: mlx5_1 and mlx5_10."""
     chosen = selection(expression or "")
     if chosen.exact:
         return {}
@@ -282,8 +292,9 @@ def longer_names(expression: str | None, ports: Sequence[Port]) -> dict[str, lis
 
 
 def other_fabrics(chosen: Mapping[str, Sequence[Port]]) -> dict[str, Finding]:
-    """By node, that its ports speak Ethernet and those of most others InfiniBand, or the reverse: they cannot meet.
-    Of as many of each, those with Ethernet are the odd ones, since the inventory says `infiniband:`."""
+    """A finding by node when its ports speak Ethernet and those of most other nodes InfiniBand, or the reverse: RDMA
+    cannot connect them. If as many speak one as the other, Ethernet is the odd one, since the inventory says
+    `infiniband:`."""
     ethernet = {name: {port.ethernet for port in ports} for name, ports in chosen.items() if ports}
     if len(ethernet) < 2 or set.intersection(*ethernet.values()):
         return {}
@@ -312,14 +323,15 @@ def other_fabrics(chosen: Mapping[str, Sequence[Port]]) -> dict[str, Finding]:
 
 
 Gids = Mapping[str, Mapping[str, str]]
-"""index -> {gid, type, ndev}; an entry that is all zeros is left out."""
+"""A GID table by index: gid, type and ndev. Entries that are all zeros are left out."""
 
 
 def gid_findings(
     node: Node, ports: Sequence[Port], gids: Mapping[str, Any] | None, index: str | None
 ) -> Iterator[Finding]:
-    """Where the GID table is readable, and was read as far as that: a set index must be a RoCE v2 GID, and some
-    routable GID must exist."""
+    """Findings for RoCE ports. An index that NCCL_IB_GID_INDEX sets must be a routable RoCE v2 GID; without one, some
+    routable GID must exist. Tables that are not readable, and indexes beyond the GIDs that were read, are not
+    judged."""
     for port in ports:
         table: Gids | None = (gids or {}).get(port.name)
         if not port.ethernet or table is None or (index and (whole_number(index) or 0) >= GIDS):
@@ -343,11 +355,13 @@ def gid_findings(
 
 
 def routable(entry: Mapping[str, str]) -> bool:
+    """Whether the GID is of RoCE v2 and not link-local."""
     return "v2" in (entry.get("type") or "").lower() and not (entry.get("gid") or "fe80").lower().startswith("fe80")
 
 
 def uneven(chosen: Mapping[str, Sequence[Port]], *, promised: bool) -> dict[str, list[str]]:
-    """Warnings by node. Rates are compared only where the inventory promises none; with a promise they were judged."""
+    """Warnings by node: different numbers of ports, and different rates. Rates are compared only where the inventory
+    promises none; with a promise they were judged already."""
     warnings: dict[str, list[str]] = {name: [] for name in chosen}
     counts = Counter(len(ports) for ports in chosen.values())
     if len(counts) > 1:

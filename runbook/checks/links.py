@@ -1,4 +1,5 @@
-"""links: which node, which link: bandwidth and latency between nodes, in rounds in which each node has one partner."""
+"""links: which node or which link is slow: bandwidth and latency between nodes, in rounds in which each node has one
+partner."""
 
 from __future__ import annotations
 
@@ -21,11 +22,12 @@ from runbook.model.units import counted, significant
 from runbook.model.verdict import Finding, Outcome
 
 SECONDS = 0.5
+"""How many seconds one direction between two nodes is measured, unless the stage says otherwise."""
 TRIPS = 20
-"""There and back with a few bytes, for the latency."""
+"""How many round trips of a few bytes are made to measure the latency."""
 
 LEFT_S = 5.0
-"""Of the stage's time, for what comes after the measuring."""
+"""Seconds of the stage's time that are kept for what follows the measuring."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ class Links(Check):
                 say=at.say,
             )
         except Unfinished as error:
-            dismiss_pool(at.run)  # some rank may wait for ever; the next stage starts them anew
+            dismiss_pool(at.run)  # a rank may wait for ever; the next stage starts new ranks
             return proven or [Outcome.unknown(node.name, unmeasured(str(error))) for node in at.nodes]
         if done.stopped:
             dismiss_pool(at.run)
@@ -94,7 +96,7 @@ class Links(Check):
 
 
 def outcomes(at: Context, done: Search, judged: LinkFindings) -> list[Outcome]:
-    """One outcome a node. A search that was cut short proves only the nodes that it had proven by then."""
+    """One outcome a node. A search that was cut short passes only the nodes that it had cleared by then."""
     normal = done.verdict.normal
     found: list[Outcome] = []
     for node in at.nodes:
@@ -122,7 +124,8 @@ def outcomes(at: Context, done: Search, judged: LinkFindings) -> list[Outcome]:
 
 
 def proof(done: Search) -> str:
-    """The same words for every node, so that a thousand of them are one line, where there is nothing to say of one."""
+    """What the search proves, in the same words for every node, so that a report folds a thousand nodes into one
+    line."""
     verdict, best = done.verdict, done.best
     pairs = {frozenset((link.source, link.destination)) for link in best if Link(link.destination, link.source) in best}
     every = len(done.nodes) * (len(done.nodes) - 1) // 2
@@ -137,4 +140,5 @@ def proof(done: Search) -> str:
 
 
 def unmeasured(why: str) -> Finding:
+    """The finding for links that could not be measured; `why` is the reason in words."""
     return finding_for("insufficient-evidence", f"the links could not be measured: {why}", way="silent-ranks")

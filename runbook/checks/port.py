@@ -19,6 +19,7 @@ from runbook.model.verdict import Finding, Outcome
 from runbook.transport.node_answers import PORT
 
 MOST_PORTS = 256
+"""The most ports of `network.ports` that the check binds on a node."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,8 @@ class PortCheck(Check):
     def run(self, at: Context) -> list[Outcome]:
         master = at.inventory.rendezvous.master
         address = dialled_address(at.inventory.rendezvous, len(at.nodes))
-        # Nodes that are one machine share its ports: the first of them binds for all, or they would find each other.
+        # Nodes that are one machine share its ports. Only the first of them binds: otherwise each would find the
+        # other's program on the ports.
         first_of: dict[str, str] = {}
         for node in sorted(at.nodes, key=lambda node: node.name != master):
             first_of.setdefault(at.machine(node.name), node.name)
@@ -63,8 +65,8 @@ class PortCheck(Check):
 
 
 def promised_ports(inventory: Inventory, most: int = MOST_PORTS) -> list[int]:
-    """The ports of `network.ports`, each once; of more than `most` an even sample, with both ends of every range unless
-    there are very many: a rule rarely has holes of one port."""
+    """The ports of `network.ports`, each once. Of more than `most` ports, an even sample that has both ends of every
+    range (unless there are very many ranges): a firewall rule rarely has holes of one port."""
     ranges = inventory.network.ports
     ports = sorted({port for low, high in ranges for port in range(low, high + 1)})
     if len(ports) <= most:
@@ -72,13 +74,13 @@ def promised_ports(inventory: Inventory, most: int = MOST_PORTS) -> list[int]:
     ends = {end for span in ranges for end in span}
     if 2 * len(ends) > most:
         ends = {ports[0], ports[-1]}
-    count = most - len(ends) + 2  # the first and the last are in both
+    count = most - len(ends) + 2  # the first and the last port are counted in both
     step = (len(ports) - 1) / (count - 1)
     return sorted(ends | {ports[round(index * step)] for index in range(count)})
 
 
 def judge(at: Context, node: Node, answer: Mapping[str, Any], address: str) -> Outcome:
-    """From what the node found when it bound the ports to an outcome."""
+    """The outcome for a node, from what it found when it bound the ports."""
     findings: list[Finding] = []
     where = answer["address"]
     port = at.inventory.rendezvous.port
@@ -102,7 +104,8 @@ def judge(at: Context, node: Node, answer: Mapping[str, Any], address: str) -> O
 
 
 def holders(node: Node, answer: Mapping[str, Any], port: int) -> list[Finding]:
-    """One finding for each process that holds ports. `port` is the rendezvous port, which speaks for the others."""
+    """One finding for each process that holds ports. `port` is the rendezvous port: where a process holds it among
+    others, the finding names that one."""
     held: dict[object, list[int]] = {}
     for number, found in answer["ports"].items():
         if not found["free"]:
@@ -119,6 +122,8 @@ def holders(node: Node, answer: Mapping[str, Any], port: int) -> list[Finding]:
 
 
 def not_local(at: Context, node: Node, where: Mapping[str, Any], address: str) -> Finding:
+    """The finding for a rendezvous address that is not on the master: it does not resolve there, or belongs to another
+    node or to none."""
     interfaces = at.facts(node.name).get("interfaces", {})
     own = [a for name, entry in interfaces.items() if name != "lo" for a in entry["addresses"]]
     if where["resolved"] is None:
@@ -157,7 +162,8 @@ def taken(
     unprivileged: int | None = None,
     spare: str = "…",
 ) -> Finding:
-    """One finding for all the ports that one process holds; the first of them is named."""
+    """The finding for all the ports that one process holds, or that the kernel refuses for one reason; it names the
+    first of them."""
     port = ports[0]
     what = "the rendezvous port" if rendezvous else "the port"
     others = f" (and {len(ports) - 1} more ports)" if len(ports) > 1 else ""
@@ -203,7 +209,7 @@ def taken(
 
 
 def not_bound(node: Node, what: str, errno: str, evidence: tuple[str, ...], other: str) -> Finding:
-    """A port that nobody holds, and that cannot be bound all the same."""
+    """The finding for a port that no process holds and that cannot be bound all the same."""
     if met := limit_met(node.name, "port", errno, ""):
         return met
     says = (

@@ -22,10 +22,12 @@ from runbook.model.verdict import Outcome
 from runbook.transport.remote_program import MOST_OUTPUT, Answer
 
 _ABSENCE = re.compile(r"\(\?<?!")
-"""Patterns that forbid something: whether the part of the output that was not kept has it, is not known."""
+"""A pattern that forbids something (a negative lookahead or lookbehind): it may be violated in the part of the output
+that was not kept."""
 
 
 SILENT = ("it printed nothing",)
+"""The evidence of a program that printed nothing."""
 
 
 @dataclass(frozen=True)
@@ -36,11 +38,12 @@ class Shell(Check):
     command: str = ""
     expect: Expect = field(default_factory=Expect)
     of_node: Mapping[str, str] = field(default_factory=dict)
-    """The command on a node whose own facts or `vars` stand in it."""
+    """The command by node, for nodes whose own facts or `vars` are part of it; other nodes run `command`."""
 
     @property
     def summary(self) -> str:
-        """The line, for one node where it differs from node to node, and what is expected of it beyond exit code 0."""
+        """The shell line (for one node as an example where it differs between nodes), and what is expected beyond exit
+        code 0."""
         shown = next((f"on {node}: {line}" for node, line in self.of_node.items()), self.command)
         wanted = [f"exit code {self.expect.exit}"] if self.expect.exit else []
         wanted += [f"/{self.expect.stdout}/ in its output"] if self.expect.stdout is not None else []
@@ -99,14 +102,14 @@ class Shell(Check):
 
 
 def _file_name(stage: str) -> str:
-    """The name of a stage, which may be any text, as a part of a file's name."""
+    """The name of the stage, which may be any text, made fit for a file name."""
     return re.sub(r"[^A-Za-z0-9_.-]+", "-", stage)[:60].lstrip(".-") or "shell"
 
 
-SECONDS = 2.0  # of CPU time a text
-_SECONDS_AT_MOST = 30.0  # by the clock, on a busy machine
-_REPEATS = re.compile(r"[*+{]")  # without any of these nothing takes longer than its text is long
-_BYTES = 512 << 20  # of memory
+SECONDS = 2.0  # CPU seconds that the search of one text may take
+_SECONDS_AT_MOST = 30.0  # seconds by the clock that the same search may take on a busy machine
+_REPEATS = re.compile(r"[*+{]")  # a pattern without any of these is searched in time proportional to the text
+_BYTES = 512 << 20  # of memory for the process that searches
 _PROGRAM = """
 import json, re, resource, signal, sys
 try:
@@ -124,14 +127,16 @@ for line in sys.stdin:
     signal.setitimer(signal.ITIMER_REAL, 0)
     print(int(found), flush=True)
 """
-"""The signals of both timers kill it: a handler in Python may wait until a search is over."""
+"""The program that searches. The default action of both timers' signals kills it: a handler in Python might wait until
+the search is over."""
 
 
 class PatternSearch(AbstractContextManager["PatternSearch"]):
-    """Whether a pattern (`^` and `$` at every line) is found in a text: True, False, or None where that takes too long
-    or too much memory.
+    """Whether a pattern (`^` and `$` match at every line) is found in a text: True, False, or None where that takes too
+    long or too much memory.
 
-    A node may print what makes a pattern take hours, and the threads of one process wait for a search that runs in it.
+    The search runs in a process of its own. The text comes from a node and may make a pattern take hours, and in this
+    process all threads would wait for it.
     """
 
     def __init__(self, pattern: str, *, seconds: float = SECONDS) -> None:
