@@ -412,6 +412,21 @@ def test_pages_of_a_run(tmp_path: Path) -> None:
     on(tmp_path, look)
 
 
+def test_a_file_whose_name_is_not_utf8_is_listed_by_the_api(tmp_path: Path) -> None:
+    path = placed(tmp_path, "one", result={"verdict": "pass"})
+    (path / "logs").mkdir()
+    Path(os.fsdecode(os.fsencode(path / "logs") + b"/caf\xe9.log")).write_text("a needle\n")
+
+    async def look(world: World) -> None:
+        told = await world.ask("GET", "/api/v1/runs/one/logs?q=needle", world.as_program("viewer"))
+        assert told.status == 200
+        found = json.loads(told.body)
+        assert ["caf" in one["name"] for one in found["files"]].count(True) == 1
+        assert found["search"]["count"] == 1
+
+    on(tmp_path, look)
+
+
 def test_searches_wait_for_each_other_and_nothing_waits_for_them(tmp_path: Path) -> None:
     path = placed(tmp_path, "one", result={"verdict": "pass"})
     (path / "console.txt").write_text("a needle\n")

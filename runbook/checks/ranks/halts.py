@@ -48,8 +48,10 @@ def stuck(pool: RankPool, halt: Halt, doing: str) -> Found:
         return with_folder(pool, found)
     broken = [member for member in pool.members if member.aftermath]
     waited = f"nothing moved for {halt.seconds:.0f} s" if halt.kind == "late" else "no rank makes progress"
-    if not broken and not suspected and (found := behind(pool, doing)):
-        return with_folder(pool, found)
+    if not broken and not suspected and behind(pool, doing):
+        gather(pool, watch_s=LONGER_S)  # a rank that was only late, on a busy machine, has come to the call by now
+        if found := behind(pool, doing):
+            return with_folder(pool, found)
     if not broken and (flows := moving(pool)) > TRICKLE:
         return flowing(pool, halt, doing, flows)
     seen = look_between(pool)

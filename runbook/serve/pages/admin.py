@@ -7,14 +7,14 @@ import asyncio
 import dataclasses
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.responses import RedirectResponse, Response
 
 from runbook.agent.protocol import Enrolment
 from runbook.serve.guards import RequestRefused, json_body, whole_number
 from runbook.serve.page import Page
 from runbook.serve.pages.nodes import NODE_GLYPHS
 from runbook.serve.people import Audit, People, role_named
-from runbook.serve.rendering import html
+from runbook.serve.rendering import AsciiJson, html
 from runbook.serve.workspace import fleet_of
 
 AUDIT_PAGE = 100
@@ -148,23 +148,23 @@ async def new_password(request: Request) -> Response:
 
 
 async def api_people(request: Request) -> Response:
-    return JSONResponse({"people": [{"name": one.name, "role": one.role} for one in _people(request).all()]})
+    return AsciiJson({"people": [{"name": one.name, "role": one.role} for one in _people(request).all()]})
 
 
 async def api_add_person(request: Request) -> Response:
     asked = await fields(request, "name", "role")
     _added(request, asked["name"], asked["role"])
-    return JSONResponse({"name": asked["name"], "role": asked["role"]}, 201)
+    return AsciiJson({"name": asked["name"], "role": asked["role"]}, 201)
 
 
 async def api_change_person(request: Request) -> Response:
     role = (await fields(request, "role"))["role"]
     _changed(request, role)
-    return JSONResponse({"name": request.path_params["name"], "role": role})
+    return AsciiJson({"name": request.path_params["name"], "role": role})
 
 
 async def api_link_person(request: Request) -> Response:
-    return JSONResponse({"link": _link(request, request.path_params["name"])}, 201)
+    return AsciiJson({"link": _link(request, request.path_params["name"])}, 201)
 
 
 async def api_remove_person(request: Request) -> Response:
@@ -173,17 +173,17 @@ async def api_remove_person(request: Request) -> Response:
 
 
 async def api_me(request: Request) -> Response:
-    return JSONResponse({"name": request.state.person.name, "role": request.state.person.role})
+    return AsciiJson({"name": request.state.person.name, "role": request.state.person.role})
 
 
 async def api_tokens(request: Request) -> Response:
-    return JSONResponse({"tokens": [dataclasses.asdict(token) for token in _people(request).tokens()]})
+    return AsciiJson({"tokens": [dataclasses.asdict(token) for token in _people(request).tokens()]})
 
 
 async def api_add_token(request: Request) -> Response:
     asked = await fields(request, "role", "purpose")
     identity, secret = _token(request, asked["role"], asked["purpose"])
-    return JSONResponse({"id": identity, "token": secret}, 201)
+    return AsciiJson({"id": identity, "token": secret}, 201)
 
 
 async def api_revoke_token(request: Request) -> Response:
@@ -193,7 +193,7 @@ async def api_revoke_token(request: Request) -> Response:
 
 async def api_enrol_agent(request: Request) -> Response:
     asked = await fields(request, "name")
-    return JSONResponse({"string": await asyncio.to_thread(_enrolled, request, asked["name"])}, 201)
+    return AsciiJson({"string": await asyncio.to_thread(_enrolled, request, asked["name"])}, 201)
 
 
 async def api_revoke_agent(request: Request) -> Response:
@@ -204,7 +204,7 @@ async def api_revoke_agent(request: Request) -> Response:
 async def api_audit(request: Request) -> Response:
     """The newest first; `before=` an id pages on."""
     entries = _audit(request).newest(AUDIT_PAGE, whole_number(request, "before"))
-    return JSONResponse({"audit": [dataclasses.asdict(entry) for entry in entries]})
+    return AsciiJson({"audit": [dataclasses.asdict(entry) for entry in entries]})
 
 
 async def fields(request: Request, *names: str) -> dict[str, str]:

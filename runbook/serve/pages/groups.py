@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.responses import RedirectResponse, Response
 
 from runbook.model.inventory import SHELLS
 from runbook.model.units import whole_number
@@ -21,7 +21,7 @@ from runbook.serve.group_preview import Linted, Meaning, difference, linted, scr
 from runbook.serve.guards import RequestRefused, json_body
 from runbook.serve.page import Handler, Page
 from runbook.serve.pages.nodes import rows
-from runbook.serve.rendering import html, json
+from runbook.serve.rendering import AsciiJson, html, json
 from runbook.serve.run_folders import RunRow
 from runbook.serve.workspace import GroupView, Workspace, fleet_of, workspace_of
 
@@ -402,13 +402,13 @@ def _text(body: Mapping[str, Any], name: str) -> str:
 
 async def api_listed(request: Request) -> Response:
     cards = await run_in_threadpool(_cards, workspace_of(request))
-    return JSONResponse({"groups": [as_json(look, latest) for look, latest, _ in cards]})
+    return AsciiJson({"groups": [as_json(look, latest) for look, latest, _ in cards]})
 
 
 async def api_create(request: Request) -> Response:
     body = await json_body(request)
     file = await _created(request, _text(body, "name"))
-    return JSONResponse({"name": file.name, "hash": file.hash}, 201, headers={"etag": f'"{file.hash}"'})
+    return AsciiJson({"name": file.name, "hash": file.hash}, 201, headers={"etag": f'"{file.hash}"'})
 
 
 async def api_shown(request: Request) -> Response:
@@ -432,7 +432,7 @@ async def api_save(request: Request) -> Response:
     fields, seen = _asked_fields(await json_body(request)), _if_match(request)
     changed = await run_in_threadpool(actions.save, workspace, name, fields, seen, _person(request))
     now = await run_in_threadpool(workspace.groups.read, name)
-    return JSONResponse({"changed": changed, "hash": now.hash}, headers={"etag": f'"{now.hash}"'})
+    return AsciiJson({"changed": changed, "hash": now.hash}, headers={"etag": f'"{now.hash}"'})
 
 
 async def api_preview(request: Request) -> Response:
@@ -446,13 +446,13 @@ async def api_preview(request: Request) -> Response:
 
 async def api_delete(request: Request) -> Response:
     await _act(request, actions.delete, _name(request), _if_match(request))
-    return JSONResponse({})
+    return AsciiJson({})
 
 
 async def api_rename(request: Request) -> Response:
     new = request.state.about = _text(await json_body(request), "name")
     await _act(request, actions.rename, _name(request), new, _if_match(request))
-    return JSONResponse({"name": new})
+    return AsciiJson({"name": new})
 
 
 async def api_move(request: Request) -> Response:
@@ -463,7 +463,7 @@ async def api_move(request: Request) -> Response:
         raise RequestRefused(400, "`nodes` is a list of objects with `group` and `node`")
     chosen = [(_text(one, "group"), _text(one, "node")) for one in nodes]
     changed = await _moved(request, chosen, _text(body, "target"))
-    return JSONResponse({"changed": changed})
+    return AsciiJson({"changed": changed})
 
 
 async def api_start(request: Request) -> Response:
@@ -471,13 +471,13 @@ async def api_start(request: Request) -> Response:
     await _refuse_other_state(request)
     only = body.get("only") == "launch"
     id = await _act(request, actions.start, _name(request), only_launch=only)
-    return JSONResponse({"run": id}, 201)
+    return AsciiJson({"run": id}, 201)
 
 
 async def api_stop(request: Request) -> Response:
     body = await json_body(request)
     says = await _act(request, actions.end, _name(request), now=body.get("now") is True)
-    return JSONResponse({"says": says})
+    return AsciiJson({"says": says})
 
 
 async def _refuse_other_state(request: Request) -> None:
@@ -491,24 +491,24 @@ async def _refuse_other_state(request: Request) -> None:
 async def api_restart(request: Request) -> Response:
     await _refuse_other_state(request)
     await _act(request, actions.restart, _name(request))
-    return JSONResponse({"says": actions.RESTARTED}, 202)
+    return AsciiJson({"says": actions.RESTARTED}, 202)
 
 
 async def api_history(request: Request) -> Response:
     history = await run_in_threadpool(workspace_of(request).groups.history, _name(request))
-    return JSONResponse({"versions": list(map(asdict, history))})
+    return AsciiJson({"versions": list(map(asdict, history))})
 
 
 async def api_version(request: Request) -> Response:
     groups = workspace_of(request).groups
     one, seen, lines = await run_in_threadpool(_state, groups, _name(request), _version(request))
-    return JSONResponse({**asdict(one), "text": seen.shown, "diff": lines})
+    return AsciiJson({**asdict(one), "text": seen.shown, "diff": lines})
 
 
 async def api_restore(request: Request) -> Response:
     await _act(request, actions.restore, _name(request), _version(request), _if_match(request))
     now = await run_in_threadpool(workspace_of(request).groups.read, _name(request))
-    return JSONResponse({"hash": now.hash}, headers={"etag": f'"{now.hash}"'})
+    return AsciiJson({"hash": now.hash}, headers={"etag": f'"{now.hash}"'})
 
 
 _ONE = "/groups/{name}"

@@ -10,13 +10,13 @@ from urllib.parse import quote, urlencode
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import Response, StreamingResponse
 
 from runbook.serve import run_logs as logs
 from runbook.serve.guards import RequestRefused, whole_number
 from runbook.serve.page import Page
 from runbook.serve.pages.runs import known_run
-from runbook.serve.rendering import html
+from runbook.serve.rendering import AsciiJson, html
 from runbook.serve.workspace import workspace_of
 
 T = TypeVar("T")
@@ -141,7 +141,7 @@ async def api_logs(request: Request) -> Response:
             "files": [{"id": file.id, "count": count} for file, count in found.files],
             "hits": [{"file": file.id, "at": line.at, "text": line.text} for file, line in found.hits],
         }
-    return JSONResponse(document)
+    return AsciiJson(document)
 
 
 async def api_log(request: Request) -> Response:
@@ -157,7 +157,7 @@ async def api_log(request: Request) -> Response:
     if found is not None:
         hits = [{"at": line.at, "text": line.text} for line in found.hits]
         document["search"] = {"count": found.count, "exact": found.exact, "hits": hits}
-    return JSONResponse(document)
+    return AsciiJson(document)
 
 
 _ONE = "/runs/{id}/logs"

@@ -18,7 +18,7 @@ from markupsafe import Markup
 from starlette.background import BackgroundTask
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from runbook.files.inventory import natural
 from runbook.model.safe_files import open_below
@@ -28,7 +28,7 @@ from runbook.serve.group_files import MOST_BYTES
 from runbook.serve.group_preview import ranks_given
 from runbook.serve.guards import RequestRefused, json_body
 from runbook.serve.page import Page
-from runbook.serve.rendering import ago, environment, html, json
+from runbook.serve.rendering import AsciiJson, ago, environment, html, json
 from runbook.serve.run_folders import NoRun, RunFilter, RunRow
 from runbook.serve.run_processes import GROUP
 from runbook.serve.workspace import GroupView, Workspace, fleet_of, goes_on, workspace_of
@@ -357,7 +357,7 @@ def _drained(request: Request, on: bool) -> None:
 
 async def api_node(request: Request) -> Response:
     known = await run_in_threadpool(_known_of, request)
-    return JSONResponse(
+    return AsciiJson(
         {
             "name": known.name,
             "groups": list(map(_as_json, known.rows)),
@@ -376,7 +376,7 @@ async def api_drain(request: Request) -> Response:
     if not isinstance(on, bool):
         raise RequestRefused(400, "`drain` is true or false")
     await run_in_threadpool(_drained, request, on)
-    return JSONResponse({"drain": on})
+    return AsciiJson({"drain": on})
 
 
 async def api_fleet(request: Request) -> Response:

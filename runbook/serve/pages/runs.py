@@ -13,7 +13,7 @@ from urllib.parse import quote, urlencode
 from markupsafe import Markup
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.responses import RedirectResponse, Response
 
 from runbook.model.errors import FilesWrong
 from runbook.model.grouping import grouped
@@ -27,7 +27,7 @@ from runbook.serve.agent_states import AgentState
 from runbook.serve.group_files import NoGroup
 from runbook.serve.guards import RequestRefused, json_body, whole_number
 from runbook.serve.page import Page
-from runbook.serve.rendering import html, json
+from runbook.serve.rendering import AsciiJson, html, json
 from runbook.serve.run_folders import RunFilter, RunRow, Runs, started
 from runbook.serve.workspace import Workspace, goes_on, workspace_of
 
@@ -204,7 +204,7 @@ async def api_shown(request: Request) -> Response:
 
 async def api_restart(request: Request) -> Response:
     await run_in_threadpool(_restarted, request)
-    return JSONResponse({"says": actions.RESTARTED}, 202)
+    return AsciiJson({"says": actions.RESTARTED}, 202)
 
 
 async def api_compare(request: Request) -> Response:
@@ -222,12 +222,12 @@ async def api_links(request: Request) -> Response:
         }
         for pair in chosen[:MOST_PAIRS]
     ]
-    return JSONResponse({"count": len(found), "pairs": pairs})
+    return AsciiJson({"count": len(found), "pairs": pairs})
 
 
 async def api_stop(request: Request) -> Response:
     now = (await json_body(request)).get("now") is True
-    return JSONResponse({"says": await _ended(request, now)})
+    return AsciiJson({"says": await _ended(request, now)})
 
 
 _ONE = "/runs/{id}"
