@@ -253,6 +253,7 @@ def _facts(inventory: Inventory) -> dict[str, object]:
 
 
 _TAGS_OF_ALL = ("all", "always", "tagged", "untagged")
+"""Tags with a meaning of their own, as in Ansible, whether or not a stage has them."""
 
 
 def _wanted(stages: Sequence[Stage], choice: Choice, source: str) -> list[Stage]:

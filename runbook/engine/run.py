@@ -406,6 +406,7 @@ def _there(run: Run, nodes: Sequence[str], reached: Sequence[PlannedStage]) -> s
 
 
 SLURM_JOB_ENDED = "slurm-job-ended"
+"""The cause of a session that is lost because Slurm ended its job."""
 KILLED = frozenset({"terminated-from-outside", "rank-killed"})
 """The causes that are found for a process if Slurm ends its whole job."""
 

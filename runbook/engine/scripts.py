@@ -92,9 +92,12 @@ def _of_variable(name: str, node: Node, job: Job | None, origins: Origins) -> Sp
 
 
 SCRIPT_MODE = 0o700
+"""The mode of a script."""
 FILE_MODE = 0o600
+"""The mode of any other file."""
 
 StageLayout = tuple[PlannedStage, RankLayout]
+"""A stage that starts ranks, and which ranks run on its nodes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +157,7 @@ def node_files(plan: Plan, origins: Origins) -> list[NodeFiles]:
 
 
 RANK_PROGRAM = ScriptFile(resources.files("runbook.node").joinpath("rank.py").read_bytes())
+"""The file `rank.py`, the same for every node."""
 
 
 def _specs(
@@ -177,10 +181,12 @@ def _specs(
 
 
 ENDINGS = (".sh", ".bat", ".ps1")
+"""The endings of scripts."""
 LARGEST = 64 << 20
 """The most bytes of a file in the folder of scripts that are read: no file of ours is as large."""
 _HEAD = 1000  # characters at the beginning of a script that hold the line which says whose it is
 _OURS = re.compile(r"runbook \S+: (\S+), [0-9]+ of [0-9]+ ranks")
+"""The text in a script's head that says that it is ours, and for which node."""
 
 
 @dataclass(frozen=True, slots=True)

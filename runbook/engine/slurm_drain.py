@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from runbook.transport.slurm import SlurmNode
 
 REASON_BEGINS = "runbook: "
+"""The beginning of the reasons that runbook gives to Slurm: by it, nodes drained by runbook are known."""
 LONGEST_REASON = 120  # the most characters of a reason; sinfo -R shows twenty of them
 
 

@@ -24,6 +24,7 @@ from runbook.model.errors import Unreachable
 from runbook.model.verdict import Outcome
 
 Tell = Callable[[ProcessSpec, str, list[str]], None]
+"""Called with a source of output, its stream (`out` or `err`), and whole lines."""
 
 PATIENCE_S = 60.0
 """Seconds for which a node that is reached may say nothing about a job that is followed."""

@@ -33,6 +33,7 @@ from runbook.parsers.nvidia_smi_facts import Gpu, parse_gpus
 from runbook.transport import node_answers
 
 Counts = Mapping[str, int | None]
+"""Values of counters by name; None if a value was not read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,9 @@ OF_INTERFACE = (
     Limit("tx_dropped", "packets were dropped before they left", 100, 0.01, "tx_packets"),
     Limit("carrier_down_count", "times the link was down"),
 )
+"""The limits for the counters of a network interface."""
 OF_TCP = Limit("RetransSegs", "TCP segments were sent again", *SENT_AGAIN, "OutSegs")
+"""The limit for a node's TCP segments that were sent again."""
 OF_PORT = (
     Limit("link_downed", "times the link was down", highest=0xFF),
     Limit("symbol_error", "symbol errors", 10, per_s=120 / 3600, highest=0xFFFF),
@@ -69,6 +72,7 @@ OF_PORT = (
     Limit("local_ack_timeout_err", "acknowledgements were missing", 10, per_s=1.0),
     Limit("rnr_nak_retry_err", "times a peer was never ready to receive"),
 )
+"""The limits for the counters of an InfiniBand port."""
 
 LASTS_S = 25.0
 """The least seconds for which a slowed GPU is reported: a GPU that is slowed down for a shorter time is only warm."""

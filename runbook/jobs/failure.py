@@ -84,6 +84,7 @@ MEETS = re.compile(r"/torch/distributed/rendezvous\.py")
 """A file in the traceback of a rank that gave up before it had met the other ranks."""
 
 HIDDEN_END = "ended with code 0, and the last that it wrote is an exception"
+"""In words, the end of a process whose exit code hides an exception."""
 
 RESET = re.compile(
     r"^[\w.]*(?:Connection(?:Reset|Aborted|)Error|ProtocolError)\b.*(?:reset by peer|Connection aborted)", re.I

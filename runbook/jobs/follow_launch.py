@@ -53,6 +53,7 @@ NOBODY_S = 86400.0
 """Seconds for which a job is followed while no node answers for it."""
 
 Say = Callable[..., None]
+"""Called with what happens: text, node, rank and facts, as in the events of a run."""
 
 
 class Replacing(Protocol):

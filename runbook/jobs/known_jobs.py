@@ -21,10 +21,13 @@ from runbook.transport.node_sessions import Site
 from runbook.transport.remote_program import ProgramNotStarted
 
 ASK_S = 20.0
+"""Seconds that a node may take to answer."""
 
 NO_LONGER = "it no longer knows the job: its files there are gone"
+"""In words, why a node that is reached says nothing about a job."""
 
 LEFT_OUT = "was not asked: -l leaves it out"
+"""In words, why a node was not asked."""
 
 LEAVE_S = 2.0
 """Seconds that supervisors may take to say goodbye: they run no program of ours, and end by themselves if not heard."""
@@ -254,6 +257,7 @@ def _newest(about: Facts) -> tuple[int, int]:
 
 
 POLL_S = 0.3
+"""Seconds between two looks at a job that is being stopped."""
 MOST_GRACE_S = 86_400.0
 """The longest grace, in seconds, that is believed: it comes from the job's nodes, which may report anything."""
 

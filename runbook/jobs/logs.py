@@ -33,6 +33,8 @@ LONGEST_LINE = 1 << 16
 
 @dataclass
 class _File:
+    """What is known about one log: which source wrote it, and how much of it is here."""
+
     name: str
     place: ProcessSpec
     redactor: Redactor
@@ -178,7 +180,9 @@ def end_of(path: Path, most: int) -> str:
 
 
 READ_S = 5.0
+"""Seconds that a node may take to send its job's file of secrets."""
 MOST_SECRETS = 1000
+"""The most lines of a file of secrets that are read."""
 LONGEST_SECRET = 1 << 17
 """The most characters of a line with a secret: the kernel passes no longer variable to a process."""
 

@@ -31,7 +31,9 @@ LEAST_TIMINGS = 10
 """The least number of timings from which a speed is computed."""
 
 MOST_TIMINGS = 4096
+"""The most timings that are remembered of the baseline, and of the time after it."""
 MOST_PARTS = 1000
+"""The most parts of the time that are remembered."""
 
 Timing = tuple[float, float, int]
 """The time at which the timed steps ended, the seconds a step, and the number of steps."""

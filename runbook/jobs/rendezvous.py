@@ -166,6 +166,7 @@ AT_RENDEZVOUS = re.compile(r"/torch/distributed/(?:elastic/)?rendezvous\b|/jax/_
 JOINS = "init_process_group"
 """Files and the function that are on the stack of a rank which is joining the others."""
 NOBODY: RankConnections = {"connections": [], "listening": []}
+"""The answer of a node without any connection or listener."""
 
 
 @dataclass(frozen=True, slots=True)

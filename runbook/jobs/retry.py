@@ -13,12 +13,17 @@ from runbook.jobs.attempt import Attempt
 from runbook.model.verdict import Outcome, Verdict
 
 FIRST_S = 10.0
+"""Seconds before the second attempt; each further wait is twice as long."""
 LONGEST_S = 300.0
+"""The most seconds before an attempt."""
 JITTER = 0.1
+"""The part of the wait by which chance makes it longer or shorter."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
+    """Whether another attempt is made, why (in words, may be empty), and after how many seconds."""
+
     again: bool
     why: str
     after_s: float = 0.0

@@ -39,10 +39,12 @@ MOST_FRAMES = 6
 """The most frames of a stack that are shown as evidence."""
 
 OF_FAULTHANDLER = re.compile(r'^  File "([^"\n]{1,500})", line (\d{1,9}) in ([^\n]{1,200})$')
+"""A frame in a dump by faulthandler: file, line, function."""
 SOURCE = re.compile(r"^ {4}([^\s][^\n]{0,200})$")
 """The source line that `node/rank_processes.py` adds below the innermost frame of a dump."""
 
 OF_PY_SPY = re.compile(r"^ {4}([^\s(][^(\n]{0,200}) \(([^\n]{1,500}):(\d{1,9})\)$")
+"""A frame in a dump by py-spy: function, file, line."""
 
 TOGETHER = re.compile(
     r"""(?x)
@@ -61,13 +63,16 @@ WRAPS_A_MODEL = re.compile(
 wait."""
 
 OF_PYTHON = re.compile(r"/lib/python\d[\d.]*/(?!(?:site|dist)-packages/)")
+"""Files of Python's own library."""
 OF_A_LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python\d[\d.]*/|^<(?:frozen|string)")
+"""Files of any library, and code without a file."""
 
 
 WAITS_FOR_CHILDREN = re.compile(r"/torch/utils/data/dataloader\.py$|/multiprocessing/\w+\.py$|/concurrent/futures/")
 """Files of calls that wait for processes which a rank has started."""
 
 QUEUE = re.compile(r"/(?:queue|multiprocessing/queues)\.py$")
+"""Files of Python's queues, between threads and between processes."""
 
 THREAD_RAISED = re.compile(
     r"""(?mx)
@@ -95,6 +100,8 @@ NO_FRAME = "<no Python frame>"
 
 @dataclass(frozen=True, slots=True)
 class StackFrame:
+    """A frame of a stack. `source`: the text of the source line, if it is known."""
+
     file: str
     line: int
     function: str

@@ -38,6 +38,7 @@ AFTER_S = 8.0
 STACKS = "stacks"
 """The folder inside an attempt's folder in which its ranks write their stacks."""
 STACK_ON_SIGNAL = resources.files("runbook.node").joinpath("stack_on_signal.py")
+"""The program that makes ranks write their stacks at a signal."""
 
 OF_TEXT = re.compile(r"-[a-z]*c\Z")
 """The option of a shell or a Python that is followed by program text instead of a file: `bash -lc 'python train.py'`.

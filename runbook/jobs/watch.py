@@ -211,6 +211,7 @@ def earliest(members: Sequence[KeptProcess]) -> KeptProcess:
 
 
 TRACEBACK = "Traceback (most recent call last)"
+"""The first line of Python's traceback."""
 
 OF_RANK = re.compile(r"^\[rank\d{1,7}\]: ?", re.MULTILINE)
 """The prefix that torch puts before each line of an exception."""
@@ -222,6 +223,7 @@ MOST_AFTER = 5
 when the program ends."""
 
 EXCEPTION = re.compile(r"[A-Za-z_][\w.]{0,200}(?::|$)")
+"""The beginning of the line with the exception below a traceback: its type."""
 NOISE = re.compile(
     r"\s|$|-{20}|[IWEF]\d{4} [^\n\]]{0,200}\.(?:cc|h):\d+\]"
     r"|For simplicity, JAX has removed|The above exception|During handling of the above"

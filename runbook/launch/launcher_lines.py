@@ -11,14 +11,22 @@ from itertools import pairwise
 from pathlib import PurePosixPath
 
 LAUNCHERS = ("torchrun", "deepspeed", "mpirun", "mpiexec", "srun", "horovodrun")
+"""Programs that start ranks themselves."""
 RANKS_A_NODE = ("nproc-per-node", "ntasks-per-node", "num-gpus", "npernode")
+"""Options for the number of ranks on a node, in the launchers' various names."""
 WORLD = ("np", "n", "ntasks", "num-processes")
+"""Options for the number of ranks on all nodes."""
 NODES = ("nnodes", "num-nodes", "num-machines", "nodes")
+"""Options for the number of nodes."""
 PORT = ("master-port", "main-process-port")
+"""Options for the rendezvous port."""
 
 _MODULES = {"torch.distributed.run": "torchrun", "torch.distributed.launch": "torch.distributed.launch"}
+"""By module that `python -m` runs, the value of `launcher:` for it."""
 _SHELLS = ("sh", "bash", "dash", "zsh")
+"""Shells whose `-c` text is searched."""
 _WRAPPERS = ("sudo", "env", "nice", "nohup", "time", "exec", "stdbuf", "command")
+"""Programs that only start the program after them."""
 _PYTHON = re.compile(r"python[0-9.]*")
 _OPTION = re.compile(r"--?([A-Za-z][A-Za-z0-9_-]*)(?:=(.*))?", re.DOTALL)
 _NEXT_COMMAND = re.compile(r"&&|\|\||[;|\n]")

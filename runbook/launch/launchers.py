@@ -29,8 +29,10 @@ KNOWS_OTHERS = frozenset(("node-rank", "rdzv-endpoint", "rdzv-conf", "master-add
 """Options that tell torch's launchers about other machines."""
 
 _SET_BY_TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+"""Variables that torchrun sets for each rank, so that the launch script must not."""
 _UNEVEN = "TORCH_ELASTIC_WORKER_IDENTICAL"  # this variable would give every node as many ranks as this one has
 _ANY_PYTHON = ("python", "python3")
+"""Names of a Python that leave open which one is meant: the inventory's is taken."""
 _PYTHON = re.compile(r"\A(?:.*[/\\])?python[0-9.]*(?:\.exe)?", re.IGNORECASE)
 
 

@@ -95,10 +95,15 @@ _READERS = {
         (".ps1",),
     ),
 }
+"""By shell, how a line reads a file."""
 _CONDA = re.compile(r"(?:@?call\s+)?conda\s+activate\b", re.IGNORECASE)
+"""A line that calls `conda activate`."""
 _MODULES = re.compile(r"(?:\A|[;&|({])\s*(?:module|ml)\s")
+"""A line that loads environment modules."""
 _QUOTED = re.compile(r"""(["'])([^"'$%`\\]*(?:\\[\w. -][^"'$%`\\]*)*)\1\Z""")
+"""A path in quotes, without anything that the shell would expand."""
 _BARE = re.compile(r"[\w./:@+=\\-]+\Z")
+"""A path without quotes, without anything that the shell would expand."""
 
 
 def read_activation(line: str | None, shell: str) -> Activation:

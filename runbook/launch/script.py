@@ -21,6 +21,7 @@ LAUNCH = "launch"
 """The name of the script that starts a node's job, whatever its stage is called."""
 
 _LONGEST = 60
+"""The most characters of a script's name that come from its stage."""
 # Windows allows no file with such a name, not even with an ending, as in `con.bat`.
 WINDOWS_DEVICES = re.compile(r"con|prn|aux|nul|com[0-9]|lpt[0-9]")
 
@@ -158,7 +159,9 @@ def secrets_file(spec: ScriptSpec, shell: str) -> str:
 
 
 _Attempt = tuple[tuple[str, ...], Callable[[], object], bool]
+"""The place of a value, a function that quotes it, and whether it is a secret."""
 _FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\Z")
+"""The names that a script may have."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from runbook.transport.node_answers import AdapterFacts, Adapters
 
-CLASS = "/sys/class/net/"
+CLASS = "/sys/class/net/"  # the kernel's folder of network interfaces
 COUNTERS = ("rx_errors", "rx_dropped", "rx_crc_errors", "tx_errors", "tx_dropped", "collisions")
 TC_TIMEOUT_S = 4
 

@@ -43,10 +43,10 @@ if TYPE_CHECKING:
     Accounts = dict[int, tuple[str, str, str]]
     """By uid: login name, home, full name."""
 
-KEPT = 256 * 1024  # bytes of one answer
-KEPT_ERRORS = 16 * 1024
-AT_ONCE = 8
-LONGEST_ARGUMENT = 4096
+KEPT = 256 * 1024  # the most bytes kept of one answer's output
+KEPT_ERRORS = 16 * 1024  # the most bytes kept of a command's stderr
+AT_ONCE = 8  # how many commands run at a time
+LONGEST_ARGUMENT = 4096  # the most characters of a process's argument that is shown
 
 KERNEL = re.compile(
     r"\bxid\b|nvrm|nvidia|nvlink|nvswitch|mlx[45]|infiniband|\bib\d|rdma|peermem|gdrdrv|\baer\b|pcie"
@@ -55,12 +55,15 @@ KERNEL = re.compile(
     r"|bond\d|iommu|\bacs\b",
     re.IGNORECASE,
 )
+"""The lines of the kernel's log that are kept: about GPUs, links, memory and errors."""
 MODULES = re.compile(
     r"nvidia|nouveau|mlx|^ib_|rdma|peermem|gdrdrv|amdgpu|^efa|bnxt|irdma|nf_tables|ip_tables|conntrack"
 )
+"""The kernel modules that are kept in an answer."""
 CARDS = re.compile(
     r"nvidia|mellanox|infiniband|3d controller|ethernet|network controller|amd/ati|processing accel", re.I
 )
+"""The PCI devices that are kept in an answer."""
 ACS = re.compile(r"^[0-9a-f]{2,4}:|ACSCtl|ACSCap|LnkSta:")
 
 ONLY = {
@@ -69,6 +72,7 @@ ONLY = {
     CARDS.pattern: "only GPUs and network cards",
     ACS.pattern: "only ACS and link states",
 }
+"""By pattern, in words, which lines of an answer are kept."""
 
 # The rights of a command: as the login user; as root (through `sudo -n`, which never asks); as one, then as the other.
 USER, ROOT, USER_THEN_ROOT, ROOT_THEN_USER = "user", "root", "user, then root", "root, then user"
@@ -163,6 +167,7 @@ FILES = [
     ("nccl/nccl.conf", "/etc/nccl.conf", None),
     ("nccl/user-nccl.conf", "~/.nccl.conf", None),
 ]
+"""Files that are read: name of the answer, path, and the pattern of kept lines or None."""
 SYSCTLS = """
     kernel/osrelease kernel/numa_balancing kernel/yama/ptrace_scope kernel/dmesg_restrict
     vm/overcommit_memory vm/max_map_count
@@ -178,6 +183,7 @@ SYSCTLS = """
     net/ipv6/conf/all/disable_ipv6 net/ipv6/bindv6only
     net/netfilter/nf_conntrack_count net/netfilter/nf_conntrack_max net/netfilter/nf_conntrack_tcp_be_liberal
 """.split()
+"""Settings of the kernel that are read, as paths below /proc/sys."""
 
 # Torch's own collect_env is not used: it asks pip and conda, which takes longer than everything else here.
 PROBE = r"""

@@ -36,8 +36,8 @@ OF_PORT = {
 PORTS = "/sys/class/infiniband/*/ports/*"
 OF_GPU = """index uuid name pci.bus_id clocks.sm clocks.max.sm temperature.gpu
     ecc.errors.uncorrected.volatile.total clocks_event_reasons.active""".split()
-XID = re.compile(r"\bS?Xid \(")
-MOST_LINES = 200
+XID = re.compile(r"\bS?Xid \(")  # a line about a fault of a GPU or an NVSwitch
+MOST_LINES = 200  # the most lines kept of the kernel's log
 DMESG_S = 3
 
 

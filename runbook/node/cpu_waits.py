@@ -12,7 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-MOST_PROCESSES = 8
+MOST_PROCESSES = 8  # the most processes of a family that are looked at
 
 
 class CpuTime:

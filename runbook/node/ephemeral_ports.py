@@ -39,12 +39,12 @@ if TYPE_CHECKING:
     View = tuple[list[tuple[int, str]], dict[int, str]]
     """The open sockets, each as (pid, inode), and by pid the network namespace of each process."""
 
-MOST_HOLDERS = 8
+MOST_HOLDERS = 8  # the most holders that are reported
 RANGE = "/proc/sys/net/ipv4/ip_local_port_range"
 RESERVED = "/proc/sys/net/ipv4/ip_local_reserved_ports"
-TABLES = "tcp tcp6 udp udp6 udplite udplite6 raw raw6 icmp icmp6 unix netlink packet".split()
-OPEN_SOCKET = re.compile(r"/proc/(\d+)/fd/\d+ socket:\[(\d+)\]$", re.MULTILINE)
-NETWORK = re.compile(r"/proc/(\d+)/ns/net (net:\[\d+\])$", re.MULTILINE)
+TABLES = "tcp tcp6 udp udp6 udplite udplite6 raw raw6 icmp icmp6 unix netlink packet".split()  # of /proc/net
+OPEN_SOCKET = re.compile(r"/proc/(\d+)/fd/\d+ socket:\[(\d+)\]$", re.MULTILINE)  # pid and inode of a socket
+NETWORK = re.compile(r"/proc/(\d+)/ns/net (net:\[\d+\])$", re.MULTILINE)  # pid and its network namespace
 
 
 def look(_arguments: dict[str, Any]) -> EphemeralPorts:
@@ -127,7 +127,7 @@ def inodes_listed() -> set[str]:
     found: set[str] = set()
     for name in TABLES:
         for line in (read("/proc/net/" + name) or "").splitlines()[1:]:
-            found.update(line.split())  # all columns: the inode's differs by table, and other values rarely look alike
+            found.update(line.split())  # all columns: the inode's differs by table, and no other value is as long
     return found
 
 

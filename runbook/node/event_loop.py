@@ -25,11 +25,13 @@ if TYPE_CHECKING:
 
 READ, WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
 
-LOOK_S = 0.05
-IDLE_S = 0.25
+LOOK_S = 0.05  # the most seconds by which the clock advances between two looks at the sockets
+IDLE_S = 0.25  # seconds to wait for events if no task is due
 
 
 class EventLoop:
+    """Runs tasks in one thread. `clock`: the seconds for which this process could have noticed events."""
+
     def __init__(self) -> None:
         self.clock = 0.0
         self._selector = selectors.DefaultSelector()
@@ -74,7 +76,7 @@ class EventLoop:
         due: list[tuple[int, Task]] = []
         while self._due and self._due[0][0] <= self.clock:
             due.append(heapq.heappop(self._due)[1:])
-        for number, task in due:  # collected first: a task resumed in the loop above could be due again at once
+        for number, task in due:  # collected before: a task may be due again at once, by a rounding error, for ever
             if task.number == number:
                 self._go_on(task, [])
 
@@ -116,6 +118,8 @@ class EventLoop:
 
 
 class Task:
+    """A conversation in the loop, and what it waits for now."""
+
     def __init__(self, generator: Conversation, done: Callable[[Any], object] | None) -> None:
         self.generator, self.done = generator, done
         self.sockets: Any = ()

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     Record = dict[str, Any]
     """The result of one command."""
 
-SECONDS = 3.0
+SECONDS = 3.0  # that each command may take
 LARGEST = 16 * 1024 * 1024
 """The most bytes of one command's output, and of the whole answer: a message may be half as large again."""
 WORKERS = 32
@@ -52,6 +52,7 @@ AS_ROOT = {
     "ipsec": ["ip", "xfrm", "policy"],
     "firewalld-state": ["firewall-cmd", "--state"],
 }
+"""Commands that need root's rights."""
 OF_FIREWALLD = {
     "firewalld-zones": ["firewall-cmd", "--list-all-zones"],
     "firewalld-default": ["firewall-cmd", "--get-default-zone"],
@@ -64,7 +65,8 @@ FACTS = {
     "local_ports": "/proc/sys/net/ipv4/ip_local_port_range",
     "ttl": "/proc/sys/net/ipv4/ip_default_ttl",
 }
-MOST_DEVICES = 16
+"""Files whose contents the answer holds, by their names there."""
+MOST_DEVICES = 16  # the most interfaces whose `tc` filters are read
 TOO_MANY = "%d bytes of rules: more than this program carries"
 KERNELS_OWN = (0, 32766, 32767)  # priorities of the kernel's policy rules, for the tables local, main and default
 LEGACY_TABLES = {"ip": "/proc/net/ip_tables_names", "ip6": "/proc/net/ip6_tables_names"}

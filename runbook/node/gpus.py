@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from runbook.transport.node_answers import GpuProcess, GpusAnswer, Ran
 
-KERNEL_DEADLINE_S = 4
+KERNEL_DEADLINE_S = 4  # seconds for reading the kernel's log
 ELSEWHERE = ("/usr/lib/wsl/lib/nvidia-smi", "/usr/local/nvidia/bin/nvidia-smi", "/opt/bin/nvidia-smi")
 FIELDS = """index uuid name memory.total memory.used driver_version pci.bus_id ecc.errors.uncorrected.volatile.total
     retired_pages.pending mig.mode.current compute_mode clocks_event_reasons.active""".split()
@@ -36,7 +36,7 @@ FORMER_NAMES = {"clocks_event_reasons.active": "clocks_throttle_reasons.active"}
 
 REFUSED_FIELD = re.compile(r'Field "([^"]+)" is not a valid field to query')
 KERNEL_LINE = re.compile(r"NVRM|SXid|nvidia-nvswitch")
-KEPT_LINES = 300
+KEPT_LINES = 300  # how many of the log's newest lines are kept
 
 
 def find_smi() -> str | None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from runbook.transport.node_answers import HostFacts, InterfaceFacts, Limits, SharedMemory
 
-CAP_IPC_LOCK = 14
+CAP_IPC_LOCK = 14  # its bit in a set of capabilities
 
 
 def interfaces() -> dict[str, InterfaceFacts]:

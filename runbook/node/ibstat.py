@@ -18,7 +18,7 @@ SYSFS = "/sys/class/infiniband"
 PCI = "/sys/bus/pci/devices"
 MELLANOX = "0x15b3"
 GIDS = 32
-"""How many entries of a port's GID table are read: it has room for hundreds, but those in use come first."""
+"""How many entries of a port's GID table are read: it has room for hundreds; the interface's addresses come first."""
 
 
 def sysfs() -> dict[str, dict[str, IbPort]] | None:

@@ -1,7 +1,7 @@
 """Sends ICMP echoes over sockets of its own, in one process for all peers. Peers that do not answer every echo are left
 to `ping`, which shows more. Python 3.8, standard library.
 
-Only root, CAP_NET_RAW, and users with a group in net.ipv4.ping_group_range may open such sockets.
+Only root, processes with CAP_NET_RAW, and users with a group in net.ipv4.ping_group_range may open such sockets.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from runbook.node.event_loop import Conversation, EventLoop
     from runbook.transport.node_answers import Pinged
 
-PAUSE_S = 0.005
-FULL = 5
+PAUSE_S = 0.005  # seconds between two rounds of echoes
+FULL = 5  # how many full-size echoes each peer gets
 SIGN_S = 0.35
 """Seconds after which a peer that has answered none of the first echoes is left to `ping`."""
 LAST_S = 0.3
@@ -58,6 +58,8 @@ class Peer:
 
 
 class Echoes:
+    """Sends echoes to peers of one address family, and assigns the replies to them."""
+
     def __init__(self, family: socket.AddressFamily, loop: EventLoop) -> None:
         self.request, self.reply, self.protocol = ECHO[family]
         self.loop = loop

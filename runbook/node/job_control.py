@@ -81,9 +81,9 @@ if TYPE_CHECKING:
     """The pids of living processes, by job, attempt and name."""
 
 PART = 16 * 1024  # bytes at each end of a log in which steps are looked for
-SLURM_JOB = "SLURM_JOB_ID"
+SLURM_JOB = "SLURM_JOB_ID"  # set in processes of a Slurm job
 IMPORTED = re.compile(r"^[ \t]*(?:from|import)[ \t]+([A-Za-z_][\w.]{0,200})", re.MULTILINE)
-MOST_MODULES, MOST_OF_A_PROGRAM = 64, 1 << 20
+MOST_MODULES, MOST_OF_A_PROGRAM = 64, 1 << 20  # modules that are hashed, and bytes searched for imports
 KEEPER_S = 2.0  # seconds that a keeper may take to end after it recorded the end of its process
 
 

@@ -12,7 +12,7 @@ import reprlib
 from typing import Any, Callable, Dict, Mapping, Sequence, Tuple
 
 Facts = Dict[str, Any]
-Kind = Tuple[str, Callable[[Any], bool]]
+Kind = Tuple[str, Callable[[Any], bool]]  # what a value has to be, in words, and a check of it
 
 STATES = ("none", "waiting", "running", "stopping", "ended")
 """The states of a kept process, in their order; the first is never written into a journal."""
@@ -21,9 +21,9 @@ BY_USER = "stopped by the user"
 SIGNALLED = "signal "
 """The beginning of `why` if a signal ended the keeper and nobody left a reason: a reboot, a scheduler, `kill`."""
 
-LONGEST_TEXT = 1 << 15
+LONGEST_TEXT = 1 << 15  # the most characters of a text
 LATEST = 1e11  # seconds since 1970
-PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+@=-]{0,239}\Z")
+PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+@=-]{0,239}\Z")  # a name that a file may have
 
 
 class Odd(ValueError):

@@ -39,15 +39,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, BinaryIO
 
-PROTOCOL = "RUNBOOK_"
-LATE_S = 0.005
-SWEEP_S = 5.0
+PROTOCOL = "RUNBOOK_"  # the prefix of the variables by which processes of a job are known
+LATE_S = 0.005  # seconds of busy waiting before the start
+SWEEP_S = 5.0  # seconds that killed processes may take to end
 POLL_S = 0.2
-KILLS_S = 60.0
-BARRIER_S = 0.1
+KILLS_S = 60.0  # seconds between two looks at the kernel's kills
+BARRIER_S = 0.1  # seconds between two looks at the barrier
 AT_A_TIME = 64
 """With more nodes than this, each looks less often at the barrier: one file server answers all of them."""
-OWNER_S = 10.0
+OWNER_S = 10.0  # seconds beyond the timeout, for the owner's `go` or `abort`
 
 
 class Journal:
@@ -90,6 +90,8 @@ def say(told: dict[str, Any]) -> None:
 
 
 class Keeper:
+    """Starts, watches and ends the one process. Events from all threads arrive in `news`."""
+
     def __init__(self, order: dict[str, Any]) -> None:
         self.order = order
         self.journal = Journal(order)

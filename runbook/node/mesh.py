@@ -44,12 +44,12 @@ if TYPE_CHECKING:
     Outcome = Literal["open", "stranger", "silent", "lost"]
     Refusal = Literal["refused", "reset", "dropped"]
 
-FULL = 64 * 1024
-TRIPS, TRIPS_S = 200, 1.0
+FULL = 64 * 1024  # bytes that "up" and "down" move
+TRIPS, TRIPS_S = 200, 1.0  # the most trips, and the most seconds, of "trips"
 HELD = 128  # the most connections kept open: a rule may count them, and a process may have no more than 1024
 TRIES_S = (0.0, 0.1, 0.25, 0.45, 0.8, 1.2, 1.7)
 """Seconds at which the tries of one dial start. The kernel repeats a lost SYN only after a second; a fresh socket asks
-sooner. At any loss that `ping` accepts, it is no chance if all of them are lost."""
+sooner. At any loss that `ping` accepts, it is no accident if six in a row are lost."""
 REFUSALS: dict[int, Refusal] = {
     errno.ECONNREFUSED: "refused",
     errno.ECONNRESET: "reset",
@@ -60,9 +60,9 @@ EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 """The errors of a kernel that has no socket to give. They say nothing about the network."""
 ROOM_S = 5.0
 """Seconds for which a dial waits until another one gives a socket back."""
-MOST_FILES = 16384
-LISTENER_S = 10.0
-LOOKUP_S = 10.0
+MOST_FILES = 16384  # the most open descriptors that are asked for
+LISTENER_S = 10.0  # seconds that a listener waits for its peer
+LOOKUP_S = 10.0  # seconds that a dial waits for a name server
 UNMEASURED: Dialled = {
     "outcome": "unmeasured",
     "errno": None,
@@ -380,6 +380,8 @@ def places(address: str, port: int) -> list[tuple[int, Any]]:
 
 
 class MeshProgram:
+    """The listeners of this program, and the orders that it takes."""
+
     def __init__(self, run_id: str) -> None:
         self.run_id = run_id
         self.loop = EventLoop()
@@ -448,8 +450,8 @@ class MeshProgram:
 
 
 class Dialling:
-    """Makes the dials of one order, `at_once` at a time, until the last has ended, or `within_s` has passed by the
-    clock; the dials that are left then are unmeasured."""
+    """Makes the dials of one order, `at_once` at a time, until the last has ended, or `within_s` has passed, even if
+    the loop's clock stood still meanwhile; the dials that are left then are unmeasured."""
 
     def __init__(self, mesh: MeshProgram, order: dict[str, Any]) -> None:
         self.mesh, self.order = mesh, order

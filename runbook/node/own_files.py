@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from typing import Any, BinaryIO
 
 LONGEST = 8 << 20  # the most bytes of a document; that of a job with 10,000 nodes has less than one MiB
-LONGEST_WHY = 1000
-LINKS = 40
+LONGEST_WHY = 1000  # the most bytes of a reason
+LINKS = 40  # the most links that a path may lead through
 KEPT = "KEPT"
 """The file that keeps a folder from being removed with its run."""
 WHY_STOPPED = "why-stopped"

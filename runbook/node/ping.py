@@ -59,7 +59,7 @@ SIGN_OF_LIFE = ["-w", "2"]
 a lost ARP request after a second."""
 LOOKUP_S = 6.5
 """Seconds for a lookup: glibc asks the second name server after 5 s, if the first one is dead."""
-REVERSE_S = 1.5
+REVERSE_S = 1.5  # seconds after which the name of an address is late
 WORKERS, MOST_WORKERS = 32, 128
 """How many peers are looked at at a time: the threads mostly wait."""
 LOOKING_S = 20.0

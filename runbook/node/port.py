@@ -41,7 +41,8 @@ USERS = re.compile(r'\("((?:[^"\\]|\\.)*)",pid=(\d+)')
 
 
 def own_address(address: str) -> OwnAddress:
-    """Whether the address, or one that the name resolves to, is this node's: it can be bound, and is no other kind."""
+    """Whether the address, or an address that the name resolves to, is on an interface here: it can be bound, and is
+    no broadcast or multicast address."""
     try:
         found = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:

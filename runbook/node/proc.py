@@ -13,16 +13,16 @@ if TYPE_CHECKING:
 
 RUN_ID_VARIABLE = "RUNBOOK_RUN_ID"
 JOB_VARIABLE = "RUNBOOK_JOB"
-ESTABLISHED, DIALLING, TIME_WAIT, LISTEN = "01", "02", "06", "0A"
+ESTABLISHED, DIALLING, TIME_WAIT, LISTEN = "01", "02", "06", "0A"  # states in the kernel's TCP tables
 RETRANSMITTING = "01:"  # the beginning of a socket's timer while segments are sent again
 LONGEST_COMMAND = 200
 SHELLS = ("sh", "bash", "dash")
 """Names of processes that only start the program of a script."""
 
-SETTING = re.compile(r"(?:TORCH|NCCL|GLOO)_[A-Z0-9_]{1,80}\Z")
+SETTING = re.compile(r"(?:TORCH|NCCL|GLOO)_[A-Z0-9_]{1,80}\Z")  # a variable of torch, NCCL or gloo
 MOST_SETTINGS = 100
 LONGEST_SETTING = 200
-MOST = 1 << 62
+MOST = 1 << 62  # the largest number in an answer
 
 
 def read(path: str) -> str | None:

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from runbook.transport.node_answers import PythonFacts, Pythons
 
-MOST = 60
-ONE_S = 8
+MOST = 60  # the most interpreters that are asked
+ONE_S = 8  # seconds that each may take to answer
 
 CONDA = ("miniconda3", "anaconda3", "miniforge3", "mambaforge", "micromamba", "conda", ".conda")
 PLACES = (

@@ -42,7 +42,7 @@ LOOKUP_S, LOOKUP_PATIENCE_S = 1.5, 12.0
 DIAL_S, PATIENT_S = 1.0, 2.5
 """Seconds for which a dial waits. The first is short, so that silence is soon reported; later ones last until after the
 kernel has repeated the SYN, since a repetition may pass where the first packet, which asks for ECN, is dropped."""
-TICK_S = 0.02
+TICK_S = 0.02  # seconds that `watch_pauses` sleeps at a time
 TRANSPORT = ("gloo", "pt_gloo", "pt_nccl", "NCCL")
 """The beginnings of the names of the threads that move the data, beside the main thread."""
 
@@ -97,6 +97,8 @@ class Lag:
 
 
 class Worker:
+    """This rank: it carries out orders in the main thread, and listens and beats in threads beside it."""
+
     def __init__(self) -> None:
         self.rank = int(os.environ["RANK"])
         self.world_size = int(os.environ["WORLD_SIZE"])

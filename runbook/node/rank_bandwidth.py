@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     Waited = Callable[[], Callable[[], float]]
 
 SUM_ELEMENTS = 1 << 22  # 16 MiB of float32: more than most caches hold
-FIRST_BYTES = 64 << 10
-MESSAGE_BYTES = 32 << 20
+FIRST_BYTES = 64 << 10  # how many the first transfer moves
+MESSAGE_BYTES = 32 << 20  # the most in one message
 STEPS = (2.0, 16.0)  # the next transfer moves at least and at most this many times as many bytes
 FEWEST_SEGMENTS = 200  # with fewer segments, a single lost one says nothing
 OF_A_BURST = 3  # how many segments of one burst of losses count
@@ -89,8 +89,8 @@ def transfer(
     worker: Any, source: int, destination: int, seconds: float, waited: Waited
 ) -> tuple[int, dict[str, float | None]]:
     """Moves bytes one way, in transfers that grow until one lasts long enough. The receiver measures, and tells the
-    sender how many bytes to send next; 0 ends it. Only the last transfer counts: by then TCP has found its pace. Its
-    bytes, and on the receiver its results."""
+    sender how many bytes to send next; 0 ends it. Only the last transfer counts: by then TCP has found its pace. Gives
+    that transfer's bytes and, on the receiver, its results."""
     following = worker.torch.zeros(2, dtype=worker.torch.float64, device=worker.device)
     total = FIRST_BYTES
     while True:

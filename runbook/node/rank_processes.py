@@ -61,23 +61,23 @@ if TYPE_CHECKING:
 
     Processes = dict[int, "Process"]
 
-BUSY = 0.2
-WORKS = 0.05
-PY_SPY_S = 4.0
-GPU_S = 2.0
+BUSY = 0.2  # the least share of a CPU of a process in `busy`
+WORKS = 0.05  # the least share of a CPU that is work
+PY_SPY_S = 4.0  # seconds for all runs of py-spy
+GPU_S = 2.0  # seconds for nvidia-smi
 NUMBER = int(getattr(signal, "SIGRTMIN", 0)) + 7
 NUMBER_ALL = NUMBER + 1
 """The signals of stack_on_signal.py, which runs inside the training and cannot be imported here. The second asks for
 the stacks of all threads, and may crash a process that works."""
-AT_EXIT = re.compile(r'/threading\.py", line \d+ in _shutdown$', re.MULTILINE)
+AT_EXIT = re.compile(r'/threading\.py", line \d+ in _shutdown$', re.MULTILINE)  # it waits for threads
 
 STACK_S = 1.0
 STARVED_S = 3.0
 """Seconds that a process has to write its stacks; the second, if it gets no CPU."""
 
-FRAME = re.compile(r'^  File "([^"\n]{1,500})", line (\d{1,7}) in ')
-LONGEST_STACK = 64 * 1024
-LONGEST_COMMAND = 120
+FRAME = re.compile(r'^  File "([^"\n]{1,500})", line (\d{1,7}) in ')  # file and line of a frame
+LONGEST_STACK = 64 * 1024  # the most bytes of a stack that are read
+LONGEST_COMMAND = 120  # the most characters of a command or a source line
 HERTZ: float = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 """Clock ticks a second, the unit of times in /proc/PID/stat."""
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from runbook.transport.node_answers import RankSamples, StackSamples
 
-LONGEST = 8192
+LONGEST = 8192  # the most characters of a stack
 
 
 def look(arguments: dict[str, Any]) -> StackSamples:

@@ -39,16 +39,16 @@ if TYPE_CHECKING:
 
 MARK = b"\x1erunbook-supervisor "
 NODE_VARIABLE = "RUNBOOK_NODE"
-CHUNK = 65536
-WATCH_S = 0.25
-BATCH_VARIABLE = "SLURM_JOB_ID"
+CHUNK = 65536  # bytes read at a time
+WATCH_S = 0.25  # seconds between two looks for silence
+BATCH_VARIABLE = "SLURM_JOB_ID"  # set in a Slurm job
 CARRIER_S = 6.0  # seconds from the end of stdin within which a program that leads to another supervisor has to end
 TOGETHER_S = 1.0  # seconds: a batch system that ends a job signals its processes, this one included, one after another
 # That wait is made in short turns: on a busy machine each takes longer, and leaves time to the thread with the signal.
 TURNS = 20
 DYING = threading.Event()  # a signal has arrived
 
-KILLED = (-signal.SIGTERM, -signal.SIGKILL, 128 + signal.SIGTERM, 128 + signal.SIGKILL)
+KILLED = (-signal.SIGTERM, -signal.SIGKILL, 128 + signal.SIGTERM, 128 + signal.SIGKILL)  # exit codes after TERM or KILL
 
 
 class Pipe:
@@ -231,6 +231,8 @@ class Program:
 
 
 class Supervisor:
+    """Obeys the controller's orders, and ends everything that it started when the controller is gone."""
+
     def __init__(self) -> None:
         self.pipe = Pipe()
         self.programs: dict[int, Program] = {}

@@ -10,7 +10,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from runbook.transport.node_answers import SentTo
 
-WAIT_S = 2
+WAIT_S = 2  # seconds that `ss` may take
 COUNTED = re.compile(r"\b(bytes_acked|bytes_received|busy|rwnd_limited|ino):(\d+)")
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         def text(self) -> str: ...
 
 
-MOST = 16 << 20
+MOST = 16 << 20  # the most bytes of a tool's output that are kept
 MOST_SENT = 1 << 20
 """The most characters of a tool's output that an answer carries."""
 

@@ -29,7 +29,7 @@ BEFORE = re.compile(
 )
 """The progress bar of work that comes before the first step, such as a download."""
 
-COLOUR = re.compile(r"\x1b\[[\d;]{0,20}m")
+COLOUR = re.compile(r"\x1b\[[\d;]{0,20}m")  # an escape sequence of a terminal
 
 NOTHING_DONE = re.compile(r"(?<![\d.])0/\d{1,15} (?:\[[\d:]{1,12}<\?|[\d:]{1,12} • -:--)")
 """A bar of tqdm or rich as it is first drawn, before any step: it shows no estimate yet."""

@@ -13,6 +13,7 @@ from importlib import import_module
 from runbook.files.environment_values import UNCARRIABLE
 
 NAME = re.compile(r"\A[A-Za-z_][A-Za-z0-9_]*\Z")
+"""The names of environment variables that every shell can set."""
 
 
 class Literal(str):

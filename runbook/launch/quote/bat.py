@@ -36,11 +36,17 @@ _COMMAND = re.compile(  # where a command begins, and the command itself
     rf'((?:\A|&&?|\|\|)[\s@(]*(?:(?:{_IF}|{_FOR})[\s@(]*)*)((?:"[^"]*"?|\^.|>&|\|(?!\|)|[^"^&|])+)', re.IGNORECASE
 )
 _OF_CMD = re.compile(r"(?:call|cd|echo|exit|for|if|path|pushd|rem|set|start)(?:\s|\Z)", re.IGNORECASE)
+"""Commands that are built into cmd, and need no `call`."""
 _SWITCH = re.compile(r"/[A-Za-z0-9]+\Z")
+"""A switch such as `/c`, which needs no quotes."""
 _READ_AGAIN = re.compile(r"[%^!]|/\?")
+"""Characters that `call` interprets once more."""
 _BATCH = (".bat", ".cmd")
+"""The endings of batch files."""
 ABSOLUTE = re.compile(r"~?[/\\]|[A-Za-z]:")
+"""The beginning of a path that does not depend on the working directory."""
 _OWN, _HERE, _HOME = "%_runbook_", "%_runbook_here%", "%USERPROFILE%\\"
+"""The beginning of the script's own variables, the script's folder, and the home folder."""
 
 
 class Bat(Literal):

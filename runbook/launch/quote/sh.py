@@ -29,6 +29,7 @@ KEYWORDS = frozenset("case do done elif else esac fi for function if in select t
 """Reserved words of a shell; they are quoted for the sake of people who read the script."""
 
 _PLAIN = re.compile(r"\A[A-Za-z0-9_./:,@%+-][A-Za-z0-9_./:,@%+=-]*\Z")
+"""A word that needs no quotes."""
 
 
 class Sh(Literal):
