@@ -120,8 +120,8 @@ class Plan:
 
 
 def make_plan(playbook: Playbook, inventory: Inventory, choice: Choice) -> Plan:
-    """The plan of a run. Raises FilesWrong with everything that is wrong with the playbook's arguments and the choice.
-    """
+    """The plan of a run. Raises FilesWrong with everything that is wrong with the playbook's arguments and the
+    choice."""
     chosen = narrow(inventory, _selected(playbook, inventory, choice))
     return _plan(playbook, inventory, choice, chosen, too_few_nodes(playbook, chosen, choice))
 
@@ -148,6 +148,7 @@ def plan_with_spares(plan: Plan, gone: Collection[str], took_over: Collection[st
 def _plan(
     playbook: Playbook, inventory: Inventory, choice: Choice, chosen: Inventory, known: Iterable[Problem] = ()
 ) -> Plan:
+    """The plan for the chosen nodes. Raises FilesWrong with all problems, the `known` ones included."""
     problems = list(known)
     set_above = {**playbook.vars, **choice.extra}
     scripts = script_names(stage.name for stage in playbook.stages)
@@ -190,6 +191,7 @@ def _dropping(planned: PlannedStage, stage: Stage, playbook: Playbook, choice: C
 
 
 def _first(*numbers: int | None) -> int:
+    """The first number that is given."""
     return next(number for number in numbers if number is not None)
 
 
@@ -226,6 +228,7 @@ def refuse_what_cannot_run(plan: Plan) -> None:
 
 
 def _selected(playbook: Playbook, inventory: Inventory, choice: Choice) -> tuple[Node, ...]:
+    """The nodes that the playbook and -l both name. Raises FilesWrong if there are none."""
     nodes = select(playbook.nodes, inventory)
     if choice.limit is None:
         return nodes
@@ -239,8 +242,8 @@ def _selected(playbook: Playbook, inventory: Inventory, choice: Choice) -> tuple
 
 
 def _facts(inventory: Inventory) -> dict[str, object]:
-    """The variables that describe the cluster in templates. The playbook's vars override them, and `-e` overrides both.
-    """
+    """The variables that describe the cluster in templates. The playbook's vars override them, and `-e` overrides
+    both."""
     return {
         "nodes": [node.name for node in inventory.nodes],
         "node_count": len(inventory.nodes),
@@ -299,6 +302,7 @@ def _planned(
     script: str,
     took_over: Collection[str] = (),
 ) -> PlannedStage:
+    """A stage, ready to run on its nodes. Raises FilesWrong."""
     spares = _spares(stage, whole, inventory, took_over)
     variables = {**_facts(inventory), **set_above}
     if stage.nodes:
@@ -347,6 +351,7 @@ def _left_out(stage: Stage, playbook: Playbook, whole: Inventory, choice: Choice
 
 
 def _launch(stage: Stage, inventory: Inventory, set_above: Mapping[str, object], spares: tuple[str, ...]) -> Check:
+    """The check of a `launch:` stage."""
     from runbook.jobs.launch import Launch  # imported only for a playbook with a launch, since it takes time
 
     # A launch's templates see the facts of its own nodes: `{{ world_size }}` is the WORLD_SIZE of every rank.
@@ -376,6 +381,7 @@ def _spares(stage: Stage, whole: Inventory, chosen: Inventory, took_over: Collec
 
 
 def _without_spares(stage: Stage, inventory: Inventory, spares: Collection[str]) -> list[Node]:
+    """The stage's nodes without its spares. Raises FilesWrong if none is left."""
     kept = [node for node in inventory.nodes if node.name not in spares]
     if not kept:
         message = f"all nodes of the stage `{stage.name}` are its spares: no node is left to have ranks"
@@ -419,6 +425,7 @@ def _shell(stage: Stage, inventory: Inventory, set_above: Mapping[str, object]) 
 
 
 def _filled(stage: Stage, variables: Mapping[str, object]) -> str:
+    """The line of a `shell:` stage with its templates filled in, each value quoted."""
     return str(fill(stage.shell, {name: _quoted(value) for name, value in variables.items()}, stage.span))
 
 
@@ -432,6 +439,7 @@ def _quoted(value: object) -> object:
 
 
 def _check(stage: Stage, variables: Mapping[str, object]) -> Check:
+    """The check of a stage with its arguments, templates filled in. Raises FilesWrong."""
     assert stage.check is not None
     values: dict[str, object] = {}
     problems: list[Problem] = []

@@ -147,9 +147,11 @@ class _Course:
 
     @property
     def unknown(self) -> set[str]:
+        """The nodes that were unknown in the latest run of a stage, and are not bad."""
         return set().union(*self._unknown.values()) - self.bad
 
     def follow(self) -> None:
+        """Runs the stages in order until all are done, or one stops the run."""
         done: set[int] = set()
         while (at := next((at for at in range(len(self.plan.stages)) if at not in done), None)) is not None:
             stage = self.stage = self.plan.stages[at]
@@ -209,6 +211,7 @@ def causes(outcomes: list[Outcome]) -> tuple[str, ...]:
 
 
 def _stage(plan: Plan, stage: PlannedStage, run: Run, emit: Emit) -> list[Outcome]:
+    """Runs one stage and reports it; its outcomes."""
     begun = time.monotonic()
     emit(StageStarted(time.time(), stage.name, stage.check.id, stage.nodes))
     if stage.skip is not None:
@@ -226,6 +229,7 @@ def _stage(plan: Plan, stage: PlannedStage, run: Run, emit: Emit) -> list[Outcom
 
 
 def _finish(stage: PlannedStage, outcomes: Sequence[Outcome], begun: float, emit: Emit) -> None:
+    """Reports a stage's outcomes and its end."""
     for outcome in outcomes:
         emit(OutcomeReached(time.time(), stage.name, outcome))
     verdict = overall(outcome.verdict for outcome in outcomes)
@@ -319,6 +323,7 @@ def _in_thread(work: Callable[[], T], name: str) -> Future[T]:
 
 
 def _wait(future: Future[Any], deadline: float) -> None:
+    """Waits until a future is done, or until the deadline."""
     while not future.done() and time.monotonic() < deadline:
         # Short waits: a thread that waits without end does not see Ctrl-C on every platform.
         try:
@@ -355,15 +360,18 @@ def complete(stage: PlannedStage, outcomes: list[Outcome]) -> list[Outcome]:
 
 
 def late(stage: PlannedStage, node: str) -> Finding:
+    """The finding about a node of a check that did not end in time."""
     says = f"{stage.name} did not end within {stage.timeout_s:g} s"
     return finding_for("insufficient-evidence", says, way="late", node=node)
 
 
 def silent(stage: PlannedStage, node: str) -> Finding:
+    """The finding about a node for which a check gave no outcome."""
     return finding_for("insufficient-evidence", f"{stage.check.id} said nothing about {node}", way="no-outcome")
 
 
 def crashed(stage: PlannedStage, error: BaseException, run_dir: Path) -> Finding:
+    """The finding about a node of a check that raised an error."""
     says = f"the check {stage.check.id} itself failed: {type(error).__name__}: {error}"
     seen = tuple("".join(traceback.format_exception(error)).strip().splitlines()[-6:])
     return finding_for("insufficient-evidence", says, seen, way="bug", run_dir=run_dir / "crash.txt")

@@ -102,6 +102,7 @@ def is_run(path: Path) -> bool:
 
 
 def _new(run_id: str) -> Path:
+    """A new folder for a run, in the first of `homes()` that can be used, else a temporary one. Raises FilesWrong."""
     for home in homes():
         above = home.parent.parent
         try:

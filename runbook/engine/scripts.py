@@ -63,6 +63,7 @@ def _of_longest_word(
 
 
 def _span(refused: CannotQuote, spec: ScriptSpec, node: Node, job: Job | None, origins: Origins) -> Span | None:
+    """The place in the user's files of a value that the shell refuses."""
     what, *names = refused.place or ("",)
     if what in ("environment", "secret") and names:
         # If two names are the same variable on Windows, `value` is one of them, and `place` names only the last of all.
@@ -85,6 +86,7 @@ def _span(refused: CannotQuote, spec: ScriptSpec, node: Node, job: Job | None, o
 
 
 def _of_variable(name: str, node: Node, job: Job | None, origins: Origins) -> Span | None:
+    """The place that sets a variable: the job, the inventory, or the setting that it is derived from."""
     if job and name in job.programs[node.name].env:
         return job.span("env", name)
     own = origins.span(node.name, "env", name)
@@ -260,6 +262,7 @@ class Writer:
             self._replace(change.path, change.after)
 
     def _replace(self, path: Path, file: ScriptFile) -> None:
+        """Replaces a file through the draft. Raises OSError."""
         if path.parent != self._folder:
             self._folder = path.parent
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -298,6 +301,7 @@ def _bytes(path: Path | None) -> bytes | None:
 
 
 def _head(path: Path, most: int = _HEAD) -> bytes:
+    """The first bytes of a file."""
     with open_regular(path) as file:
         return file.read(most)
 

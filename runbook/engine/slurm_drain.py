@@ -118,6 +118,7 @@ def reason(finding: Finding, run_id: str) -> str:
 
 
 def command(name: str, why: str) -> str:
+    """The command with which an administrator drains the node."""
     return f"sudo scontrol update nodename={word(name)} state=drain reason={word(why)}"
 
 

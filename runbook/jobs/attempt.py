@@ -42,6 +42,7 @@ class ProcessSpec:
 
     @property
     def label(self) -> str:
+        """In words, the process as messages call it."""
         if self.each:
             ranks = f"rank {self.ranks[0]}" if len(self.ranks) == 1 else f"ranks {self.ranks[0]}-{self.ranks[-1]}"
             return f"the launcher of {ranks} on {self.node}"
@@ -109,6 +110,7 @@ def port_of(inventory: Inventory, number: int) -> int:
 
 
 def _places(job: Job, by_node: RankLayout) -> list[ProcessSpec]:
+    """The processes that keepers start on all nodes: a launcher for each node, or each rank."""
     found = []
     for name, node_ranks in by_node.by_node.items():
         if not job.starts_each:

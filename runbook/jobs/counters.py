@@ -130,6 +130,7 @@ def rise(then: int | None, now: int | None) -> int | None:
 
 
 def _of_gpus(node: str, then: node_answers.Counters, now: node_answers.Counters) -> Iterator[tuple[str, Finding]]:
+    """The findings about GPUs (slowed down in both readings, new memory errors, new Xids), each with its own key."""
     before = {gpu.index: gpu for gpu in gpus_of(then)}
     lasts = now["clock"] - then["clock"] >= LASTS_S
     for gpu in gpus_of(now):
@@ -156,11 +157,13 @@ def _of_gpus(node: str, then: node_answers.Counters, now: node_answers.Counters)
 
 
 def gpus_of(facts: node_answers.Counters) -> tuple[Gpu, ...]:
+    """The GPUs in a reading; empty if nvidia-smi did not answer."""
     said = facts["gpus"] or {}
     return parse_gpus(said.get("out", ""), said.get("fields", ())).gpus if said.get("code") == 0 else ()
 
 
 def clocks(gpu: Gpu) -> str:
+    """In words, a GPU's clock and temperature, as far as they are known."""
     now, most, heat = (gpu.number(name) for name in ("clocks.sm", "clocks.max.sm", "temperature.gpu"))
     speed = f", at {now:.0f} of {most:.0f} MHz" if now is not None and most else ""
     return speed + (f", {heat:.0f} °C" if heat is not None else "")
@@ -196,8 +199,8 @@ EVERY_S = 30.0
 ANSWER_S = 12.0
 """Seconds that a node may take to answer."""
 GPU_S = 5.0
-"""Seconds that nvidia-smi may take. It is not run again on a node where it took longer: each hanging process may stay.
-"""
+"""Seconds that nvidia-smi may take. It is not run again on a node where it took longer: each hanging process may
+stay."""
 
 LEAVE_S = 1.0
 """Seconds for which the end of a `CounterWatch` block waits for its thread."""
@@ -239,6 +242,7 @@ class CounterWatch:
             self.read()
 
     def _read_on(self) -> None:
+        """Reads the counters every EVERY_S, until the `with` block ends."""
         while not self._ending.wait(EVERY_S):
             try:
                 self.read()
@@ -279,6 +283,7 @@ class CounterWatch:
         return at.session(node).call(node_answers.COUNTERS, order, timeout_s=ANSWER_S)
 
     def _take(self, name: str, now: node_answers.Counters) -> None:
+        """Compares a reading with the last and the first of its node, and reports new rises."""
         for missing in not_read(now, gpus=bool(self._gpus(name))):
             self._say_unread(name, missing)
         if (now["gpus"] or {}).get("timed_out"):
@@ -294,6 +299,7 @@ class CounterWatch:
         self.last[name] = now
 
     def _say_unread(self, name: str, what: str) -> None:
+        """Reports, once, what was not read on a node."""
         if f"{name} {what}" not in self._said:
             self._said.add(f"{name} {what}")
             self._unread(name, what)

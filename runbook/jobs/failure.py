@@ -89,8 +89,8 @@ HIDDEN_END = "ended with code 0, and the last that it wrote is an exception"
 RESET = re.compile(
     r"^[\w.]*(?:Connection(?:Reset|Aborted|)Error|ProtocolError)\b.*(?:reset by peer|Connection aborted)", re.I
 )
-"""An exception of Python's own, raised when a server that the program itself talks to, such as a file server, is gone.
-"""
+"""An exception of Python's own, raised when a server that the program itself talks to, such as a file server, is
+gone."""
 
 LAST_S = 5.0
 """The most seconds between the last output of a process and its end for that output to explain the end."""
@@ -391,6 +391,7 @@ def _says_more(logged: Cause, finding: Finding, first: KeptProcess) -> bool:
 
 
 def _finding_of_logs(kept: KeptProcesses, logged: Cause, first: KeptProcess, finding: Finding) -> tuple[str, Finding]:
+    """The node and the finding for a cause that the logs show; `finding` says how the first process ended."""
     node = logged.node if logged.node in kept.nodes else None
     if node is None and logged.rank is not None:
         node = next((m.place.node for m in kept.members if logged.rank in m.place.ranks), None)
@@ -422,6 +423,7 @@ def _log(kept: KeptProcesses, place: ProcessSpec) -> Path:
 
 
 def _last_said(kept: KeptProcesses, place: ProcessSpec) -> tuple[Path, tuple[str, ...]]:
+    """The path of the log that has lines, of stderr or else of stdout, and its last lines."""
     for end in ("err", "out"):
         path = kept.log_of(place, end)
         if lines := _last_lines(end_of(path, 8192)):
@@ -452,11 +454,13 @@ def hidden_ends(kept: KeptProcesses, node: str) -> list[str]:
 
 
 def _last_lines(text: str) -> tuple[str, ...]:
+    """The last TAIL lines of a text that say something."""
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith(UNINFORMATIVE)]
     return tuple(lines[-TAIL:])
 
 
 def _ran(member: KeptProcess) -> str:
+    """In words, how long a process ran."""
     if member.started is None or member.ended is None:
         return "an unknown time"
     return seconds_text(member.ended - member.started)

@@ -144,6 +144,7 @@ class Follower:
         return narrow(self._whole, [node for node in self._whole.nodes if node.name not in gone])
 
     def _follow(self, nodes: Sequence[str]) -> list[Outcome] | None:
+        """The work of `follow`, without the replaced nodes."""
         tries = 0
         while not self._is_leaving():
             before = time.monotonic()
@@ -250,6 +251,7 @@ class Follower:
         return kept, self._try
 
     def _attempt_of(self, launched: Launched) -> Attempt:
+        """The attempt with this follower's serial, of a job that may be launched again."""
         before = [folder for folder in launched.causes if serial_of(folder) < self._serial]
         return make_attempt(launched.job, launched.inventory, len(before) + 1, self._serial)
 
@@ -335,6 +337,7 @@ class Follower:
         return [name for name in job.absent if name not in cluster.unreached] if self._ending() else []
 
     def _say_silent(self, cluster: Cluster, job: KnownJob, removed: Collection[str]) -> None:
+        """Reports the nodes that have fallen silent, and those that answer again."""
         silent = [name for name in job.absent if name not in removed]
         for name in [name for name in self._silent if name not in silent]:
             del self._silent[name]
@@ -389,6 +392,7 @@ def _stopped(kept: KeptProcesses, *, ending: bool) -> bool:
 
 
 def _silent_node(node: str, silent_s: float) -> Outcome:
+    """The outcome of a node that has not answered for so many seconds."""
     says = f"{node} has not answered for {seconds_text(silent_s)}; how its ranks ended is not known: they may still run"
     return Outcome.unknown(node, finding_for("insufficient-evidence", says, way="job-silent", node=node))
 
@@ -417,6 +421,7 @@ class ReplacedNodes:
         self._thread = threading.Thread(target=self._ask_on, name="replaced", daemon=True)
 
     def add(self, names: Iterable[str]) -> None:
+        """Adds nodes that spares have replaced."""
         self._left = {*self._left, *names}
 
     def __enter__(self) -> ReplacedNodes:

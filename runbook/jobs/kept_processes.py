@@ -1,5 +1,5 @@
-"""The controller's knowledge of one attempt's processes: their keepers' journals, and the connections to their nodes.
-"""
+"""The controller's knowledge of one attempt's processes: their keepers' journals, and the connections to their
+nodes."""
 
 from __future__ import annotations
 
@@ -68,6 +68,7 @@ class KeptProcess:
 
     @property
     def failed(self) -> bool:
+        """Whether the process ended badly, or lingers after an exception."""
         return self.gave_up is not None or (self.over and (self.state != OVER or self.code != 0))
 
     @property
@@ -134,6 +135,7 @@ class KeptProcesses:
 
     @property
     def living(self) -> list[KeptProcess]:
+        """The processes that are not over."""
         return [member for member in self.members if not member.over]
 
     @property
@@ -159,6 +161,7 @@ class KeptProcesses:
         return self.logs.folder / f"{place.name}.{stream}"
 
     def on(self, node: str) -> list[KeptProcess]:
+        """The processes on a node."""
         return self._by_node.get(node, [])
 
     def place_of(self, label: str) -> ProcessSpec:
@@ -206,6 +209,7 @@ class KeptProcesses:
                 setattr(member, name, float(journal[name]) - offset)
 
     def _remote_over(self, member: KeptProcess) -> None:
+        """Notes that a keeper's messages have ended: its node is lost, or the keeper is gone."""
         remote = member.remote
         if remote is not None and remote.lost:
             member.lost = None if member.state == OVER else remote.lost
@@ -228,6 +232,7 @@ class KeptProcesses:
         ]
 
     def lose(self, node: str, error: Unreachable) -> None:
+        """Marks the processes of a node whose end is not known as lost."""
         for member in self.on(node):
             if member.state != OVER:
                 member.lost = error
@@ -248,6 +253,7 @@ class KeptProcesses:
 
 
 def stopped_by_user(kept: KeptProcesses) -> Finding:
+    """The finding that the user stopped the job."""
     logs = (f"logs: {kept.logs.folder}",)
     return finding_for("terminated-from-outside", "the job was stopped by the user", logs, way="asked")
 

@@ -111,6 +111,7 @@ class KnownJob:
 
     @property
     def places(self) -> list[ProcessSpec]:
+        """The processes of the latest attempt, as its journals describe them."""
         return [
             ProcessSpec(
                 j["name"],
@@ -146,6 +147,7 @@ class Cluster:
 
     @property
     def unreached(self) -> Mapping[str, Unreachable]:
+        """By node that gave no answer, why."""
         return self.site.failures
 
     def ask(
@@ -241,6 +243,7 @@ def _jobs_of(answer: Facts | BaseException, node: str) -> list[KnownJob]:
 
 
 def _journals(attempt: str, journals: list[Facts], node: str, job: str) -> list[Facts]:
+    """The journals of one attempt, if they are valid, with a name of its own for each process. Raises Odd."""
     for one in journals:
         belongs(one, node, job, attempt)
     names = [name for journal in journals for name in (journal["name"], *(journal.get("each") or ()))]
@@ -336,6 +339,7 @@ def alive(cluster: Cluster, job: KnownJob) -> tuple[dict[str, list[str]], dict[s
 
 
 def _silent(cluster: Cluster, name: str) -> str:
+    """In words, why a node says nothing about the job."""
     if error := cluster.unreached.get(name):
         return error.says
     if name in cluster.left_out:

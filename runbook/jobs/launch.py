@@ -120,6 +120,8 @@ class Launch(Check):
         return [*self._attempts(at), *(Outcome.skipped(name, UNUSED_SPARE) for name in self.job.spares)]
 
     def _attempts(self, at: Context) -> list[Outcome]:
+        """Makes attempts until one succeeds, no other is worth it, or nodes have to be replaced; the last one's
+        outcomes."""
         dismiss_pool(at.run)  # the pool's ranks hold the port and the GPUs
         causes = at.run.tried.pop(at.stage, [])
         while True:
@@ -200,6 +202,7 @@ class RunningAttempt:
         ]
 
     def _run(self) -> list[Outcome]:
+        """The work of `run`, without warnings: prepare, start, watch, end, fetch all logs, judge."""
         kept, at = self._kept, self._at
         at.say(
             f"attempt {self._attempt.number}: preparing {len(kept.nodes)} node{'s' * (len(kept.nodes) != 1)}, port "
@@ -319,6 +322,7 @@ class RunningAttempt:
 
     @property
     def _unheard_s(self) -> float | None:
+        """The seconds for which no step was heard since the start; None if one was, or steps are not watched."""
         return self._progress.unheard_s(self._kept.heard_until) if self._progress else None
 
     def _look_at_unheard(self) -> None:
@@ -417,6 +421,7 @@ class RunningAttempt:
             self._at.say(f"{rate}, {seconds_text(rate.age_s)} ago", data={"pace": facts})
 
     def _steps(self, node: str, steps: Mapping[str, str]) -> None:
+        """Takes the contents of step files of a node, by the names of its processes."""
         if self._progress:
             ranks = {m.place.name: m.place.rank for m in self._kept.on(node)}
             self._progress.written(steps, ranks, late=node in self._kept.late)
@@ -432,10 +437,12 @@ class RunningAttempt:
         self._kept.logs.begin(f"{voice.name}.{end}" for voice in voices for end in ("out", "err"))
 
     def _about(self) -> Facts:
+        """The facts about the run that every node stores with the job."""
         run = self._at.run
         return {"job": run.run_id, "run_dir": str(run.run_dir), "began": time.time(), "made_from": list(run.made_from)}
 
     def _finished(self, left: list[str]) -> list[Outcome]:
+        """The outcomes of an attempt that ended well; `left` names nodes that still have a part of the logs."""
         kept, number = self._kept, self._attempt.number
         seconds = kept.seconds
         proof = f"{counted(kept.ranks, 'rank')} ended with code 0 after {seconds_text(seconds)}{self._details()}"
@@ -481,6 +488,7 @@ class RunningAttempt:
         return f"{again}; started {self._skew} of each other" if self._skew else again
 
     def _broken_off(self, end: WatchEnd, name: str, unsure: Collection[str]) -> Outcome:
+        """The outcome of a node if the attempt was stopped, or the time was up."""
         if end.kind == "stopped":
             may_go_on = self._job.launch.detach and name in unsure  # a follower of the run ends the ranks there
             metrics = {"job": self._at.run.run_id} if may_go_on else {}
@@ -501,20 +509,24 @@ class RunningAttempt:
             self._lingering.heard(place.name, stream, lines)
 
     def _drawn(self, place: ProcessSpec, bar: str) -> None:
+        """Takes the text of a progress bar, which may show a step."""
         if self._progress:
             self._progress.heard(place.rank, [bar], late=place.node in self._kept.late)
 
     def _line(self, place: ProcessSpec, stream: str, lines: list[str]) -> None:
+        """Takes and reports lines that a process printed."""
         self.heard(place, stream, lines)
         output = {"name": place.name, "ranks": list(place.ranks), "stream": stream, "lines": lines}
         self._at.say("", node=place.node, rank=place.ranks[0], data={"output": output})
 
     def _script_stopped(self, place: ProcessSpec, event: Mapping[str, Any]) -> None:
+        """Notes why a launch script stopped before it started anything."""
         if member := self._members.get(place.name):  # a rank that a launcher started may print a line like ours
             member.stop = event
 
 
 def _why(end: WatchEnd) -> str:
+    """In words, why runbook ends the processes of an attempt."""
     if end.kind == "failed" and end.first is not None:
         return f"{end.first.label} failed"
     return {
@@ -526,6 +538,7 @@ def _why(end: WatchEnd) -> str:
 
 
 def _not_started(node: str, problems: Mapping[str, Outcome]) -> Outcome:
+    """The outcome of a node that was ready while others were not."""
     names = tuple(sorted(problems))
     says = f"{node} was ready, and nothing was started because of {', '.join(names[:4])}"
     return Outcome.unknown(node, finding_for("peer-died", says, (), names, node=names[0]))

@@ -87,6 +87,7 @@ class RankLogs:
         return self._files[name].at if name in self._files else 0
 
     def redactor_of(self, node: str) -> Redactor:
+        """The redactor for a node's output."""
         return self._of_nodes.get(node, self._redactor)
 
     def take(self, place: ProcessSpec, name: str, data: bytes, begin: int) -> None:
@@ -233,6 +234,7 @@ def variables_in(data: bytes) -> dict[str, str]:
 
 
 def _unknown(inventory: Inventory, given: Mapping[str, Mapping[str, str]]) -> list[str]:
+    """Sentences about secrets that cannot be masked."""
     sentences = []
     for node in inventory.nodes:
         for name, value in {**inventory.env, **node.env}.items():

@@ -87,6 +87,7 @@ class StepTimes:
             self._anchor = (now, step)
 
     def _timed(self, timing: Timing) -> None:
+        """Stores a timing: of the baseline, or of the time after it."""
         early = timing[0] - self._begun <= self.baseline_s or len(self._early) < LEAST_TIMINGS
         if early and len(self._early) < MOST_TIMINGS:
             self._early.append(timing)
@@ -142,6 +143,7 @@ def at_once(seconds: Sequence[float], whole: float) -> bool:
 
 
 def _middle(seconds: Sequence[float]) -> float:
+    """The median."""
     return sorted(seconds)[len(seconds) // 2]
 
 
@@ -176,6 +178,7 @@ class StepRate:
 
     @property
     def place(self) -> str:
+        """In words, how far the job has come."""
         return f"{self.unit} {self.step:,}"
 
     def __str__(self) -> str:
@@ -248,6 +251,7 @@ class StepProgress:
                 self._counts = max(self._counts, step) if late else self._counts
 
     def reached(self, rank: int | None, step: int, *, late: bool = False) -> None:
+        """Notes that a rank reached this step; `late` as in `heard`."""
         now = time.monotonic()
         with self._lock:
             if self._unit != "step":
@@ -267,6 +271,7 @@ class StepProgress:
                 self._came_further(now)
 
     def _count(self, now: float, step: int, *, late: bool) -> None:
+        """Notes a new highest step of the job, or a lower one that is the count of the training from now on."""
         self._counted(now, late=late)
         if late:
             self.step_times.begin_again(now, step)
@@ -336,11 +341,13 @@ class StepProgress:
             self._allowed_s = seconds
 
     def stall_reported(self) -> None:
+        """Notes that this stall was reported: it is not reported again until a rank comes further."""
         with self._lock:
             self._reported = True
 
     @property
     def _learned_s(self) -> float:
+        """The seconds without a step that are a stall, learned from the steps so far."""
         return max(LEAST_STALL_S, TIMES_LONGEST * max(self._longest_s, self._mean_s))
 
     @property
@@ -349,6 +356,7 @@ class StepProgress:
         return self._age_s / self._counts if self._late else 0.0
 
     def _limit_s(self) -> float | None:
+        """The seconds without a step that are a stall; None if no limit is known."""
         if self._watch.stall_s is not None:
             return self._watch.stall_s if self._steps else max(BEFORE_FIRST_S, self._watch.stall_s)
         if not self._steps:

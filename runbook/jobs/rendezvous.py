@@ -82,10 +82,12 @@ def why_not_met(kept: KeptProcesses, first: KeptProcess) -> tuple[str, Finding]:
 
 
 def _met(member: KeptProcess) -> list[str]:
+    """The nodes that this process's keeper met at the barrier."""
     return list(member.journal.get("met") or ())
 
 
 def _seen(waiting: dict[str, KeptProcess]) -> tuple[str, ...]:
+    """Lines of evidence: which nodes each keeper met at the barrier."""
     lines = []
     for name, member in list(waiting.items())[:8]:
         place = f", {member.journal['met_on']}" if member.journal.get("met_on") else ""
@@ -125,6 +127,7 @@ def never_met(kept: KeptProcesses, first: KeptProcess, frozen: Mapping[str, Fact
 
 
 def _waited(kept: KeptProcesses, member: KeptProcess) -> bool:
+    """Whether a process gave up waiting at JAX's coordinator."""
     return WAITED in end_of(kept.log_of(member.place), 65536)
 
 
@@ -137,6 +140,7 @@ def _absent(member: KeptProcess, frozen: Mapping[str, Facts]) -> str:
 
 
 def _doing(member: KeptProcess, frozen: Mapping[str, Facts]) -> tuple[str, ...]:
+    """Lines of evidence for what a process was doing."""
     facts = member.seen_in(frozen) or {}
     if facts.get("stack"):
         return tuple(str(facts["stack"]).splitlines()[:8])
@@ -195,6 +199,7 @@ class Arrival:
 
     @property
     def does(self) -> str:
+        """In words, whether the rank works or sleeps, and where."""
         place = next((f" in {stack[0]}" for stack in self.stacks), "")
         return f"it still works{place}" if self.works else f"it sleeps{place}"
 
@@ -209,6 +214,7 @@ class Arrival:
 
 
 def _joins(frames: Sequence[StackFrame]) -> bool:
+    """Whether a thread is in a call that joins the other ranks."""
     return any(AT_RENDEZVOUS.search(frame.file) or frame.function == JOINS for frame in frames)
 
 
@@ -235,6 +241,7 @@ class RendezvousWatch:
         self._due = math.inf
 
     def due(self) -> bool:
+        """Whether it is time for a look."""
         return time.monotonic() >= self._due
 
     @property
@@ -427,6 +434,7 @@ def talk_together(answers: Mapping[str, RankConnections], ours: Set[str], port: 
 
 
 def _ranks_at(sockets: RankConnections, port: int) -> set[int | None]:
+    """The ranks that listen on a port, or are connected to it."""
     found = {one["rank"] for one in sockets["listening"] if one["port"] == port}
     return found | {
         one["rank"] for one in sockets["connections"] if one["open"] and port in (one["remote_port"], one["local_port"])

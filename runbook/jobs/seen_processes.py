@@ -19,8 +19,8 @@ from runbook.node.proc import SHELLS
 from runbook.transport.node_answers import RankConnections
 
 COMPUTES = 0.2
-"""The least share of one CPU that means computing, or waiting actively, on a CPU that other programs may use as well.
-"""
+"""The least share of one CPU that means computing, or waiting actively, on a CPU that other programs may use as
+well."""
 
 STARVED = 0.5
 """The least part of the time for which a process that hardly gets a CPU waits for one, or is held back by the quota of
@@ -94,8 +94,8 @@ FATAL = "Fatal Python error: "
 """The beginning of faulthandler's dump when a fault of the process itself, such as a segmentation fault, ends it."""
 
 NO_FRAME = "<no Python frame>"
-"""What faulthandler writes for a thread that runs no Python code, such as the main thread while the interpreter ends.
-"""
+"""What faulthandler writes for a thread that runs no Python code, such as the main thread while the interpreter
+ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +224,7 @@ class SeenProcess:
 
     @property
     def _runs(self) -> str:
+        """In words, what the process does with CPUs and files."""
         quota = f", {self.throttled:.0%} out of the quota of its control group" if self.held_back else ""
         if self.starved:
             return f"it gets {self.cpu:.0%} of a CPU, and waits for one {self.waited:.0%} of the time{quota}"
@@ -318,12 +319,14 @@ def _of_member(
 
 
 def _stopped_children(process: Mapping[str, Any], of_rank: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """In words, each child that is stopped or held by a debugger."""
     for one in of_rank:
         if _stopped_child(process, one):
             yield f"process {one['pid']}, which it started, {BESIDE[one['state']]}"
 
 
 def _stopped_child(process: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether another process of the rank is a stopped child of this process."""
     return bool(other["pid"] > process["pid"] and other["state"] in BESIDE)
 
 
@@ -366,6 +369,7 @@ def _awaits_an_item(frames: Sequence[StackFrame], text: str) -> Iterator[str]:
 
 
 def _frames(text: str) -> list[StackFrame]:
+    """All frames in a text."""
     found = map(_frame, text.splitlines())
     return [frame for frame in found if frame is not None]
 
@@ -421,6 +425,7 @@ def frames_of_crash(log: str) -> tuple[StackFrame, ...]:
 
 
 def _frames_of_thread(text: str) -> tuple[StackFrame, ...]:
+    """The frames in one thread's block of a dump, with the source of the innermost."""
     found: list[StackFrame] = []
     for line in text.splitlines():
         if frame := _frame(line):

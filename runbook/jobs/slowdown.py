@@ -121,16 +121,19 @@ def suspects(ways: Iterable[Way]) -> list[Suspect]:
 
 
 def _busy(ways: Sequence[Way]) -> bool:
+    """Whether data was on its way long enough on all of these ways."""
     return bool(ways) and all(way.busy >= DATA_ON_ITS_WAY for way in ways)
 
 
 def _stands_out(its: Sequence[Way], others: Sequence[Way]) -> bool:
+    """Whether these ways are at least TIMES slower than all others that can be compared."""
     most = max(way.bytes for way in its)
     measure = [way.rate for way in others if way.bytes >= ALIKE * most]
     return bool(measure) and max(way.rate for way in its) * TIMES <= min(measure)
 
 
 def _without(ways: Iterable[Way], its: Iterable[Way]) -> list[Way]:
+    """The ways that are not among `its`."""
     ends = {(way.source, way.destination) for way in its}
     return [way for way in ways if (way.source, way.destination) not in ends]
 
@@ -160,6 +163,7 @@ def judge_network(looks: Sequence[Sequence[Way]], reasons: Mapping[str, Sequence
 
 
 def _how_slow(one: Suspect, ways: Sequence[Way]) -> str:
+    """In words, how slow the ways of a suspect are, and how fast all others."""
     busy = max(way.busy for way in one.ways)
     rate = max(way.rate for way in one.ways)
     others = min((way.rate for way in _without(ways, one.ways) if way.bytes >= LEAST), default=0.0)
@@ -289,6 +293,7 @@ def reasons(
 
 
 def _of_machine(node: str, then: node_answers.Counters, now: node_answers.Counters) -> Iterator[tuple[str, str]]:
+    """The reasons in the machine's own counters, each with its kind."""
     seconds: float = max(0.001, now["clock"] - then["clock"])
 
     def risen(name: str) -> float:
@@ -354,6 +359,7 @@ def judge(
 
 
 def slowdown_text(slower: Slowdown) -> str:
+    """In words, the slowdown."""
     how = "at once" if slower.at_once else "gradually"
     was, now = seconds_text(slower.before_s), seconds_text(slower.now_s)
     return f"the training is {slower.lost:.0%} slower than in its first minutes, {how}: {now} a step, {was} before"
@@ -371,8 +377,8 @@ EARLY = 0.2
 have been late from the first step."""
 
 MOST_NAMED = 2
-"""If more readings of a slower training than this each show another late node than the reading before, none stands out.
-"""
+"""If more readings of a slower training than this each show another late node than the reading before, none stands
+out."""
 
 ANSWER_S = 45.0
 """Seconds that a node may take to answer with its samples."""
@@ -408,6 +414,7 @@ class SlowdownSearch:
         self._ways: list[Way] = []
 
     def look(self) -> None:
+        """Looks for a slowdown and its reason after a reading of the counters, and reports what is new."""
         now = time.monotonic()
         slower = None if self._reported else self._step_times.slower(now)
         if slower is None:
@@ -437,11 +444,13 @@ class SlowdownSearch:
         self._say_what(slower, found, network)
 
     def _due(self, now: float) -> bool:
+        """Whether the one look is due that comes even without a slowdown."""
         due = not self._early and self._step_times.age_s(now) >= EARLY * self._step_times.baseline_s
         self._early = self._early or due
         return due
 
     def _say_what(self, slower: Slowdown | None, found: LateNode | None, network: SlowNetwork | None) -> None:
+        """Reports the late node, the slow network, or that steps grew."""
         why = {name: self._why(name) for name in self._kept.nodes}
         if found is not None and (unclear := chance(found.node, self._seen, why)):
             self._say(f"{found.says}; but {unclear}")
@@ -456,6 +465,7 @@ class SlowdownSearch:
             self._say(network.says)
 
     def _why(self, name: str) -> Why:
+        """The reasons that slow a node down, by its latest readings."""
         then, now = self._counters.before.get(name), self._counters.last.get(name)
         rose = {says: says for says in self._counters.rose.get(name, ())}
         return {**reasons(name, then, now, self._busy.get(name, ())), **rose}

@@ -74,6 +74,7 @@ class _Look:
 
     @staticmethod
     def of(kept: KeptProcesses, frozen: Mapping[str, Facts], before: _Look | None) -> _Look:
+        """A look from the answers of all nodes; `before` is the look before, to see which ranks moved."""
         stood = {(one.node, one.pid): one.frames for one in before.ranks} if before else {}
         ranks = (
             replace(one, moves=one.cpu >= COMPUTES and stood.get((one.node, one.pid), one.frames) != one.frames)
@@ -213,6 +214,7 @@ def _processes(member: KeptProcess, frozen: Mapping[str, Facts]) -> list[Facts]:
 
 
 def _hungry(ranks: Sequence[SeenProcess]) -> str:
+    """In words, how many ranks hardly get a CPU, and how many are ending; empty if none."""
     starved, ending = sum(one.starved for one in ranks), sum(one.ending for one in ranks)
     counts = {"hardly get a CPU": starved, "are ending": ending}
     return "; ".join(f"{count} of {len(ranks)} ranks {do}" for do, count in counts.items() if count)
@@ -260,6 +262,7 @@ def raised(kept: KeptProcesses, place: ProcessSpec) -> bool:
 
 
 def _behind(one: SeenProcess, says: str, evidence: Sequence[str]) -> tuple[str, Finding]:
+    """The node and the finding about a rank that the others wait for."""
     if one.raised:
         says = f"{one.label} raised and did not end: {one.raised}; {says}"
         return one.node, finding_for("program-error", says, tuple(evidence), way="thread", pid=word(one.pid))
@@ -272,6 +275,7 @@ def _behind(one: SeenProcess, says: str, evidence: Sequence[str]) -> tuple[str, 
 
 
 def _asleep(ranks: Sequence[SeenProcess], since: str) -> Found:
+    """Findings about ranks that are stopped, or in uninterruptible sleep."""
     return grouped(
         (one.node, rank_stopped(one.label, one.node, one.pid, one.state, one.wchan, since))
         for one in ranks

@@ -41,8 +41,8 @@ STACK_ON_SIGNAL = resources.files("runbook.node").joinpath("stack_on_signal.py")
 """The program that makes ranks write their stacks at a signal."""
 
 OF_TEXT = re.compile(r"-[a-z]*c\Z")
-"""The option of a shell or a Python that is followed by program text instead of a file: `bash -lc 'python train.py'`.
-"""
+"""The option of a shell or a Python that is followed by program text instead of a file: `bash -lc 'python
+train.py'`."""
 
 OF_OUTPUT = re.compile(r"-o\Z|--?(?:out|save|dump|export|write|log)", re.IGNORECASE)
 """Options that are followed by a file which the program writes."""
@@ -104,6 +104,7 @@ def prepare(
 
 
 def _node(kept: KeptProcesses, attempt: Attempt, node: Node, facts: Facts) -> Facts:
+    """Prepares one node: folders, scripts and keeper are there. The node's answer."""
     session = kept.at.session(node)
     folder = f"{session.folder}/{attempt.folder}"
     kept.folders[node.name] = folder
@@ -273,6 +274,7 @@ def dials(other: Address, mine: Address) -> bool:
 
 
 def _keeper(kept: KeptProcesses, attempt: Attempt, node: Node, member: KeptProcess, ready_s: float) -> None:
+    """Starts the keeper of one process."""
     session, job, place = kept.at.session(node), attempt.job, member.place
     script = f"{kept.folders[node.name]}/{LAUNCH}.sh"
     order = {
@@ -318,6 +320,7 @@ def _barrier(kept: KeptProcesses, attempt: Attempt, node: Node, member: KeptProc
 
 
 def _absent(kept: KeptProcesses, node: str, ready_s: float) -> Outcome:
+    """The outcome of a node whose keepers did not say in time that they are ready."""
     members = [m for m in kept.on(node) if m.state == "none"]
     if lost := next((m.lost for m in members if m.lost), None):
         return no_answer(node, "keeper", lost)

@@ -32,8 +32,7 @@ DRAIN_MOST_S = 1800.0
 
 def freeze(kept: KeptProcesses, *, seconds: float = 0.3) -> dict[str, Facts]:
     """What the surviving ranks do, by node, asked of all nodes at once: states, stacks, and CPU time and traffic for
-    `seconds`. The answers are stored in RUN_DIR/hang. A node that has not answered LOOK_S after that time is left out.
-    """
+    `seconds`. The answers are stored in RUN_DIR/hang. A node that has not answered LOOK_S after that is left out."""
 
     def look(node: Node) -> Facts | None:
         processes = [member for member in kept.on(node.name) if not member.over]
@@ -149,6 +148,8 @@ def clean(kept: KeptProcesses, names: Collection[str]) -> None:
 
 
 def _order(kept: KeptProcesses, told: Facts, names: Collection[str]) -> Mapping[str, Facts | BaseException]:
+    """Gives an order to these nodes; the answers or errors by node."""
+
     def one(node: Node) -> Facts:
         order = {**told, "folder": kept.folders[node.name]}
         return kept.at.session(node).call("job_control", order, timeout_s=10.0)

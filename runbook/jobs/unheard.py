@@ -51,8 +51,8 @@ class Unheard:
     def look(
         self, kept: KeptProcesses, frozen: Mapping[str, Facts], unheard_s: float
     ) -> Iterator[tuple[Sequence[str], Finding]]:
-        """The new warnings, each with the nodes that it is about. `frozen`: what the nodes now say about their ranks.
-        """
+        """The new warnings, each with the nodes that it is about. `frozen`: what the nodes now say about their
+        ranks."""
         found = _who_does_nothing(kept, frozen)
         says = {one.says for of_node in found.values() for one in of_node}
         if not self._said:
@@ -66,6 +66,7 @@ class Unheard:
 
 
 def _no_step(kept: KeptProcesses, frozen: Mapping[str, Facts], unheard_s: float) -> Finding:
+    """The warning that no step was heard."""
     ranks = list(seen_processes(kept, frozen))
     says = f"no step was heard in the first {seconds_text(unheard_s)}: until one is, a hang is not noticed"
     return finding_for("insufficient-evidence", says, (*states(ranks), *places(ranks)), way="no-step")

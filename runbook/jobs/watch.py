@@ -22,8 +22,8 @@ SETTLE_S = 1.0
 """Seconds to wait after the first failure for other failures: the one that arrives first need not be the earliest."""
 
 LAUNCHERS_SETTLE_S = 3.0
-"""The same wait when launchers start the ranks: a launcher notices the end of a rank late, and reports it later still.
-"""
+"""The same wait when launchers start the ranks: a launcher notices the end of a rank late, and reports it later
+still."""
 
 POLL_S = 0.1
 """Seconds between a node's answer without more to send and the next question."""
@@ -84,6 +84,7 @@ class Fetching:
             thread.join(max(0.0, deadline - time.monotonic()))
 
     def _fetch(self, name: str) -> None:
+        """Asks one node for news until the block ends, or the node is lost."""
         looked, answered = 0.0, time.monotonic()
         while not self._ending.is_set():
             session = self._kept.at.run.site.sessions.get(name)
@@ -99,6 +100,7 @@ class Fetching:
 
 
 def _silent(name: str, seconds: float) -> Unreachable:
+    """The error of a node that is reached and has reported nothing about the job."""
     says = f"{name} can be reached, but has reported nothing about the job for {seconds:.0f} s"
     return unreachable_for("tool-output-unknown", says, way="job-late", name=name)
 
@@ -272,6 +274,7 @@ class Lingering:
                 self._line(name, line, now)
 
     def _line(self, name: str, line: str, now: float) -> None:
+        """Learns from a line of stderr: a traceback, its exception, or output after it."""
         if line.startswith(TRACEBACK):
             self._open.add(name)
             self._said.pop(name, None)

@@ -45,8 +45,8 @@ class Job:
 
     @property
     def starts_each(self) -> bool:
-        """Whether the launch script starts each rank as a process of its own, instead of a launcher that starts them.
-        """
+        """Whether the launch script starts each rank as a process of its own, instead of a launcher that starts
+        them."""
         return self.launch.launcher not in STARTS_ITS_RANKS
 
     @property
@@ -108,6 +108,7 @@ class _Filling:
     def programs(
         self, layout: RankLayout, facts: Mapping[str, object], set_above: Mapping[str, object]
     ) -> dict[str, JobProgram]:
+        """The program of each node, by its name. Raises FilesWrong with all problems."""
         templates = {place: text for place, text in _texts(self._blank).items() if is_template(text)}
         by_node = list(layout.by_node.values())
         of_nodes = names_of_nodes(by_node) - set_above.keys()
@@ -127,6 +128,7 @@ class _Filling:
         return made
 
     def _filled(self, texts: Mapping[Place, str], variables: Mapping[str, object], node: str) -> dict[Place, str]:
+        """The texts with their templates filled in; problems are collected."""
         found: dict[Place, str] = {}
         for place, text in texts.items():
             span = self._stage.launch_spans.get(place, self._stage.span)
@@ -139,6 +141,7 @@ class _Filling:
 
 
 def _texts(program: JobProgram) -> dict[Place, str]:
+    """All texts of a program that may have templates, by their places."""
     texts: dict[Place, str] = {("command", index): word for index, word in enumerate(program.command)}
     texts |= {("env", name): value for name, value in program.env.items() if isinstance(value, str)}
     if program.workdir is not None:
@@ -147,6 +150,7 @@ def _texts(program: JobProgram) -> dict[Place, str]:
 
 
 def _put(program: JobProgram, found: Mapping[Place, str]) -> JobProgram:
+    """The program with these texts in their places."""
     if not found:
         return program
     return JobProgram(
@@ -157,8 +161,8 @@ def _put(program: JobProgram, found: Mapping[Place, str]) -> JobProgram:
 
 
 def _word(value: object, text: str, span: Span | None) -> str:
-    """A template's value as a program gets it: text, or a number as it is written. Raises FilesWrong for other values.
-    """
+    """A template's value as a program gets it: text, or a number as it is written. Raises FilesWrong for other
+    values."""
     if isinstance(value, str | int | float):
         return str(as_text(value))
     kind = "nothing" if value is None else "a list" if isinstance(value, list) else "a mapping"

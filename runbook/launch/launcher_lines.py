@@ -79,10 +79,12 @@ def unwrapped(words: Sequence[str]) -> list[str]:
 
 
 def _wraps(word: str) -> bool:
+    """Whether a word stands before the program: a wrapper, its option, or a setting."""
     return word in _WRAPPERS or word.startswith("-") or "=" in word
 
 
 def _outermost(words: Sequence[str]) -> LauncherLine | None:
+    """The line of the launcher with which the words begin, or None."""
     words = unwrapped(words)
     if not words:
         return None
@@ -120,6 +122,7 @@ def _given_to_shell(words: Sequence[str]) -> Sequence[str]:
 
 
 def _line(name: str, launcher: str | None, words: Sequence[str]) -> LauncherLine:
+    """A launcher's line, divided into its options and the program."""
     most = min(len(words), _LONGEST)
     begin = next((at for at in range(most) if _begins(words[at:], of_torch=launcher is not None)), None)
     given = words if begin is None else words[:begin]

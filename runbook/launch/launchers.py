@@ -202,8 +202,8 @@ def _plain(value: EnvValue | None, default: str) -> str:
 
 
 def ranks_spec(layout: RankLayout, node_ranks: NodeRanks, *, name: str, made_from: Sequence[str]) -> ScriptSpec:
-    """The spec of a script that starts runbook's own `rank.py` as every rank of the node, for checks such as AllReduce.
-    """
+    """The spec of a script that starts runbook's own `rank.py` as every rank of the node, for checks such as
+    AllReduce."""
     return ScriptSpec(
         node=node_ranks.node.name,
         name=name,

@@ -186,6 +186,7 @@ def write(spec: ScriptSpec, shell: str) -> Script:
 
 
 def _written(spec: ScriptSpec, shell: str) -> Script:
+    """The script, with every value quoted by its template."""
     dialect = dialect_of(shell)
     secrets = {key: value for key, value in spec.environment.items() if isinstance(value, Secret)}
     name, beside = f"{spec.name}.{shell}", secrets_file(spec, shell)
@@ -225,8 +226,8 @@ def complaints(spec: ScriptSpec, shell: str) -> Iterator[CannotQuote]:
 
 
 def _attempts(spec: ScriptSpec, dialect: Dialect) -> Iterator[_Attempt]:
-    """Everything in the spec that has to be quoted: its place, a function that quotes it, and whether it is a secret.
-    """
+    """Everything in the spec that has to be quoted: its place, a function that quotes it, and whether it is a
+    secret."""
     bound = functools.partial
     filters = dialect.filters
     for key, value in spec.environment.items():
@@ -263,6 +264,8 @@ def _revealed(value: EnvValue) -> str:
 
 
 def _only(literal: type[Literal]) -> Callable[[object], object]:
+    """A function for jinja2 that refuses values without this shell's quoting."""
+
     def finalize(value: object) -> object:
         if not isinstance(value, (literal, jinja2.Undefined)):
             raise TypeError(f"the template printed {value!r} without quoting it for this shell")
@@ -273,6 +276,7 @@ def _only(literal: type[Literal]) -> Callable[[object], object]:
 
 @functools.cache
 def _templates(shell: str) -> jinja2.Environment:
+    """The jinja2 environment of a shell, with its quoting as filters."""
     dialect = dialect_of(shell)
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("runbook.launch"),

@@ -1,5 +1,5 @@
-"""How long do processes wait for a CPU, in the kernel's queue or because their control group's quota is used up? Linux.
-"""
+"""How long do processes wait for a CPU, in the kernel's queue or because their control group's quota is used up?
+Linux."""
 
 from __future__ import annotations
 

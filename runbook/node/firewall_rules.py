@@ -103,8 +103,8 @@ def run(argv: list[str], sudo: str | None = None) -> Record:
 
 
 def fit(records: dict[str, Record]) -> None:
-    """Removes outputs until the rest fits into one answer: nft's text first, which its JSON repeats, then the longest.
-    """
+    """Removes outputs until the rest fits into one answer: nft's text first, which its JSON repeats, then the
+    longest."""
     sizes = {name: len(json.dumps(record["stdout"])) for name, record in records.items() if "stdout" in record}
     order = sorted(sizes, key=lambda name: (name == "nft-text", sizes[name]))
     while sum(sizes.values()) > LARGEST:

@@ -48,8 +48,8 @@ def of_port(base: str) -> IbPort:
 
 
 def gids() -> dict[str, dict[str, Gid]]:
-    """{"mlx5_0:1": {index: {gid, type, ndev}}} of the GIDs that are set; ports with an unreadable table are left out.
-    """
+    """{"mlx5_0:1": {index: {gid, type, ndev}}} of the GIDs that are set; ports with an unreadable table are left
+    out."""
     found = {}
     for base in glob.glob(SYSFS + "/*/ports/*"):
         hca, _, port = base[len(SYSFS) + 1 :].split("/")

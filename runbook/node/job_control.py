@@ -442,6 +442,7 @@ def restarted(facts: Facts) -> float | None:
 
 
 def damage(name: str, error: Exception, attempt: str = "") -> Facts:
+    """The facts about a file that cannot be read."""
     why = error.strerror if isinstance(error, OSError) else str(error)
     shown = name.encode("utf-8", "replace").decode("utf-8", "replace")
     return {"name": os.path.join(attempt, shown), "why": str(why or error)[:1000], "pids": []}
@@ -514,6 +515,7 @@ def fingerprint(folder: str) -> list[Any]:
 
 
 def key(facts: Facts) -> tuple[str, str, str]:
+    """The key of a journal in `Living`."""
     return facts["job"], str(facts["attempt"]), facts["name"]
 
 

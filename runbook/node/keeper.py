@@ -70,6 +70,7 @@ class Journal:
             self.facts.update(facts)
 
     def write(self, state: str, **facts: Any) -> None:
+        """Changes the state, writes the journal, and reports it."""
         with self.lock:
             self.facts.update(facts, state=state)
             self.facts.pop("no_room", None)
@@ -112,6 +113,7 @@ class Keeper:
         return self.process
 
     def keep(self) -> None:
+        """Waits for events and carries them out, until the process has ended or is not wanted any more."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self.signalled)
         signal.signal(signal.SIGHUP, signal.SIG_IGN if self.order["detached"] else self.signalled)
@@ -177,6 +179,7 @@ class Keeper:
     # The process.
 
     def start(self, at: float) -> None:
+        """Starts the process at this time of the node's clock."""
         pause(max(0.0, min(60.0, at - time.time()) - LATE_S))
         while time.time() < at and at - time.time() < 60.0:
             pass  # a busy wait: the scheduler's timer is too coarse for the last milliseconds
@@ -219,8 +222,8 @@ class Keeper:
             pause(POLL_S / 4)
 
     def name_logs_now(self) -> bool:
-        """Makes links to torchrun's logs, LOGS/ID_RANDOM/attempt_0/LOCAL_RANK/stdout.log; whether all links are there.
-        """
+        """Makes links to torchrun's logs, LOGS/ID_RANDOM/attempt_0/LOCAL_RANK/stdout.log; whether all links are
+        there."""
         done, logs = 0, self.order["logs"]
         for local_rank, name in enumerate(self.order["each"]):
             for stream, end in (("stdout", ".out"), ("stderr", ".err")):
@@ -241,6 +244,7 @@ class Keeper:
         self.news.put(("ended",))
 
     def stop(self, grace_s: float, why: str) -> None:
+        """Ends the process: TERM, the grace, KILL; or notes that it was never started."""
         if self.process is None:
             self.journal.write("ended", why=why, ended=time.time())
             return

@@ -325,6 +325,7 @@ def retransmitted(sock: socket.socket) -> int | None:
 def converse(
     sock: socket.socket, target: dict[str, Any], run_id: str, seconds: float, loop: EventLoop
 ) -> Generator[Any, Any, Outcome]:
+    """Talks to the listener at the other end as the mode says; the outcome."""
     expected = greeting(run_id)
     try:
         if (yield from receive(sock, len(expected), seconds)) != expected:

@@ -341,8 +341,8 @@ def full_data(address: str, mtu: int | None) -> int:
 
 
 def neighbour(address: str) -> Neighbour | None:
-    """The kernel's entry, by ARP or neighbour discovery, for an address on this node's own segment; None without one.
-    """
+    """The kernel's entry, by ARP or neighbour discovery, for an address on this node's own segment; None without
+    one."""
     listed: list[Neighbour] = json_of(tool("ip", ["-j", "neigh", "show", "to", address], 3)) or []
     return listed[0] if listed else None
 

@@ -468,8 +468,8 @@ class Worker:
         self.dist.all_reduce(data, **options)
 
     def fill(self, data: Any, pattern: Any) -> None:
-        """Fills the tensor: element i of rank r is (i mod 251) + r + 1. It depends on place and rank; sums are exact.
-        """
+        """Fills the tensor: element i of rank r is (i mod 251) + r + 1. It depends on place and rank; sums are
+        exact."""
         mine = pattern[: data.numel()] + float(self.rank + 1)
         for start in range(0, data.numel(), CHUNK):
             piece = data[start : start + CHUNK]

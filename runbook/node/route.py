@@ -46,8 +46,8 @@ def interface_of(address: str) -> str | None:
 
 
 def answer(address: str, port: int) -> str:
-    """The result of dialling a port: `open`, `refused` (which shows that the host is reached), or why no answer came.
-    """
+    """The result of dialling a port: `open`, `refused` (which shows that the host is reached), or why no answer
+    came."""
     try:
         socket.create_connection((address, port), CONNECT_S).close()
     except ConnectionRefusedError:

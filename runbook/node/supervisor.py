@@ -140,6 +140,7 @@ class Program:
             raise
 
     def pump(self, number: int) -> None:
+        """Sends the output of one stream to the controller until it ends."""
         stream: Any = self.streams[number]
         readable = select.poll()
         readable.register(stream, select.POLLIN)
@@ -162,6 +163,7 @@ class Program:
             self.stop(1.0)
 
     def wait(self) -> None:
+        """Waits for the end of the program, and reports it once all output has been sent."""
         code = self.process.wait()
         self.ended.set()
         # A grandchild may hold the pipes open for ever. The program's own output is in them by now; it is sent, however
@@ -295,6 +297,7 @@ class Supervisor:
                 self.pipe.send({"id": frame.get("id"), "event": "failed", "error": failure(error)})
 
     def obey(self, frame: Frame, payload: bytes) -> None:
+        """Carries out one order of the controller."""
         order = frame["do"]
         if order == "config":
             self.greet(frame)
@@ -405,6 +408,8 @@ class Supervisor:
                 silent_s = 0.0  # data is arriving, or has arrived
 
     def end(self, frame: Frame | None = None) -> NoReturn:
+        """Ends all programs and processes of the run, removes its folder, and exits. `frame`: the order to end, if
+        there was one."""
         if not self.ending.acquire(blocking=False):
             pause(3600)  # another thread is already ending this process
         # Programs that the supervisor ends by itself have not failed, so their exits are not reported: a controller

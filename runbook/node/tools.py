@@ -206,8 +206,8 @@ def tool(name: str, arguments: Sequence[str], seconds: float) -> Ran:
 
 
 def sendable(said: Ran) -> Ran:
-    """The result as an answer carries it. Output that is too long is left out, since its beginning could pass as all.
-    """
+    """The result as an answer carries it. Output that is too long is left out, since its beginning could pass as
+    all."""
     if "err" in said:
         said["err"] = said["err"][:MOST_SENT]
     if len(said.get("out", "")) > MOST_SENT:

@@ -66,8 +66,8 @@ def dialect_of(shell: str) -> Dialect:
 
 
 def one_line(value: object) -> str:
-    """The text of a value. Raises CannotQuote for NUL, CR, LF and half of a surrogate pair, which no shell can carry.
-    """
+    """The text of a value. Raises CannotQuote for NUL, CR, LF and half of a surrogate pair, which no shell can
+    carry."""
     text = str(value)
     refused = UNCARRIABLE.search(text)
     if refused:

@@ -23,8 +23,8 @@ ROOM_FOR_A_FOLDER = 260
 OWN_NAMES = frozenset(
     ("CD", "CMDCMDLINE", "CMDEXTVERSION", "DATE", "ERRORLEVEL", "HIGHESTNUMANODENUMBER", "RANDOM", "TIME")
 )
-"""Names of variables that cmd computes: a variable of the same name would hide the computed one, such as the exit code.
-"""
+"""Names of variables that cmd computes: a variable of the same name would hide the computed one, such as the exit
+code."""
 
 _WORD = r'(?:"[^"]*"|[^\s"=&|()]+)'
 _IF = (
@@ -195,8 +195,8 @@ def own_file(value: object) -> Bat:
 
 
 def comment(value: object) -> Bat:
-    """Text for people after `rem` or `echo`, where cmd still interprets `%`, `^`, `&` and the like; these become `?`.
-    """
+    """Text for people after `rem` or `echo`, where cmd still interprets `%`, `^`, `&` and the like; these become
+    `?`."""
     return Bat(re.sub(r"[^A-Za-z0-9_ .,:;/\\@{}=+*\[\]~'#$-]", "?", str(value)))
 
 
@@ -243,6 +243,7 @@ def encode(text: str) -> bytes:
 
 
 def _files(text: str, endings: Sequence[str]) -> Bat:
+    """Literals for a program with each of these endings."""
     if set(text) & set('*?<>|"') or not text:
         raise CannotQuote('is not a valid program name on Windows: it is empty or has one of * ? < > | "', text)
     path = f"{_HERE}{_path(text[2:])}" if text.startswith("./") else _place(text)
@@ -265,6 +266,7 @@ def _folder(text: str) -> str:
 
 
 def _path(text: str) -> str:
+    """The text of a path as it stands between double quotes, with backslashes."""
     return plain(text).replace("/", "\\")
 
 

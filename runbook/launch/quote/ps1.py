@@ -107,6 +107,7 @@ def _path(text: str) -> str:
 
 
 def _units(text: str) -> int:
+    """The length of a text in UTF-16 units."""
     return len(text) if text.isascii() else len(text.encode("utf-16-le")) // 2
 
 

@@ -69,8 +69,8 @@ def folder(value: object) -> Sh:
 
 
 def name(value: object) -> Sh:
-    """The literal for the name of an environment variable. Raises CannotQuote for names of the shell and of the script.
-    """
+    """The literal for the name of an environment variable. Raises CannotQuote for names of the shell and of the
+    script."""
     text = checked_name(value)
     if text in OWN_NAMES or text.startswith("runbook_"):
         raise CannotQuote("is a variable of the shell's or of the script's own: give yours another name", text)
