@@ -182,6 +182,27 @@ def test_loss_is_counted() -> None:
     assert outcomes["node-a"].findings[0].peers == ("node-b",)
 
 
+@pytest.mark.parametrize(
+    ("sent", "answered", "way"),
+    [
+        (20, 0, "what node-a sends gets lost"),
+        (1, 18, "what arrives at node-a gets lost"),
+        (4, 1, ""),
+        (9, 7, ""),
+        (0, 0, ""),
+        (None, 30, ""),
+    ],
+)
+def test_the_direction_of_a_loss_is_told_where_the_counts_prove_it(sent: int | None, answered: int, way: str) -> None:
+    trips = [
+        dial("node-a", "node-b", "open", kind="full", mode="trips", retransmitted=sent),
+        dial("node-b", "node-a", "open", kind="full", mode="trips", retransmitted=answered),
+    ]
+    outcomes = judged(target("node-b", B, small=echo(20, 13, ms=0.2)), [*dials_of("dropped"), *trips])
+    assert ("gets lost" in outcomes["node-a"].findings[0].says) is bool(way)
+    assert way in outcomes["node-a"].findings[0].says
+
+
 def test_lost_echoes_where_tcp_flows_freely_are_a_warning() -> None:
     outcomes = judged(target("node-b", B, small=echo(20, 13, ms=0.2)), OPEN)
     assert outcomes["node-a"].verdict is Verdict.PASS

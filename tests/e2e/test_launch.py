@@ -80,7 +80,7 @@ def nothing_left(lab: Lab, *, within_s: float = 20.0) -> None:
 @pytest.mark.thorough
 @pytest.mark.parametrize("ranks", [(2, 2), (1, 3)])
 def test_ddp_has_the_loss_of_one_process(lab: Lab, ranks: tuple[int, int]) -> None:
-    alone = lab["node-a"].run(f"cd ~/work && {lab.python} train.py --steps 6", lab.user)
+    alone = lab["node-a"].run(f"cd ~/work && OMP_NUM_THREADS=1 {lab.python} train.py --steps 6", lab.user, timeout=240)
     done = launch(lab, playbook(lab), node_a=ranks[0], node_b=ranks[1])
     assert done.returncode == 0, done
     assert losses(done.stdout) == pytest.approx(losses(str(alone.stdout)), abs=1e-5)

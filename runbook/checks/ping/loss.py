@@ -30,6 +30,9 @@ SLOW_S = 0.15
 """A segment that has to be sent again after a timeout waits for at least the kernel's 200 ms: so long may transfers
 take that lost nothing, where the kernel does not count what it sent again."""
 
+CHI_SQUARE = 6.63
+"""Two counts of equal chance differ by more, as a square over their sum, once in a hundred times."""
+
 
 @dataclass(frozen=True)
 class Loss:
@@ -140,10 +143,13 @@ def _felt(dial: Dial) -> str:
 
 
 def _direction(seen: Observations, name: str, peers: list[str]) -> str:
-    """The direction that loses, when only one does: the sender counts what it sent again."""
-    sends = sum(_sent_again(seen.pair(name, peer)) or 0 for peer in peers)
-    arrives = sum(_sent_again(seen.pair(peer, name)) or 0 for peer in peers)
-    if min(sends, arrives) * 4 > max(sends, arrives) or sends == arrives:
+    """The direction that loses, when only one does: the sender counts what it sent again. Nothing where one of the
+    counts is not known, or where losses in both directions would differ as much once in a hundred times."""
+    counts = [(_sent_again(seen.pair(name, peer)), _sent_again(seen.pair(peer, name))) for peer in peers]
+    if any(None in both for both in counts):
+        return ""
+    sends, arrives = (sum(count or 0 for count in way) for way in zip(*counts, strict=True))
+    if min(sends, arrives) * 4 > max(sends, arrives) or (sends - arrives) ** 2 <= CHI_SQUARE * (sends + arrives):
         return ""
     return (
         f"; what {name} sends gets lost, not what arrives there"

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 
 from lab import Lab
 from lab.fault import LONG, Fault, Strike
+from lab.processes import LabError
 
 
 def power_off(lab: Lab) -> None:
     host = lab["node-b"]
     host.cut()
     for pid, _ in host.processes():
-        host.signal(pid, signal.SIGKILL)
+        with contextlib.suppress(LabError):  # a rank ends with its supervisor
+            host.signal(pid, signal.SIGKILL)
     host.stop_sshd(sessions=True)
 
 
