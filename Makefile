@@ -41,7 +41,7 @@ test test-all: $(VENV)/.dev test-packages
 	$(TESTS)
 
 test: TESTS = $(PYTEST) --numprocesses $(or $(WORKERS),6)
-test-all: TESTS = $(PYTEST) --numprocesses $(or $(WORKERS),10) --thorough && $(PYTEST) --alone
+test-all: TESTS = $(PYTEST) --numprocesses $(or $(WORKERS),8) --thorough && $(PYTEST) --alone
 
 # One after the other: each of these wants the whole machine.
 test-scale: $(VENV)/.dev test-packages
