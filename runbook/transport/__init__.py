@@ -1,4 +1,5 @@
-"""How to reach a node: a byte stream with a supervisor at the far end, and the sessions over it.
+"""How to reach a node: the transports, each of which gives a byte stream to a supervisor, and the sessions over them.
 
-The stream is a process here, or goes over SSH, Slurm, Kubernetes or an agent, and from there into a container.
+A stream is a process on this machine, or goes over SSH, Slurm, Kubernetes or an agent; from the node it may go on into
+a container.
 """

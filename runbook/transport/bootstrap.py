@@ -1,13 +1,13 @@
 """The one command that turns a login shell into our supervisor, and why that may fail.
 
-It is plain ASCII without single quotes inside, backslash sequences that fish would read, line breaks or `!`, so that
-sh, bash, dash, zsh, fish, csh and tcsh all pass it on untouched to `/bin/sh`. The only thing of the user's in it is the
-interpreter's name, and only where that is made of harmless characters; any other name comes as the first line of
+The command is plain ASCII without single quotes inside, backslash sequences that fish would read, line breaks or `!`,
+so that sh, bash, dash, zsh, fish, csh and tcsh all pass it on untouched to `/bin/sh`. The user's only word in it is the
+interpreter's name, and only when that is made of harmless characters; any other name comes as the first line of
 stdin, which `read` takes byte by byte. The supervisor's source follows on stdin, its length first; it has to arrive
 within ALARM_S, so that nothing waits for ever on a node whose network died in that moment.
 
-A `.bashrc` may become another program, which then takes our stdin for its own. So the first line there is one that
-every shell understands: `exit`, with the length behind a `#`.
+A `.bashrc` may `exec` another program, which then reads our stdin. So the first line on stdin is one that every shell
+understands: `exit`, with the length of the source behind a `#`.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ from runbook.model.process_end import ProcessEnd
 from runbook.transport import node_programs
 
 MARK = b"\x1erunbook-supervisor "
-"""Starts the supervisor's first line; whatever a `.bashrc` or banner printed before it is skipped."""
+"""The bytes that begin the supervisor's first line; output of a `.bashrc` or a banner before them is skipped."""
 
 STARTED = b"\x1erunbook-shell"
-"""Printed by our shell before it starts a Python: from there on no startup file delays the supervisor."""
+"""The bytes that our shell prints before it starts a Python: after them no startup file can delay the supervisor."""
 
 ALARM_S = 20
+"""Seconds within which the supervisor's source has to arrive on stdin; after them SIGALRM ends the waiting Python."""
 
 _PYTHON = (
     "import sys; sys.exit(97) if sys.version_info < (3, 8) else None; "
@@ -60,25 +61,34 @@ _NAME = 'case $p in "exit #"*) p=${p#exit ?};; *) printf "\\036runbook-superviso
 
 _HARMLESS = re.compile(r"\A[A-Za-z0-9_./+~-]+\Z")
 
+# Exit codes that the command reports of the interpreters that it tried.
 NO_NULL = 95
+"""Nothing can be written to /dev/null."""
+
 TOO_OLD = 97
+"""The interpreter is older than Python 3.8."""
+
 EATEN = 98
+"""Another program has read from our stdin: its first line is not the one that we sent."""
+
 MISSING = 127
-"""No such command."""
+"""There is no such command."""
 
 BROKEN = 126
-"""It cannot be started; also for one that is there and ends with 127, for want of a library or an interpreter."""
+"""The interpreter cannot be started. An interpreter that exists and ends with 127, for want of a library or of its own
+interpreter, is reported with this code as well."""
 
 
 def command(python: str) -> str:
-    """What is run on the node for an inventory that names this interpreter."""
+    """The command to run on a node that has this interpreter in the inventory."""
     if _HARMLESS.match(python):
         return f"exec /bin/sh -c 'p=\"{python}\"; {_SHELL}'"
     return f"exec /bin/sh -c 'IFS= read -r p; {_NAME} {_SHELL}'"
 
 
 def first_input(python: str) -> bytes:
-    """What is written to the command's stdin before the first frame. `python` must not contain a line break."""
+    """The bytes to write to the command's stdin before the first frame: the interpreter's name when the command does
+    not hold it, then the supervisor. `python` must not contain a line break."""
     source = _supervisor()
     name = b"" if _HARMLESS.match(python) else b"exit #" + python.encode() + b"\n"
     return name + b"exit #" + str(len(source)).encode() + b"\n" + source
@@ -89,36 +99,39 @@ def _supervisor() -> bytes:
     return zlib.compress(node_programs.started(node_programs.SUPERVISOR), 9)
 
 
-# Its results.
+# The results of the command.
 
 NOISE = 1 << 16
-"""Bytes kept of what a login prints before our supervisor speaks."""
+"""Bytes that are kept of a login's output before the supervisor's first line."""
 
 MOST_NOISE = 16 << 20
-"""Bytes that a login may print before that: a login that prints for ever is given up."""
+"""Bytes that a login may print before that line; a login that prints more is given up."""
 
 _NULL_COMPLAINT = re.compile(r"create /dev/null|/dev/null: (?:Permission denied|Read-only|No space)")
-"""What shells say of it."""
+"""The words in which shells complain about /dev/null."""
 
 PASSWORD_DUE = re.compile(
     r"password (?:has |is )?expired|password change required|must change your password", re.IGNORECASE
 )
-"""What PAM and sshd print instead of running a command when the account's password is too old."""
+"""The words that PAM and sshd print, instead of running a command, when the account's password has expired."""
 
 
 _NO_SHELL = re.compile(r"/bin/sh[^\n]{0,80}(?:no such file|not found)", re.IGNORECASE)
 
 
 class NoPython(Unreachable):
-    """The node was reached; it has no interpreter for us. A failed check, not an unreachable node."""
+    """The node was reached and has no usable Python: a failed check, not an unreachable node."""
 
 
 class SilentPython(NoPython):
-    """A Python was started, and gave no answer in time."""
+    """A Python was started on the node and gave no answer in time."""
 
 
 class Opening:
-    """The output before the supervisor's first frame: whatever a login prints, then a mark."""
+    """Reads the output before the supervisor's first frame: whatever a login prints, then MARK.
+
+    `over`: the supervisor has started. `codes`: the exit codes of the interpreters, when none of them worked. `noise`:
+    the last 4096 bytes that the login printed."""
 
     def __init__(self) -> None:
         self.over = False
@@ -129,7 +142,7 @@ class Opening:
         self._seen = 0
 
     def feed(self, data: bytes) -> bytes:
-        """The bytes that follow the mark; none before it has come."""
+        """The bytes that follow MARK and belong to frames; empty until MARK has arrived."""
         self._seen += len(data)
         self._held += data
         noise, mark, rest = self._held.partition(MARK)
@@ -169,7 +182,7 @@ def no_supervisor(node: str, place: str, opening: Opening, complaint: str) -> Un
 
 
 def _no_python(node: str, place: str, codes: tuple[int, ...], complaint: str) -> NoPython:
-    """Why none of the interpreters there works; `codes` are the exit codes of those that were tried."""
+    """Why no Python at `place` works; `codes` are the exit codes of the interpreters that were tried."""
     said = last_lines(complaint)
     broken = next((line for line in said if _NULL_COMPLAINT.search(line)), "")
     if broken or NO_NULL in codes:  # what the shell says may come later than its exit codes
@@ -189,7 +202,7 @@ def _no_python(node: str, place: str, codes: tuple[int, ...], complaint: str) ->
 
 
 def no_shell(place: str, seen: tuple[str, ...]) -> Unreachable | None:
-    """The failure of a container without a shell, if that is what its runtime says."""
+    """The failure for a container without /bin/sh; None when the runtime's words, `seen`, do not say that."""
     if not _NO_SHELL.search("\n".join(seen)):
         return None
     says = f"{place} has no /bin/sh, so no Python can be found either"
@@ -199,7 +212,8 @@ def no_shell(place: str, seen: tuple[str, ...]) -> Unreachable | None:
 def nothing_started(
     node: str, place: str, python: str, noise: bytes, complaint: str, *, timeout_s: float, reason: Unreachable | None
 ) -> Unreachable:
-    """Why no supervisor has answered in time. `reason` is what the transport knows about it."""
+    """The failure when no supervisor has answered within `timeout_s`. `reason` is the transport's own explanation; it
+    is not used when a Python was started and stayed silent."""
     if STARTED in noise:
         return SilentPython(
             "python-missing",
@@ -218,6 +232,7 @@ def nothing_started(
 
 
 def last_lines(*texts: str | bytes) -> tuple[str, ...]:
+    """The last six lines of each text as evidence, without blank ones and without our own STARTED mark."""
     lines: list[str] = []
     for text in texts:
         decoded = text.decode(errors="replace") if isinstance(text, bytes) else text

@@ -1,7 +1,7 @@
-"""Frames as a supervisor sends them: one JSON object a line, then as many bytes of payload as it says.
+"""Frames as a supervisor sends them: a line with one JSON object, then as many bytes of payload as its `bytes` says.
 
-A node may be broken or controlled by an attacker. So nothing is kept beyond a limit, the work grows only with the data
-that arrives, and data that does not fit the description raises `UnexpectedAnswer`, which says where.
+A node may be broken or controlled by an attacker. So buffers have limits, the work grows only with the data that
+arrives, and data that does not fit the described types raises `UnexpectedAnswer`, which names the field.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ import msgspec
 from msgspec import Meta
 
 LONGEST_LINE = 24 << 20
-"""Bytes of one line. The longest that a node has reason to send are the rules of its packet filters."""
+"""The most bytes of one line. The longest lines that a node has reason to send hold the rules of its packet filters."""
 
 LARGEST_PAYLOAD = 1 << 20
-"""Bytes behind a line. A supervisor sends what programs print in pieces of 64 KiB, and of a file the first MiB."""
+"""The most bytes of payload behind a line. A supervisor sends the output of programs in pieces of 64 KiB, and the first
+MiB of a file."""
 
 LOWEST, HIGHEST = -(1 << 62), 1 << 62
 
@@ -36,11 +37,11 @@ Clock = Annotated[float, Meta(ge=-1e12, le=1e12)]
 
 
 class UnexpectedAnswer(ValueError):
-    """A node sent what our own program never sends: which field, and what is wrong with it."""
+    """A node sent data that our own program never sends. The text names the field, and what is wrong with it."""
 
 
 class Failure(TypedDict):
-    """An exception on the node as data. `errno` is its name, such as ENOSPC."""
+    """An exception on the node as data. `errno` is the name of the error number, such as ENOSPC."""
 
     type: Line
     errno: Annotated[str, Meta(pattern=r"\A[A-Z0-9]{1,32}\Z")] | None
@@ -49,7 +50,7 @@ class Failure(TypedDict):
 
 
 class Frame(msgspec.Struct, frozen=True, gc=False):
-    """What a supervisor may say. Which fields mean anything depends on `event`; `bytes` of payload follow the line."""
+    """The line of a frame. `event` decides which other fields have a meaning; `bytes` bytes of payload follow."""
 
     event: Literal["hello", "beat", "started", "output", "exit", "failed", "done", "bye"]
     id: Count | None = None
@@ -71,17 +72,17 @@ _FRAME = msgspec.json.Decoder(Frame)
 
 
 class FrameReader:
-    """Cuts what arrives into frames, in time that grows with its length."""
+    """Cuts the arriving bytes into frames, in time proportional to their number."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
-        self._searched = 0  # up to here there is no end of a line
-        self._frame: Frame | None = None  # its payload has not arrived whole
+        self._searched = 0  # the buffer has no line end before this offset
+        self._frame: Frame | None = None  # a frame whose payload has not arrived whole
         self.line = b""
-        """The line of the frame that was given last."""
+        """The line of the frame that `feed` gave last."""
 
     def feed(self, data: bytes) -> Iterator[tuple[Frame, bytes]]:
-        """Every frame that is whole by now, with its payload. Raises UnexpectedAnswer."""
+        """Every frame that is complete with this data, and its payload. Raises UnexpectedAnswer."""
         self._buffer += data
         while True:
             if self._frame is None:
@@ -102,12 +103,13 @@ class FrameReader:
             yield frame, payload
 
     def _drop(self, count: int) -> None:
-        del self._buffer[:count]  # which moves nothing: a bytearray remembers where it begins
+        del self._buffer[:count]  # moves no bytes: a bytearray keeps the offset of its beginning
         self._searched = 0
 
 
 def decoded(data: bytes, description: Any) -> Any:
-    """JSON as the described type. Raises UnexpectedAnswer with the field that does not fit."""
+    """The value of the JSON `data`, as the type `description`. Raises UnexpectedAnswer with the field that does not
+    fit."""
     return _decoded(_decoder(description), data)
 
 
@@ -115,8 +117,8 @@ _DECODERS: dict[Any, msgspec.json.Decoder[Any]] = {}
 
 
 _MAKING = threading.Lock()
-"""msgspec crashes the interpreter where two threads make decoders of one type for the first time at once: the second
-finds what the first has half made (seen with 0.22)."""
+"""Held while a decoder is made. msgspec crashes the interpreter when two threads make decoders of a new type at once:
+the second thread finds the half-made work of the first (seen with 0.22)."""
 
 
 def _decoder(description: Any) -> msgspec.json.Decoder[Any]:
@@ -127,7 +129,7 @@ def _decoder(description: Any) -> msgspec.json.Decoder[Any]:
 
 
 def _of_our_type(kind: Any, value: object) -> object:
-    """Types of our own check themselves as they are made, and raise ValueError."""
+    """An object of one of our own types, made from a decoded value: its constructor checks it and raises ValueError."""
     return kind(value)
 
 
@@ -143,8 +145,8 @@ _LONE = re.compile(rb"\\u[dD][89a-fA-F]..\Z")
 
 
 def _with_whole_surrogates(data: bytes) -> bytes:
-    """Python on the node writes a byte of a name that is not text as half of a surrogate pair, which cannot be
-    printed."""
+    """JSON with `?` for every lone surrogate. Python on the node writes a byte of a file name that is no text as one
+    half of a surrogate pair, and such a half cannot be printed."""
     if b"\\ud" not in data and b"\\uD" not in data:
         return data
     return _ESCAPE.sub(lambda escape: b"?" if _LONE.match(escape[0]) else escape[0], data)

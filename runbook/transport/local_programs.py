@@ -1,5 +1,5 @@
-"""Programs of this machine that are asked something: what they print, bounded in time and in bytes; and those that know
-a cluster (scontrol, srun, kubectl): what their failures are, and one answer for many nodes."""
+"""Programs on this machine that answer a question: their output, limited in time and in bytes. For the programs that
+know a cluster (scontrol, srun, kubectl) also: the failures they mean, and one answer that serves many nodes."""
 
 from __future__ import annotations
 
@@ -18,19 +18,20 @@ from runbook.model.command_quoting import word
 from runbook.model.errors import Unreachable, limit_behind
 
 MOST = 32 << 20
-"""Bytes of output: `kubectl get pods -o json` takes 10 KiB a pod, `scontrol show node` 1 KiB a node."""
-MOST_COMPLAINED = 1 << 20  # bytes of stderr
-_LEFT_OPEN_S = 1.0  # how long what it left running may hold its output open
-_LOOK_S = 0.2  # between two looks whether it has ended
+"""The most bytes of output: `kubectl get pods -o json` takes 10 KiB a pod, `scontrol show node` 1 KiB a node."""
+MOST_COMPLAINED = 1 << 20  # the most bytes of stderr
+_LEFT_OPEN_S = 1.0  # how long output is read on after the program has ended: a child of it may hold the pipe open
+_LOOK_S = 0.2  # the interval at which the program is looked at, whether it has ended
 
 
 def printed(
     argv: Sequence[str], timeout_s: float, env: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """How a program ended, and what it printed. One that prints more than is kept is killed: its output is then empty,
-    as a part would pass as all, and the last line of its stderr says so. What it started is killed with it.
+    """The exit code, stdout and stderr of a program. A program that prints more than MOST or MOST_COMPLAINED is killed:
+    its stdout is then empty, so that a part does not pass as the whole, and the last line of its stderr says so. A
+    program that is killed takes the rest of its process group with it.
 
-    Raises OSError where it does not start, and TimeoutExpired.
+    Raises OSError when the program does not start, and TimeoutExpired.
     """
     process = subprocess.Popen(
         argv,
@@ -72,7 +73,7 @@ def printed(
 
 
 def _text(data: bytes | bytearray) -> str:
-    """With line breaks as Python's text files have them."""
+    """The text of `data`, with every line break as `\\n`."""
     return data.decode(errors="replace").replace("\r\n", "\n").replace("\r", "\n")
 
 
@@ -80,7 +81,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     if process.poll() is None:
         with contextlib.suppress(OSError):
             os.killpg(process.pid, signal.SIGKILL)
-        with contextlib.suppress(subprocess.TimeoutExpired):  # not even KILL ends what waits for a dead disk
+        with contextlib.suppress(subprocess.TimeoutExpired):  # not even KILL ends a program that waits for a dead disk
             process.wait(1.0)
     for stream in (process.stdout, process.stderr):
         if stream is not None:
@@ -91,12 +92,12 @@ T = TypeVar("T")
 
 
 KUBECTL = "kubectl"
-"""The others are Slurm's."""
+"""The failures of this program are Kubernetes'; those of every other program here are Slurm's."""
 
 
 def no_tool(name: str, error: OSError) -> Unreachable:
-    """For a program that did not start. Raises `error` where it says nothing of the program: this machine lacks
-    something."""
+    """The failure for a program that did not start. Raises `error` itself when a limit of this machine is behind it,
+    which says nothing about the program."""
     if limit_behind(error):
         raise error
     cause = "kubernetes-tool-missing" if name == KUBECTL else "slurm-tool-missing"
@@ -107,21 +108,23 @@ def no_tool(name: str, error: OSError) -> Unreachable:
 
 
 def not_understood(what: str, done: subprocess.CompletedProcess[str], seen: tuple[str, ...]) -> Unreachable:
-    """The failure of a program whose words, `seen`, mean nothing that is known."""
+    """The failure for a program whose stderr, `seen`, matches no known error. `what` is the command to name."""
     cause = "kubernetes-exec-failed" if done.args[0] == KUBECTL else "slurm-step-failed"
     says = f"`{what}` ended with code {done.returncode}" + (f": {seen[-1]}" if seen else "")
     return unreachable_for(cause, says, seen, way="unknown-words", map_=" ".join(map(word, done.args)))
 
 
 class LatestAnswers:
-    """When a job or a machine ends, all of its nodes ask at once: one question at a time, and its answer serves all."""
+    """Answers that are shared: when a job or a machine ends, all of its nodes ask the same at once. One question is
+    asked at a time, and its answer serves all who ask within the next seconds."""
 
     def __init__(self) -> None:
         self._asking = threading.Lock()
         self._known: dict[Hashable, tuple[float, Any]] = {}
 
     def ask(self, key: Hashable, fresh_s: float, question: Callable[[], T]) -> T:
-        """What this question gave, or the Unreachable that it raised, not longer than `fresh_s` ago."""
+        """The answer to the question named `key`: the known one if it is at most `fresh_s` old, else that of
+        `question()`. An Unreachable that `question` raised is kept and raised in the same way."""
         with self._asking:
             when, known = self._known.get(key, (0.0, None))
             if known is None or time.monotonic() - when > fresh_s:

@@ -1,7 +1,8 @@
-"""The programs of `runbook/node/` as they are sent: with the modules of ours that they import, so that nothing has to
-be installed on the node. The supervisor has the modules that most programs share: a program that is called in it is
-sent with the rest only, and one that is started by itself is a single file. Line numbers are those of the source;
-comments and docstrings are left out."""
+"""The programs of `runbook/node/` in the form in which they are sent to a node, where nothing of ours is installed.
+
+A program that the supervisor runs inside itself is sent with those modules it imports that the supervisor does not have
+yet. A program that is started as a process of its own is sent as a single file with all its modules. Comments and
+docstrings are left out; line numbers stay those of the source."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ ROOM = "runbook.node"
 
 SUPERVISOR = "supervisor"
 CARRIED = "tools"
-"""The supervisor itself runs no tool of the node; programs that are called in it do."""
+"""A module that is sent with the supervisor, though the supervisor runs no tool of the node: most programs that are
+called in it do."""
 
 _IMPORTED = re.compile(rf"^from {re.escape(ROOM)}\.(\w+) import", re.MULTILINE)
 
@@ -30,20 +32,22 @@ exec(compile({text!r}, {name!r}, "exec"))
 
 
 def source(name: str) -> bytes:
-    """The source of one module, as it is."""
+    """The unchanged source of a module of `runbook/node/`."""
     return resources.files(ROOM).joinpath(f"{name}.py").read_bytes()
 
 
 @functools.cache
 def called(name: str) -> bytes:
-    """A program for the supervisor to run, by name, after the modules it imports that the supervisor does not have."""
+    """A program that the supervisor is to run inside itself: a JSON object from module name to source. The modules that
+    the program imports and the supervisor does not have come first, the program last."""
     parts = [part for part in _needs(name) if part not in _supervisor_has()]
     return json.dumps({f"{ROOM}.{part}": _short(part) for part in parts} | {name: _short(name)}).encode()
 
 
 @functools.cache
 def started(name: str) -> bytes:
-    """A program as one file. One that imports nothing of ours is sent as its source, which people read as well."""
+    """A program as one file. A program that imports no module of ours is its unchanged source, since people read that
+    file as well."""
     modules = {f"{ROOM}.{part}": _short(part) for part in (_supervisor_has() if name == SUPERVISOR else _needs(name))}
     if not modules:
         return source(name)
@@ -57,7 +61,7 @@ def _supervisor_has() -> tuple[str, ...]:
 
 @functools.cache
 def _needs(name: str) -> tuple[str, ...]:
-    """What a program imports of ours, each after what it imports itself."""
+    """The modules of ours that a program imports, directly or not; each after the modules that it imports itself."""
     found: dict[str, None] = {}
     for part in _IMPORTED.findall(source(name).decode()):
         found.update(dict.fromkeys((*_needs(part), part)))
@@ -66,7 +70,7 @@ def _needs(name: str) -> tuple[str, ...]:
 
 @functools.cache
 def _short(name: str) -> str:
-    """The source without comments, docstrings and what only a type checker reads: a fifth less to send. Every line
+    """The source without comment lines, docstrings and `if TYPE_CHECKING:` blocks: a fifth less to send. Every line
     keeps its number."""
     lines = []
     typing = inside = document = False

@@ -1,6 +1,7 @@
-"""Whether this machine was awake: silence of a node and a missed deadline count only while this process ran. A thread
-that waits for nodes ticks here at a fixed interval; a late tick means that this machine slept, the process was stopped,
-or others had the CPU."""
+"""Whether the controller itself was running: the silence of a node and a missed deadline count only while it was.
+
+A thread calls `Awake.tick` at a fixed interval; a late tick means that this machine slept, that runbook was stopped, or
+that other processes had the CPU. `Pace` lets logins and questions begin no faster than this machine keeps up with."""
 
 from __future__ import annotations
 
@@ -14,18 +15,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 NOTED_S = 0.5
-"""The least lateness that is remembered. A busy machine wakes a thread some hundredths of a second late."""
+"""The shortest pause that is remembered, in seconds. A busy machine wakes a thread some hundredths of a second late."""
 
 REMEMBERED = 100
+"""The most pauses that are remembered."""
 
 _ASLEEP_TOO = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", None))
-"""A clock that goes on while the machine is suspended; `time.monotonic` stands still then, on Linux as on macOS."""
+"""A clock that goes on while the machine is suspended, if there is one; `time.monotonic` stands still then, on Linux as
+on macOS."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """A time in which this process did not run: its length and how much of it the machine was suspended, in seconds.
-    `ended` is on the monotonic clock."""
+    """A time in which this process did not run. `seconds` is its length; for `asleep_s` of them the machine was
+    suspended. `ended` is on the monotonic clock."""
 
     seconds: float
     asleep_s: float
@@ -38,8 +41,8 @@ class Pause:
 
 
 class Awake:
-    """How late this process runs. `tick` is for one thread, which calls it every `every_s` seconds; the rest for
-    any."""
+    """The pauses of this process. One thread calls `tick` every `every_s` seconds; any thread may call the other
+    methods."""
 
     def __init__(self, every_s: float) -> None:
         self._every_s = every_s
@@ -47,7 +50,7 @@ class Awake:
         self._pauses: deque[Pause] = deque(maxlen=REMEMBERED)
 
     def tick(self) -> float:
-        """Seconds by which this tick is late."""
+        """The seconds by which this tick is late; a pause longer than NOTED_S is remembered."""
         pause = self._under_way()
         self._last = time.monotonic(), _now()
         if pause.seconds > NOTED_S:
@@ -55,7 +58,7 @@ class Awake:
         return pause.seconds
 
     def longest(self, since: float) -> Pause:
-        """The longest pause that ended after `since`, on the monotonic clock, or has not ended yet."""
+        """The longest pause that ended after `since` (on the monotonic clock), or that has not ended yet."""
         ended = (one for one in tuple(self._pauses) if one.ended > since)
         return max((self._under_way(), *ended), key=lambda pause: pause.seconds)
 
@@ -74,35 +77,40 @@ SHARE = re.compile(r"some avg10=([0-9.]+)")
 
 
 def cpu_pressure() -> tuple[str, ...]:
-    """The kernel's own account of how short of CPU this machine is, as a line of evidence; none where it keeps none."""
+    """A line of evidence with the kernel's own measure of how short of CPU this machine is (/proc/pressure/cpu); empty
+    when the kernel keeps none."""
     with contextlib.suppress(OSError, IndexError):
         return (f"{PRESSURE} here: {PRESSURE.read_text().splitlines()[0]}",)
     return ()
 
 
 def short_of_cpu() -> float:
-    """The share of the last ten seconds in which a process on this machine waited for a CPU, in per cent; 0 when
-    unknown."""
+    """The share of the last ten seconds in which at least one process on this machine waited for a CPU, in per cent; 0
+    when it is unknown."""
     share = SHARE.search("".join(cpu_pressure()))
     return float(share[1]) if share else 0.0
 
 
 PROBE_S = 0.001
+"""The sleep by which `Pace` tests whether this machine keeps up."""
+
 LATE_S = 0.02
-"""Threads of ours that compute each hold a waking one up for some 5 ms (sys.getswitchinterval); other processes by a
-time slice."""
+"""The machine does not keep up when that sleep ends later than this. Each thread of ours that computes delays a waking
+thread by some 5 ms (sys.getswitchinterval), and another process by a time slice."""
 
 AT_LEAST = 4
-"""Up to this many under way are never delayed: even a machine with one core meets the deadlines of so few."""
+"""This many logins or questions may be under way without a test: even a machine with one core meets their deadlines."""
 
 MOST_WAIT_S = 5.0
+"""The longest that a login waits for another one to end before it begins."""
+
 ASKING_WAIT_S = 1.0
-"""The longest wait for another one to end before a login, or a question to a node, begins."""
+"""The longest that a question to a node waits for another one to end before it begins."""
 
 
 class Pace:
-    """Lets work begin as fast as this machine keeps up: when a short sleep ends late, another one has to end first. So
-    no deadline is missed because hundreds of others began at the same moment."""
+    """Lets logins and questions begin as fast as this machine keeps up with: when a short sleep ends late, one that is
+    under way has to end first. So no deadline is missed because hundreds of others began at the same moment."""
 
     def __init__(self) -> None:
         self._door = threading.Lock()
@@ -112,6 +120,8 @@ class Pace:
 
     @contextlib.contextmanager
     def turn(self, most_wait_s: float = MOST_WAIT_S) -> Iterator[None]:
+        """A context for one login or question: waits up to `most_wait_s` for its turn, and counts as under way
+        inside."""
         with self._door:
             if self._under_way >= AT_LEAST:
                 begun = time.monotonic()

@@ -1,5 +1,5 @@
-"""A stream of bytes to a shell on a node, for every transport; and the two simplest: a program of this machine that
-carries it, whose complaints on stderr are kept as far as they are the last, and this machine itself."""
+"""What every transport gives: `Stream`, the bytes to and from a supervisor. `ProcessStream` is carried by a program on
+this machine (srun, kubectl); `LocalStream` leads to a supervisor on this machine itself."""
 
 from __future__ import annotations
 
@@ -15,21 +15,22 @@ from typing import ClassVar, Protocol
 from runbook.model.errors import Unreachable
 from runbook.transport.bootstrap import command
 
-KEPT = 4096  # bytes
-_MOST = 8 << 20  # bytes on disk, at which all but the end is let go
+KEPT = 4096  # bytes: the end of stderr that is kept
+_MOST = 8 << 20  # bytes of stderr on disk: beyond this, all but the last KEPT are freed
 
 
 class Complaints:
-    """The end of what a program writes to stderr for as long as it carries a connection: in a file, so that it never
-    waits for us, and may outlive us."""
+    """The end of what a program that carries a connection writes to stderr. It is a file and no pipe, so that the
+    program never waits for us to read, and can go on writing after we have ended."""
 
     def __init__(self) -> None:
-        # Without a buffer: two threads may close it at once. It lives as long as the process.
+        # Without a buffer, since two threads may close the file at once. It stays open as long as the program runs.
         self.file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115
-        self._from = 0  # before this nothing lies on disk
+        self._from = 0  # the offset before which the file is a hole
 
     def trim(self) -> None:
-        """To be called while data flows. The program writes on where it was: what is let go becomes a hole."""
+        """Free the disk space of old output; called while data flows. The program's offset in the file does not change:
+        the freed part becomes a hole."""
         with contextlib.suppress(OSError, ValueError):
             size = os.fstat(self.file.fileno()).st_size
             if size - self._from > _MOST:
@@ -39,7 +40,7 @@ class Complaints:
                 self._from = size - KEPT
 
     def last(self) -> str:
-        """The last KEPT bytes of it; nothing where it is closed."""
+        """The last KEPT bytes of stderr as text, stripped; empty once the file is closed."""
         with contextlib.suppress(OSError, ValueError):
             size = os.fstat(self.file.fileno()).st_size
             return os.pread(self.file.fileno(), KEPT, max(0, size - KEPT)).decode(errors="replace").strip("\0").strip()
@@ -57,7 +58,7 @@ class Stream(Protocol):
     """A program on the node whose stdin we write and whose stdout we read. One reader, any number of writers."""
 
     unanswered: ClassVar[str]
-    """The cause of a node that does not answer, reached in this way."""
+    """The cause that is reported for a node that does not answer over this transport."""
 
     def write(self, data: bytes) -> None:
         """Send all of `data`, or raise OSError."""
@@ -69,24 +70,24 @@ class Stream(Protocol):
         """Close both ways. Closing is also what makes the far end clean up. Never raises."""
 
     def kill(self) -> None:
-        """Kill what was started at the far end, which does not react to us; `close` still has to be called. Never
-        raises."""
+        """Kill the program at the far end when it does not react; `close` still has to be called. Never raises."""
 
     def why(self, says: str) -> Unreachable | None:
-        """Why the far end no longer answers, or never did, if the transport knows more than that it ended. `says` is
-        what was noticed."""
+        """Why the far end no longer answers, or never did; None when the transport knows no more than that the stream
+        ended. `says` is the sentence about what was noticed."""
 
     def complaint(self) -> str:
-        """What the far end wrote to stderr so far (the last few KiB): evidence when something went wrong."""
+        """The last few KiB that the far end wrote to stderr so far: evidence when something went wrong."""
 
 
 ENDING_S = 6.0
-"""How long it may live after the end of its stdin: as long as a supervisor that stops what it started."""
+"""How long a carrying program may live after the end of its stdin: as long as the supervisor at the far end needs to
+stop what it started."""
 
 
 class ProcessStream:
-    """Runs in a session of its own, so that Ctrl-C reaches only the controller. Raises OSError where it does not
-    start."""
+    """The stdin and stdout of a program on this machine. The program runs in a session of its own, so that Ctrl-C
+    reaches only the controller. Raises OSError when the program does not start."""
 
     unanswered: ClassVar[str] = "ssh-unreachable"
 
@@ -134,7 +135,7 @@ class ProcessStream:
             self._process.stdin.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(ENDING_S)
-        # Not during a read: the descriptor could by then be another file's.
+        # Closed during a read, the descriptor could by then belong to another file: wait until `read` saw the end.
         self._drained.wait(0.5)
         assert self._process.stdout is not None
         with contextlib.suppress(OSError):
@@ -147,7 +148,7 @@ class ProcessStream:
 
     @property
     def lives(self) -> bool:
-        """Whether neither the program nor what it says has ended."""
+        """Whether the program still runs and its stdout has not ended."""
         return self._process.poll() is None and not self._drained.is_set()
 
     def complaint(self) -> str:
@@ -158,7 +159,7 @@ class ProcessStream:
 
 
 class LocalStream(ProcessStream):
-    """Runs the bootstrap under a shell."""
+    """The stream to a supervisor on this machine: the bootstrap command, run by /bin/sh."""
 
     def __init__(self, python: str) -> None:
         super().__init__(["/bin/sh", "-c", command(python)])
