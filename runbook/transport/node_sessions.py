@@ -26,22 +26,27 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 HELLO_S = 15.0
+"""How long a supervisor may take to answer on a stream that is open."""
 
 OPEN_S = 75.0
-"""One login, from when it began: its own deadlines (TCP, banner, key, channel, shell, hello) come before this."""
+"""How long `Site.open` takes at most for all its nodes. The deadlines of one login (TCP, banner, key, channel, shell,
+hello) end before this."""
 
 STARVED_S, STARVED_PERCENT = 1.0, 50.0
-"""A login that timed out is tried once more when this machine was held up for this long meanwhile, or when processes on
-it waited for a CPU for this share of the time."""
+"""A login that timed out is tried once more when this machine was held up for STARVED_S seconds meanwhile, or when
+processes on it waited for a CPU for more than STARVED_PERCENT of the time."""
 
 AGAIN_AT_ONCE = 2
+"""How many such logins are tried again at the same time."""
 
 WANT_OF_TIME = ("ssh-timeout", "ssh-unreachable", "container-unreachable", "kubernetes-unreachable")
+"""The causes that a login may end with only because this machine was too slow."""
 
 CLOSING_S = 2.0
+"""How long `Site.close` waits for an answer beyond its deadline."""
 
 OUTSIDE = "+host"
-"""The end of the name of the session on a container's host; a node's name has no `+`."""
+"""The suffix of the node name under which a supervisor on a container's host runs; a node's own name has no `+`."""
 
 MOST_PATIENCE_S = 30.0
 """The longest silence that nodes are asked to accept from a controller that is short of CPU."""
@@ -60,8 +65,9 @@ class Site:
         looks: bool = False,
         again: bool = False,
     ) -> None:
-        """`inventory` is the path of its file, by which a server is found that agents dial. `looks`: nothing new is to
-        run on the nodes. `again`: the run goes on, whose folders another controller left on the nodes."""
+        """`inventory` is the path of the inventory file, by which the server that agents dial is found. `forks` is how
+        many nodes are worked on at once. `keep`: the run's folders stay on the nodes. `looks`: nothing new is to run on
+        the nodes. `again`: this controller goes on with a run whose folders another controller left on the nodes."""
         self.run_id = run_id
         self.inventory = inventory
         self.looks = looks
@@ -76,14 +82,15 @@ class Site:
         self._awake = Awake(BEAT_S)
         self.pace = Pace()
         self.patience_s = SILENCE_S
-        """How long nodes accept silence before they end what runs there; longer while this machine is short of CPU."""
+        """How many seconds of silence nodes accept before they end what runs there; more while this machine is short
+        of CPU."""
         threading.Thread(target=self._keep_awake, name="beats", daemon=True).start()
 
     def open(self, nodes: Iterable[Node], *, timeout_s: float = OPEN_S) -> None:
         """Reach every node; afterwards each is in `sessions` or in `failures`.
 
-        They begin as fast as this machine keeps up with them. A login that times out while this machine is too busy is
-        tried again, with few others beside it, before it counts as a failure.
+        Logins begin as fast as this machine keeps up with them. A login that times out while this machine is too busy
+        is tried once more, with few others beside it, before it counts as a failure.
         """
         deadline, begun = time.monotonic() + timeout_s, time.monotonic()
         nodes = list(nodes)
@@ -101,7 +108,7 @@ class Site:
             self.failures[name] = failure
 
     def _starved(self, begun: float) -> tuple[str, ...]:
-        """The evidence that this machine had too little CPU for logins since then; empty when it had enough."""
+        """The evidence that this machine had too little CPU for logins since `begun`; empty when it had enough."""
         pause = self._awake.longest(begun)
         if pause.seconds > STARVED_S:
             return (f"{pause} meanwhile, which may be the only reason", *cpu_pressure())
@@ -110,6 +117,7 @@ class Site:
     def _open(
         self, nodes: list[Node], deadline: float, *, at_once: int | None = None
     ) -> dict[str, tuple[Node, Unreachable]]:
+        """Open a session with each node; returns the nodes that failed and why, by name."""
         failures: dict[str, tuple[Node, Unreachable]] = {}
         left_s = max(0.1, deadline - time.monotonic())
         for node, result in zip(
@@ -141,11 +149,12 @@ class Site:
             self.sessions[node.name] = session
 
     def _enter(self, node: Node, again: bool) -> Session:
-        """The session in the node's container, which holds one on the host."""
+        """The session in the node's container, by way of a session on its host (`outside`). Raises Unreachable."""
         host = node.outside
         from runbook.transport.container import ContainerStream
 
-        # Of another name, since container and host may share a home and see each other's processes.
+        # The supervisor on the host has another name, since container and host may share a home and see each other's
+        # processes.
         outside = self._session(host, self._stream(host), again, mark=f"{node.name}{OUTSIDE}")
         try:
             return self._session(node, ContainerStream(outside, node), again, outside=outside)
@@ -199,8 +208,8 @@ class Site:
         at_once: int | None = None,
         unless: Callable[[], bool] = lambda: False,
     ) -> Mapping[str, T | BaseException]:
-        """Run `work` on every node in parallel, `forks` or `at_once` of them, until `unless` is true: its result, what
-        it raised, or TimeoutError, by node name."""
+        """Run `work` for every node, `at_once` (else `forks`) of them at a time; stop waiting after `timeout_s` or when
+        `unless()` is true. Returns for each node name the result, the exception that `work` raised, or TimeoutError."""
         listed = list(nodes)
         pool = ThreadPoolExecutor(max(1, min(at_once or self.forks, len(listed))), thread_name_prefix="fork")
         futures: dict[str, Future[T]] = {node.name: pool.submit(work, node) for node in listed}
@@ -220,6 +229,7 @@ class Site:
             pool.shutdown(wait=False, cancel_futures=True)
 
     def _keep_awake(self) -> None:
+        """The thread that sends every node a beat each BEAT_S, and notices pauses of this machine."""
         while not self._closing.wait(BEAT_S):
             late_s = self._awake.tick()
             lately_s = self._awake.longest(time.monotonic() - 2 * MOST_PATIENCE_S).seconds
@@ -230,7 +240,8 @@ class Site:
                 session.beat(patience_s=self.patience_s, in_time=late_s < BEAT_S)
 
     def close(self, *, timeout_s: float = 10.0) -> Mapping[str, Message | BaseException]:
-        """Say goodbye to every node: what each stopped, swept and left behind, or why it could not be asked."""
+        """Say goodbye to every node. Returns for each node name what `Session.goodbye` gives, or the exception that
+        says why the node could not be asked."""
         deadline = time.monotonic() + timeout_s
         with self._lock:
             sessions = dict(self.sessions)
@@ -238,7 +249,7 @@ class Site:
         results: dict[str, Message | BaseException] = {
             name: session.lost for name, session in sessions.items() if session.lost
         }
-        # All are asked before any is waited for: each may have a grace to keep.
+        # Every node is asked before we wait for any: programs on it may have a grace in which to end.
         pool = ThreadPoolExecutor(max(1, min(self.forks, len(sessions))), thread_name_prefix="goodbye")
         asked = {name: pool.submit(session.say_goodbye) for name, session in sessions.items() if not session.lost}
         wait(asked.values(), timeout=timeout_s / 2)
@@ -260,14 +271,15 @@ class Site:
 
 
 class StreamOpener(Protocol):
-    """Opens the streams of one run to all nodes that are reached in one way."""
+    """Opens the streams of one run to all nodes of one kind of connection."""
 
     def connect(self, node: Node) -> Stream:
         """A stream to the node's supervisor. Raises Unreachable with the cause."""
 
 
 def _opener_of(connection: str) -> StreamOpener:
-    """Only a run that needs it imports it: Fabric and its cryptography alone take a quarter of a second."""
+    """The opener for this `connection:`. Only a run that needs its module imports it: Fabric and its cryptography alone
+    take a quarter of a second."""
     if connection == "slurm":
         from runbook.transport.slurm import Allocations
 
@@ -295,4 +307,5 @@ def _too_late(node: Node, seconds: float) -> Unreachable:
 
 
 def _for_want_of_time(failure: Unreachable) -> bool:
+    """Whether the login may have failed only because this machine was too slow."""
     return failure.cause in WANT_OF_TIME or isinstance(failure, SilentPython)

@@ -1,4 +1,4 @@
-"""A program that runs on a node, as the controller sees it: its messages while it runs, and how it ended."""
+"""A program that runs on a node, as the controller sees it: its messages and output while it runs, and its end."""
 
 from __future__ import annotations
 
@@ -23,31 +23,34 @@ if TYPE_CHECKING:
 Message = dict[str, Any]
 
 MARK = MARK_TEXT.encode()
-"""Starts each JSON line that a node program says to us; every other line it prints is its log."""
+"""The bytes before the JSON of a message; a line of output without them is log text."""
 
 LONGEST_LINE = 64 * 1024
+"""Bytes (of decoded text: characters) of an unfinished line that are held back; a longer line is passed on in parts."""
+
 STDERR_LIMIT = 64 * 1024
+"""Characters of a program's stderr after which no more is kept."""
 
 MOST_MESSAGES = LONGEST_MESSAGE
-"""Bytes of messages that one program may say in all. Those of a rank grow by some hundred bytes a second."""
+"""The most bytes of messages from one program in all. The messages of a rank grow by some hundred bytes a second."""
 
 MOST_OUTPUT = 256 << 20
-"""Bytes that one program may print: then it is stopped. Larger output is written to files on the node."""
+"""The most bytes that one program may print; then it is stopped. Larger output is written to files on the node."""
 
 HEAD, TAIL = 1 << 20, 1 << 20
-"""Characters of a program's output that are kept in memory: how it began, and how it ended."""
+"""Characters from the beginning and from the end of a program's output that are kept in memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """How a program ended. `code` is negative for a signal, as in `subprocess`; `None` when the node was lost.
+    """How a program ended. `code` is negative for a signal, as in `subprocess`; None when it had not ended yet.
 
-    `left_out`: characters between the beginning and the end of `stdout` that are not in it. `flooded`: it was stopped
-    because it printed more than MOST_OUTPUT.
+    `left_out`: the number of characters that are missing between the beginning and the end in `stdout`. `flooded`: the
+    program was stopped because it printed more than MOST_OUTPUT.
     """
 
     code: int | None
-    message: Message | None  # the last one
+    message: Message | None  # the last message
     stdout: str
     stderr: str
     timed_out: bool
@@ -57,7 +60,7 @@ class Answer:
 
 
 class _Output:
-    """The beginning and the end of a long text."""
+    """The beginning and the end of a long text: the first HEAD and the last TAIL characters."""
 
     def __init__(self) -> None:
         self._head: list[str] = []
@@ -91,23 +94,25 @@ class _Output:
 
 @dataclass
 class _Text:
-    """Decodes a byte stream into lines: messages behind the mark, everything else as log text.
+    """Splits one output stream of a program into messages, which follow MARK in their line, and log text. A stream that
+    is not `marked` is all log text.
 
-    `on_message` gets the JSON of one message, and whether its line is whole; it tells whether it was one.
+    `on_message` gets the bytes that follow MARK, and whether their line is whole; it returns whether they were a
+    message. Raises UnexpectedAnswer for a message of more than LONGEST_MESSAGE.
     """
 
     on_message: Callable[[bytes, bool], bool]
     on_log: Callable[[str], None]
     marked: bool
     pending: bytearray = field(default_factory=bytearray)
-    message: bool = False  # the pending line has a mark in it
-    edge: bytes = b""  # its last bytes: a mark may have begun there
-    held: str = ""
+    message: bool = False  # whether MARK is in the pending line
+    edge: bytes = b""  # the last bytes of the pending line, where MARK may begin
+    held: str = ""  # the unfinished line of a stream that is not marked
     decoder: codecs.IncrementalDecoder = field(default_factory=lambda: codecs.getincrementaldecoder("utf-8")("replace"))
 
     def feed(self, data: bytes, *, final: bool = False) -> None:
         if not self.marked:
-            # Whole lines, so that a search in them works; but not for ever.
+            # Only whole lines are passed on, so that a search in them works; a very long line goes on in parts.
             text = self.held + self.decoder.decode(data, final)
             whole = len(text) if final or len(text) > LONGEST_LINE else text.rfind("\n") + 1
             self.held = text[whole:]
@@ -119,7 +124,7 @@ class _Text:
         if newline:
             self._line(self._release())
             lines, newline, last = rest.rpartition(b"\n")
-            if newline and MARK not in lines:  # by far the most common, and quick: all of it is log
+            if newline and MARK not in lines:  # the quick way for by far the most common case
                 self.on_log((lines + newline).decode(errors="replace"))
             elif newline:
                 for line in lines.split(b"\n"):
@@ -129,15 +134,15 @@ class _Text:
             self._line(self._release(), whole=False)
         elif len(self.pending) > LONGEST_LINE and not self.message:
             whole_line = self._release()
-            kept = len(whole_line) - len(MARK)  # a mark may have begun to arrive
+            kept = len(whole_line) - len(MARK)  # MARK may have begun to arrive
             self.on_log(whole_line[:kept].decode(errors="replace"))
             self._hold(whole_line[kept:])
         elif len(self.pending) > LONGEST_MESSAGE:
-            self.pending = bytearray()  # so that it is not read again when the program ends
+            self.pending = bytearray()  # else the end of the program would read it once more
             raise UnexpectedAnswer(f"a message of more than {LONGEST_MESSAGE >> 20} MiB")
 
     def _hold(self, piece: bytes) -> None:
-        """Keep a piece of a line that has not ended, and know whether the mark is in it, also over two pieces."""
+        """Keep a piece of an unfinished line, and note whether MARK is in the line, also when two pieces share it."""
         if not piece:
             return
         self.message = self.message or MARK in self.edge + piece
@@ -156,7 +161,8 @@ class _Text:
 
 
 class Remote:
-    """A program that was started on a node. Its messages arrive while it runs."""
+    """A program that was started on a node. Messages go to `on_message`, or else to `messages` and the answer; output
+    goes to `on_log`, or else to the answer; `on_output` gets output as well; `on_end` is called when it has ended."""
 
     def __init__(
         self,
@@ -254,7 +260,7 @@ class Remote:
         self._texts[stream].feed(payload)
         if self._printed > MOST_OUTPUT:
             self.flooded = True
-            # Not by this thread: it reads, and must not wait for a pipe that is full.
+            # In a thread of its own: this one reads from the node, and must not wait to write into a full pipe.
             threading.Thread(target=self._stop_flood, daemon=True).start()
 
     def _stop_flood(self) -> None:
@@ -284,7 +290,7 @@ class Remote:
     # What callers use.
 
     def messages(self, timeout_s: float) -> Iterator[Message]:
-        """Messages as they arrive; ends when the program ends or the time is up."""
+        """The messages as they arrive, until the program ends or `timeout_s` is over."""
         deadline = time.monotonic() + timeout_s
         while (left := deadline - time.monotonic()) > 0:
             try:
@@ -296,19 +302,23 @@ class Remote:
             yield message
 
     def feed(self, data: bytes, *, end: bool = False) -> None:
+        """Write to the program's stdin, and close it after that if `end`. Raises Unreachable."""
         self._session.order({"do": "feed", "program": self.number, "end": end}, data)
 
     def tell(self, message: Message) -> None:
+        """Write a message to the program's stdin, as one line of JSON. Raises Unreachable."""
         self.feed(json.dumps(message).encode() + b"\n")
 
     def signal(self, name: str) -> None:
         self._session.order({"do": "signal", "program": self.number, "signal": name})
 
     def stop(self, grace_s: float = 1.0) -> None:
+        """Have the node end the program: TERM, and KILL after `grace_s`. Does not wait. Raises Unreachable."""
         self._session.order({"do": "stop", "program": self.number, "grace": grace_s})
 
     def wait(self, timeout_s: float) -> Answer:
-        """How it ended. Raises Unreachable if the node was lost; stops the program if the time is up."""
+        """How the program ended; it is stopped if it has not ended within `timeout_s`. Raises Unreachable when the node
+        was lost, and ProgramNotStarted."""
         timed_out = not self.over.wait(timeout_s)
         if timed_out:
             self.stop()
@@ -330,7 +340,7 @@ class Remote:
 
 
 class ProgramNotStarted(RuntimeError):
-    """The supervisor could not do what it was asked: `error` has type, errno name, text and path."""
+    """The supervisor could not carry out an order: `error` has the exception's type, errno name, text and path."""
 
     def __init__(self, error: Mapping[str, Any]) -> None:
         self.error: dict[str, Any] = {**error}

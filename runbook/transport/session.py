@@ -36,29 +36,33 @@ SILENCE_S = 6.0
 """After this long without a byte each end counts the other as lost (beats are sent every BEAT_S)."""
 
 CLOCK_S = 3.0
-"""For a beat to come back by which clocks are compared."""
+"""How long `Session.clock` waits for the answer to one beat."""
 
 PAUSE_TOLD_S = 30.0
-"""For this long after a pause of this machine, the pause explains a lost node."""
+"""A node that is lost within this time after a pause of this machine is explained by the pause."""
 
 UNASKED = 1_000
-"""A node that sends this many answers beyond two for each order is not believed. (A program that is started gives
-two.)"""
+"""The most answers that a node may send beyond two for each order; a node that sends more is not believed. (A program
+that is started gives two answers.)"""
 
 FRAMES_A_SECOND = 5_000
-"""More are read later: a node that sends too much is held back by its own full pipe, and costs no more than this."""
+"""The most frames that are read from a node in a second. A node that sends more is held back by its own full pipe."""
 
 
 class Hears(Protocol):
-    """A receiver of what a started program does. Both methods are called by the session's reader, and must not wait."""
+    """A receiver of the frames about one started program. The session's reader thread calls both methods, so they must
+    not wait."""
 
+    # A frame about the program: started, output, failed or exit.
     def handle(self, frame: Frame, payload: bytes) -> None: ...
 
+    # The node is lost: no further frame will come.
     def lose(self, reason: Unreachable) -> None: ...
 
 
 class Session:
-    """One node, held for the length of a run."""
+    """The session with one node, for the length of a run. The constructor starts the supervisor and waits for its
+    hello; raises Unreachable when none comes within `timeout_s`."""
 
     def __init__(
         self,
@@ -72,8 +76,9 @@ class Session:
         outside: Session | None = None,
         place: str | None = None,
     ) -> None:
-        """`awake` tells how late this machine runs, if that is watched. `outside` is the session on the host of the
-        container that this one is in, which `place` names in a sentence."""
+        """`config` is the supervisor's first order, `python` the interpreter to start it with. `awake` knows the pauses
+        of this machine, if they are watched. For a session in a container, `outside` is the session on its host, and
+        `place` names the container in sentences."""
         self.node = node
         self.outside = outside
         self._place = place or node
@@ -84,17 +89,17 @@ class Session:
         self._lock = threading.Lock()
         self._replies: dict[int, queue.SimpleQueue[tuple[Frame, bytes] | None]] = {}
         self._remotes: dict[int, Hears] = {}
-        self._echo: str | None = None  # the beat whose answer is due
+        self._echo: str | None = None  # of the beat whose answer `clock` waits for
         self._beats: queue.SimpleQueue[tuple[float, Frame]] = queue.SimpleQueue()
         self._lost: Unreachable | None = None
         self._letting_go = False
         self._closed = threading.Event()
         self._given_up = False
-        self._leaving = False  # the reason of the end need not be looked up
+        self._leaving = False  # we said goodbye: why the stream ends need not be found out
         self._noise = b""
         self._last_heard = self._last_said = time.monotonic()
         self._listening = False  # the reader waits for the node, and nothing waits for the reader
-        self._unanswered = 0  # beats, since anything came
+        self._unanswered = 0  # beats sent since the last byte came
         self._hello: queue.SimpleQueue[Message | Unreachable] = queue.SimpleQueue()
         self._greeted = False
         self._for_nobody = 0
@@ -103,7 +108,7 @@ class Session:
         self._pushed: set[str] = set()
         self._push_lock = threading.Lock()
         threading.Thread(target=self._read, name=f"session {node}", daemon=True).start()
-        with contextlib.suppress(OSError):  # the reader thread finds the reason, with the evidence
+        with contextlib.suppress(OSError):  # the reader thread finds the reason and its evidence
             self._write(bootstrap.first_input(python) + _frame({"do": "config", **config}))
         try:
             hello = self._hello.get(timeout=timeout_s)
@@ -119,7 +124,7 @@ class Session:
             raise hello
         self.hello = hello
         self.complaint = bootstrap.last_lines(self._stream.complaint()) if hello.get("rejected") else ()
-        """What the interpreters that did not start, and the login before them, wrote to stderr."""
+        """The last lines on stderr of the login and of the interpreters that did not start; empty if all started."""
 
     # Sending.
 
@@ -130,7 +135,7 @@ class Session:
             self._stream.write(data)
 
     def order(self, frame: Message, payload: bytes = b"") -> None:
-        """Send without waiting for an answer. Raises Unreachable when the node is lost."""
+        """Send a frame without waiting for an answer. Raises Unreachable when the node is lost."""
         if self._lost:
             raise self._lost
         try:
@@ -139,11 +144,11 @@ class Session:
             raise self._lose(self._broken(f"writing to {self.node} failed: {error}")) from None
 
     def ask(self, frame: Message, payload: bytes = b"", *, timeout_s: float) -> tuple[Frame, bytes]:
-        """Send, and wait for the one answer. Raises Unreachable, or ProgramNotStarted with what the node said."""
+        """Send a frame, and wait for its one answer. Raises Unreachable, or ProgramNotStarted with the node's error."""
         return self._asked(frame, payload)(timeout_s)
 
     def _asked(self, frame: Message, payload: bytes = b"") -> Callable[[float], tuple[Frame, bytes]]:
-        """Send; returns a function that waits this many seconds for the one answer, as `ask` does."""
+        """Send a frame; returns a function that waits so many seconds for its one answer, and raises as `ask` does."""
         number = next(self._numbers)
         replies: queue.SimpleQueue[tuple[Frame, bytes] | None] = queue.SimpleQueue()
         with self._lock:
@@ -205,11 +210,11 @@ class Session:
         grace_s: float = 0.0,
         spared: bool = False,
     ) -> Remote:
-        """Start a program in a session of its own on the node. `timeout_s` is kept by the node itself as well.
+        """Start a program on the node, in a process session of its own. The node ends it after `timeout_s`.
 
-        `says` describes its messages; without it, it has none, and all that it prints is output. `on_log` gets what it
-        prints besides; `on_output` as well, and the answer still has the beginning and the end of it.
-        `grace_s` is how long it may take to end when the run does; one that is `spared` outlives the run.
+        `says` describes the program's messages; without `says` all that the program prints is output. `on_log` gets the
+        output, and the answer then has no stdout; `on_output` gets it as well, and takes nothing from the answer.
+        `grace_s` is how long the program may take to end when the run ends; a `spared` program outlives the run.
         """
         number = next(self._numbers)
         remote = Remote(self, number, says, on_message=on_message, on_log=on_log, on_end=on_end, on_output=on_output)
@@ -220,8 +225,9 @@ class Session:
         return remote
 
     def carry(self, argv: Sequence[str], hears: Hears) -> int:
-        """Start a program whose output goes to `hears` as it comes, and whose stdin is fed under the number that is
-        returned: a stream to a program that cleans up when the stream ends."""
+        """Start a program that leads to another supervisor; returns its number, by which `feed` writes to its stdin.
+        Its output goes to `hears` as it comes. At the end of the run its stdin is closed before it gets any signal, so
+        that the other supervisor can clean up."""
         number = next(self._numbers)
         with self._lock:
             self._remotes[number] = hears
@@ -241,10 +247,10 @@ class Session:
     def call(self, name: str, arguments: Message, *, timeout_s: float) -> Message: ...
 
     def call(self, name: str, arguments: Message, *, timeout_s: float) -> Any:
-        """What `look(arguments)` of a node program gives, run inside the supervisor itself, or in that on the host, or
-        in both, as `container` says.
+        """The answer of the node program `name` to `arguments`. Its `look` runs inside the supervisor; for a node in a
+        container, inside the supervisor there, on the host or both, as ON_THE_HOST of `container.py` says.
 
-        Raises Unreachable, also for an answer that no program of ours gives; ProgramNotStarted when it raised;
+        Raises Unreachable, also for an answer that no program of ours gives; ProgramNotStarted when `look` raised;
         TimeoutError.
         """
         if (there := self._there(name)) is None:
@@ -260,7 +266,8 @@ class Session:
             return answer if whole else self._called(name, arguments)(max(0.1, deadline - time.monotonic()))
 
     def _there(self, name: str) -> tuple[Session, AskedOnHost] | None:
-        """The session on the container's host, and what this program is asked there; None where it looks only here."""
+        """The session on the container's host, and what this program is asked there; None for a program that looks only
+        where this session's supervisor runs."""
         if self.outside is None:
             return None
         from runbook.transport.container import ON_THE_HOST
@@ -271,6 +278,7 @@ class Session:
         return None if apart and how.network else (self.outside, how)
 
     def _called(self, name: str, arguments: Message) -> Callable[[float], Message]:
+        """Send the call of a node program; returns a function that waits so many seconds for its checked answer."""
         frame: Message = {"do": "call", "program": name, "arguments": arguments}
         waited = self._asked(frame, node_programs.called(name))
 
@@ -289,8 +297,8 @@ class Session:
     def program(
         self, name: str, arguments: Message, *, timeout_s: float, python: Sequence[str] | None = None
     ) -> Remote:
-        """Start one of the programs in `runbook/node/` with the supervisor's own interpreter, on the host where it
-        belongs there."""
+        """Start a program of `runbook/node/` as a process of its own, with `python` or else the supervisor's own
+        interpreter; on the container's host if ON_THE_HOST of `container.py` names the program."""
         if there := self._there(name):
             return there[0].program(name, arguments, timeout_s=timeout_s, python=python)
         self.push_program(name)
@@ -299,6 +307,7 @@ class Session:
         return self.start(argv, timeout_s=timeout_s, says=node_answers.PROGRAMS[name])
 
     def push_program(self, name: str) -> None:
+        """Write the file of a node program into the run's folder, unless it is there already."""
         with self._push_lock:
             if name not in self._pushed:
                 self.push(f"{name}.py", node_programs.started(name))
@@ -310,11 +319,12 @@ class Session:
         return program.wait(timeout_s + 5.0)
 
     def read_file(self, path: str, *, timeout_s: float = 5.0) -> bytes:
-        """A file below the run's folder, its first MiB."""
+        """The first MiB of a file below the run's folder."""
         return self.ask({"do": "read", "path": path}, timeout_s=timeout_s)[1]
 
     def clock(self) -> tuple[float, float]:
-        """The node's clock minus ours, in seconds, and the uncertainty of that (half the quickest round trip)."""
+        """The node's clock minus ours and the uncertainty of that difference (half the quickest of three round trips),
+        both in seconds."""
         found: list[tuple[float, float]] = []
         for _ in range(3):
             self._echo = f"clock-{next(self._numbers)}"
@@ -332,9 +342,9 @@ class Session:
         return min(found, key=lambda one: one[1])
 
     def beat(self, *, patience_s: float = SILENCE_S, in_time: bool = True) -> None:
-        """Send a beat, and notice when the node no longer answers. Only beats that went unanswered while this process
-        listened count: a caller that is not `in_time` was late itself, and asks once more. `patience_s`: how long the
-        node accepts silence from now on."""
+        """Send a beat, and give the node up when it has not answered beats for SILENCE_S. A beat counts as unanswered
+        only if our reader was listening and the caller was `in_time`: a caller that was late itself has to ask once
+        more. `patience_s` tells the node how long it is to accept silence from now on."""
         if self.outside:
             self.outside.beat(patience_s=patience_s, in_time=in_time)
         if self._lost:
@@ -359,19 +369,19 @@ class Session:
             self._unanswered += 1
 
     def _give_up_aside(self, why: str) -> None:
-        """As `give_up`, for the thread that sends all beats: finding the reason takes seconds, and the other nodes wait
-        for their beats."""
+        """As `give_up`, in a thread of its own: finding the reason takes seconds, in which the thread that sends all
+        beats must not keep the other nodes waiting for theirs."""
         if not self._given_up:
             self._given_up = True
             threading.Thread(target=self.give_up, args=(why,), name=f"loss of {self.node}", daemon=True).start()
 
     def give_up(self, why: str) -> None:
-        """Count the node as lost: all that wait for it get the reason."""
+        """Count the node as lost: every caller that waits for it gets the reason."""
         self.disbelieve(self._broken(why))
 
     def disbelieve(self, reason: Unreachable) -> None:
         """Read nothing more from the node, for this reason."""
-        self._letting_go = True  # before others learn of it, who may then wait for that
+        self._letting_go = True  # before `_lose` wakes callers, who may then call `let_go`
         self._lose(reason)
         threading.Thread(target=self._close, daemon=True).start()
 
@@ -387,13 +397,14 @@ class Session:
             self._closed.wait(timeout_s)
 
     def goodbye(self, *, timeout_s: float = 8.0) -> Message:
-        """Have everything of this run stopped and removed; returns what was stopped, swept and left. Raises Unreachable
-        without an answer: the node's supervisor then cleans up by itself after SILENCE_S."""
+        """Have the supervisor stop and remove everything of this run; returns the number of programs that were
+        `stopped` and of stray processes `swept`, and the pids that are `left`. Raises Unreachable without an answer:
+        the supervisor then cleans up by itself after SILENCE_S."""
         return self.say_goodbye()(timeout_s)
 
     def say_goodbye(self) -> Callable[[float], Message]:
-        """The same in two steps: the returned function waits this many seconds for the answer, and closes the
-        connection."""
+        """Say goodbye without waiting: the returned function waits so many seconds for the answer of `goodbye`, and
+        closes the connection."""
 
         self._leaving = True
 
@@ -413,20 +424,22 @@ class Session:
 
     @property
     def silence_s(self) -> float:
-        """How long nothing has come from the node; it answers a beat every second while all is well."""
+        """The seconds since the last byte came from the node; a healthy node answers a beat every second."""
         return time.monotonic() - self._last_heard
 
     @property
     def lost(self) -> Unreachable | None:
+        """Why the node is lost; None while it is not."""
         return self._lost
 
     def why_lost(self) -> Unreachable | None:
-        """Why the node is lost, or is about to be, if the transport knows; None otherwise."""
+        """Why the node is lost, or what the transport knows about why it soon will be; None when nothing is known."""
         return self._lost or self._stream.why(f"{self.node} is about to be lost")
 
     # Receiving.
 
     def _read(self) -> None:
+        """The reader thread: reads until the stream ends or the node is no longer believed, and dispatches frames."""
         opening = bootstrap.Opening()
         frames = FrameReader()
         pace = _Pace(FRAMES_A_SECOND)
@@ -452,7 +465,7 @@ class Session:
                     pace.keep()
             except UnexpectedAnswer as error:
                 reason = self.unexpected("it", error)
-            except Exception as error:  # noqa: BLE001  of whatever hears it: without a reader everybody waits in vain
+            except Exception as error:  # noqa: BLE001  of any receiver: without a reader all callers would wait in vain
                 reason = self._not_judged(error)
             else:
                 continue
@@ -484,11 +497,12 @@ class Session:
             elif replies:
                 replies.put((frame, payload))
             else:
-                self._for_nobody += len(payload)  # a program may have left something running that still prints
+                self._for_nobody += len(payload)  # a child of a program that has ended may still print
                 if self._for_nobody > MOST_OUTPUT:
                     raise UnexpectedAnswer(f"more than {MOST_OUTPUT >> 20} MiB of programs that have ended")
 
     def _ended(self, opening: bootstrap.Opening) -> None:
+        """Count the node as lost, or, when no supervisor has answered yet, give the constructor the reason."""
         if opening.over:
             closed = self._broken(f"the connection to {self._place} was closed")
             if self._leaving:
@@ -500,11 +514,12 @@ class Session:
         self._hello.put(reason or bootstrap.no_supervisor(self.node, self._place, opening, self._stream.complaint()))
 
     def _broken(self, says: str) -> Unreachable:
+        """Why the connection broke: the transport's reason, else a pause of this machine, else the sentence `says`."""
         if reason := None if self._leaving else self._stream.why(says):
             return reason
         pause = self._awake.longest(time.monotonic() - PAUSE_TOLD_S) if self._awake else None
         if pause and pause.seconds > SILENCE_S - BEAT_S:
-            # Not a fault of the nodes, and the same for all of them: in the same words, so that it is printed once.
+            # No fault of the nodes. Every node gets the same words, so that the finding is printed once.
             return unreachable_for(
                 "controller-paused",
                 f"{pause}: nodes without a beat for this long end what runs there, as they do when a controller dies",
@@ -513,7 +528,7 @@ class Session:
             )
         last = bootstrap.last_lines(self._stream.complaint())
         if last and last[-1].strip().startswith("MemoryError"):
-            # It may live on, and answer nothing: what it wanted memory for was a thread of its own.
+            # The supervisor may live on without answering: what it had no memory for may have been one of its threads.
             refused = f"{says}, and before that it reported that it got no more memory"
             return unreachable_for("tool-output-unknown", refused, last, way="memory", node=self.node)
         return Unreachable(
@@ -524,6 +539,7 @@ class Session:
         )
 
     def _not_judged(self, error: Exception) -> Unreachable:
+        """The failure for a frame on which a receiver of ours raised `error`."""
         where = traceback.extract_tb(error.__traceback__)[-1:]
         return unreachable_for(
             "tool-output-unknown",
@@ -534,7 +550,8 @@ class Session:
         )
 
     def unexpected(self, who: str, error: UnexpectedAnswer) -> Unreachable:
-        """The failure for a node that sends what none of our programs sends: nothing more of it is believed."""
+        """The failure for a node that sends what none of our programs sends. `who` names the program in a sentence; the
+        caller has to `disbelieve` the node."""
         return unreachable_for(
             "tool-output-unknown",
             f"{self.node}: what {who} said is not what our programs say: {error}",
@@ -544,6 +561,7 @@ class Session:
         )
 
     def _lose(self, reason: Unreachable) -> Unreachable:
+        """Tell all receivers and waiting callers that the node is lost; returns the first reason, which stays."""
         with self._lock:
             if self._lost is None:
                 self._lost = reason
@@ -557,7 +575,7 @@ class Session:
 
 
 class _Pace:
-    """Holds a reader back to so many frames a second."""
+    """Holds a reader back to `most` frames a second."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -573,6 +591,7 @@ class _Pace:
 
 
 def _frame(frame: Message, payload: bytes = b"") -> bytes:
+    """The bytes of a frame as a supervisor reads it: a JSON line, and its payload compressed by zlib."""
     if payload:
         payload = _packed(payload)
         frame = {**frame, "bytes": len(payload)}
@@ -581,15 +600,16 @@ def _frame(frame: Message, payload: bytes = b"") -> bytes:
 
 @functools.cache
 def _beat(patience_s: float) -> bytes:
-    """One frame for all nodes, each second."""
+    """The frame of a beat, made once for all nodes."""
     return _frame({"do": "beat", "silence_s": patience_s})
 
 
 @functools.lru_cache(maxsize=32)
 def _packed(payload: bytes) -> bytes:
-    """Compressed, once for all nodes: when packets get lost, every packet less saves a fraction of a second."""
+    """The payload compressed, once for all nodes. Fewer packets matter on a path that loses some: each lost one costs a
+    fraction of a second."""
     return zlib.compress(payload, 6)
 
 
 class NoReply(Unreachable):
-    """The connection is open, and one question was not answered in time."""
+    """One question was not answered in time; the connection is still open."""
