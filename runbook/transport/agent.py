@@ -1,9 +1,9 @@
-"""Nodes behind an agent: they dial `runbook serve`, and it hands us their streams over a Unix socket in its data
-folder.
+"""Nodes behind an agent. The agent dials `runbook serve`, and the server hands us a stream to the node over a Unix
+socket in its data folder.
 
-The server only carries bytes, so a run needs only this socket of it: `agents.sock` in $RUNBOOK_DATA, else in the folder
-above that of the inventory (DATA/groups/NAME.yml), else in .runbook. Frames both ways: one byte that says what it is,
-four of length, data.
+The server only carries bytes, so this socket is all that a run needs of it: `agents.sock` in $RUNBOOK_DATA, else in the
+folder above that of the inventory (DATA/groups/NAME.yml), else in .runbook. A frame, in either direction, is one byte
+for its kind, four bytes of length, and data.
 """
 
 from __future__ import annotations
@@ -28,26 +28,35 @@ from runbook.transport.stream import ENDING_S
 
 SOCKET = "agents.sock"
 SERVER_GONE = "server-gone"
-"""The cause when no server answers: then nothing is known about the agents."""
+"""The cause when no server answers; nothing is known about the agents then."""
 
 ASK, ENROL, OPENED, DATA, STDERR, END, KILL, OVER = b"?", b"@", b"+", b"d", b"e", b".", b"k", b"!"
-"""Kinds of frames: a question; a request for an enrolment string; yes; bytes; bytes of stderr; no more bytes will come;
-kill it; it is over, and why."""
+"""Kinds of frames. ASK: a StreamRequest; ENROL: an EnrolmentRequest; OPENED: the stream is open; DATA: bytes of stdin
+or stdout; STDERR: bytes of stderr; END: no more bytes will come; KILL: kill the program on the node; OVER: the stream
+is over, with a StreamStatus that says why."""
 
 HEADER = struct.Struct(">cI")
+"""What precedes the data of a frame: its kind and the length of the data."""
+
 LONGEST = 1 << 20
+"""The most bytes of data in a frame."""
+
 ASKED_S = 3.0
+"""How long the server may take to answer a question."""
+
 OPENED_S = 25.0
-"""Longer than the server waits for the agent."""
+"""How long the server may take to open a stream: longer than the server itself waits for the agent."""
 
 MOST_COMPLAINT = 1 << 16
+"""Bytes of stderr that are kept."""
+
 LONGEST_PATH = 100
 """A Unix socket's address has room for 107 bytes; a longer path is reached through its folder's descriptor (Linux)."""
 
 
 class StreamRequest(msgspec.Struct, frozen=True):
-    """A question to the server about a node: to open a stream, or only its state. `looks`: nothing new is to run there,
-    so the node may be drained. `person`: on whose behalf, when a page started this run."""
+    """A request to the server about a node: to open a stream to it (`open`), or only to tell its state. `looks`:
+    nothing new is to run there, so a drained node is fine. `person`: who started this run on the server's page."""
 
     node: str
     open: bool
@@ -59,24 +68,25 @@ class StreamRequest(msgspec.Struct, frozen=True):
 
 
 class EnrolmentRequest(msgspec.Struct, frozen=True):
-    """A request for a string by which a host can be enrolled. `name`: only as this node."""
+    """A request for an enrolment string. `by` is who asks; with a `name`, a host can be enrolled only as that node."""
 
     by: str
     name: str | None = None
 
 
 class StreamStatus(msgspec.Struct, frozen=True):
-    """Why there is no stream, or none any more; `code`: how the program on the node ended. Without a `cause` no fault
-    of the node is known."""
+    """Why a stream was not opened or has ended; `code` is the exit code of the program on the node. Without a `cause`
+    no fault of the node is known."""
 
     cause: str | None = None
     says: str = ""
     remedy: str = ""
-    node: str = ""  # where the remedy is done, if not here
+    node: str = ""  # the node on which the remedy is carried out; empty for this machine
     evidence: list[str] = []
     code: int | None = None
 
     def unreachable(self, before: str = "") -> Unreachable | None:
+        """The fault as an error, its sentence after `before`; None without a cause."""
         if self.cause is None:
             return None
         says = f"{before}; {self.says}" if before and before != self.says else self.says
@@ -91,12 +101,13 @@ def framed(kind: bytes, data: bytes = b"") -> bytes:
 
 
 class AgentStream:
-    """A supervisor's stdin and stdout, by way of the server and the node's agent. Raises Unreachable with the cause."""
+    """A supervisor's stdin and stdout, by way of the server and the node's agent. The constructor raises Unreachable
+    with the cause."""
 
     unanswered: ClassVar[str] = "agent-lost"
 
     def __init__(self, node: Node, inventory: str, *, looks: bool) -> None:
-        """`inventory` is the path of its file, or empty. `looks`: nothing new is to run on the node."""
+        """`inventory` is the path of the inventory file, or empty. `looks`: nothing new is to run on the node."""
         self._node = node
         self._path = socket_path(inventory)
         self._complaint = b""
@@ -136,15 +147,15 @@ class AgentStream:
         return next(self._frames, b"")
 
     def close(self) -> None:
-        """At most once; gives the node's supervisor the time to end what it started."""
+        """Close the stream, and give the node's supervisor ENDING_S to end what it started. Later calls do nothing."""
         if not self._closing.acquire(blocking=False):
             return
         with contextlib.suppress(OSError):
-            self._socket.settimeout(ENDING_S)  # a server that does not read must not hold us for ever
+            self._socket.settimeout(ENDING_S)  # a server that does not read must not block us for ever
             self._socket.sendall(framed(END))
             self._over.wait(ENDING_S)
         with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)  # which also wakes a thread that reads
+            self._socket.shutdown(socket.SHUT_RDWR)  # also wakes the thread that reads
         self._over.wait(0.5)
         self._socket.close()
 
@@ -156,9 +167,10 @@ class AgentStream:
         return self._complaint[-4096:].decode(errors="replace").strip()
 
     def why(self, says: str) -> Unreachable | None:
-        """The fault of the node that the server knows; None when the node is online."""
+        """The fault of the node by what the server says of it; None when it knows none and bytes have come. A server
+        that is gone, and a node that is online but has sent nothing, are faults as well."""
         fault = self._status.unreachable(says) if self._status else None
-        if self._status is None and self._over.is_set():  # a server that goes on says why a stream is over
+        if self._status is None and self._over.is_set():  # a server that goes on running sends OVER with the reason
             return gone(f"{says}; the server ended its stream without a reason: it was stopped, or is gone")
         try:
             fault = fault or ask(self._path, self._node.name).unreachable(says)
@@ -188,12 +200,12 @@ class AgentStream:
 
 
 def ask(path: Path, node: str) -> StreamStatus:
-    """What the server knows of a node. Raises Unreachable where no server answers."""
+    """The state of a node by what the server knows. Raises Unreachable when no server answers."""
     return _answer(path, node, ASK, StreamRequest(node, open=False))
 
 
 def enrolment(path: Path, by: str, name: str | None) -> str:
-    """An enrolment string from the running server. Raises Unreachable when none answers, or it refuses."""
+    """An enrolment string from the running server. Raises Unreachable when no server answers, or it refuses."""
     answer = _answer(path, name or "a new node", ENROL, EnrolmentRequest(by, name))
     if (refused := answer.unreachable()) is not None:
         raise refused
@@ -210,7 +222,7 @@ def _answer(path: Path, node: str, kind: bytes, request: StreamRequest | Enrolme
 
 
 def socket_path(inventory: str) -> Path:
-    """Where the server's socket is, for an inventory's file."""
+    """The path of the server's socket, for the path of an inventory file (or empty)."""
     if data := os.environ.get("RUNBOOK_DATA"):
         return Path(data) / SOCKET
     above = Path(inventory).absolute().parent.parent / SOCKET
@@ -219,7 +231,7 @@ def socket_path(inventory: str) -> Path:
 
 @contextlib.contextmanager
 def reachable(path: Path) -> Iterator[str]:
-    """The address of a Unix socket at this path, which may be longer than an address has room for."""
+    """A context that gives the address of the Unix socket at `path`, even when the path is longer than LONGEST_PATH."""
     text = str(path)
     if len(os.fsencode(text)) <= LONGEST_PATH:
         yield text
@@ -252,7 +264,7 @@ def _connected(path: Path, node: str) -> socket.socket:
 
 
 def _read(source: socket.socket) -> tuple[bytes, bytes]:
-    """One frame. Raises OSError at the end, ValueError for one that neither program sends."""
+    """The kind and data of the next frame. Raises OSError at the end, and ValueError for a frame that is too long."""
     kind, length = HEADER.unpack(_exactly(source, HEADER.size))
     if length > LONGEST:
         raise ValueError(f"a frame of {length} bytes")

@@ -1,10 +1,10 @@
-"""A node's container: a second supervisor runs in it, whose stdin and stdout the supervisor on the host carries.
+"""A node's container: a second supervisor runs inside, and the supervisor on the host carries its stdin and stdout.
 
-The way in is a program on the host as any other (`docker exec -i NAME /bin/sh …`), so it is the same over SSH, Slurm
-and on this machine, and needs no second login. Runtimes do not end what they started when their client dies: the
-supervisor inside sees the end of its stdin, or gets no more beats, and cleans up by itself. So the entering program is
-never signalled while the supervisor may live. A machine cannot be seen from inside: ON_THE_HOST says which programs
-look from the host. All others look where the job runs.
+The container is entered by a program that the host's supervisor starts (`docker exec -i NAME /bin/sh …`), so the way is
+the same over SSH, Slurm and on this machine, and needs no second login. Runtimes do not end what they started when
+their client dies: the supervisor inside sees the end of its stdin, or gets no more beats, and cleans up by itself. So
+the entering program is never signalled while that supervisor may live. Most of a machine cannot be seen from inside a
+container: ON_THE_HOST says which node programs look from the host. All others look where the job runs.
 """
 
 from __future__ import annotations
@@ -77,6 +77,7 @@ def said(complaint: str) -> tuple[str, ...]:
 
 
 def runtime_missing(node: Node, tool: str, evidence: tuple[str, ...] = ()) -> Unreachable:
+    """The failure for a host that does not have `tool`, by which its container is entered."""
     wants = (
         f"`container:` of {node.name} says `runtime: {node.container.runtime}`"
         if node.container
@@ -93,7 +94,7 @@ def runtime_missing(node: Node, tool: str, evidence: tuple[str, ...] = ()) -> Un
 
 
 def refusal(node: Node, complaint: str) -> Unreachable | None:
-    """What a runtime's error means when the node's container cannot be entered; None when it is not recognised."""
+    """The failure that a runtime's stderr means when the node's container cannot be entered; None for unknown words."""
     seen, at = said(complaint), node.name
     text = "\n".join(seen)
     if missing := _MISSING.search(text):
@@ -144,6 +145,7 @@ def stopped(node: Node, how: str, evidence: tuple[str, ...]) -> Unreachable:
 
 
 def _unknown(node: Node, evidence: tuple[str, ...]) -> Unreachable:
+    """The failure for a container that does not exist."""
     runtime, name = (node.container.runtime, node.container.name) if node.container else ("", "")
     if runtime:
         way = "podman" if runtime == "podman" else "not-listed"
@@ -155,7 +157,7 @@ def _unknown(node: Node, evidence: tuple[str, ...]) -> Unreachable:
 
 
 def unreachable(node: Node, says: str, evidence: tuple[str, ...]) -> Unreachable:
-    """The failure for a container of which is only known that no program answers in it."""
+    """The failure for a container in which no program answers, when nothing more is known."""
     typed = " ".join(map(word, node.entry))
     return unreachable_for(
         "container-unreachable",
@@ -168,8 +170,14 @@ def unreachable(node: Node, says: str, evidence: tuple[str, ...]) -> Unreachable
 
 
 GOODBYE_S = 5.0
+"""How long the supervisor on the host may take to clean up."""
+
 ASKED_S = 3.0
+"""How long a runtime may take to report the state of a container."""
+
 MOST_COMPLAINT = 1 << 16
+"""Bytes of stderr that are kept."""
+
 STATES = ("docker", "podman")
 """Runtimes that can report the state of a container."""
 
@@ -178,8 +186,9 @@ Facts = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class AskedOnHost:
-    """A program that is asked on the host as well: `merged` makes one answer of (the job's, the host's). `ours` and
-    `theirs` select the arguments for here and there. `network`: only when both share a network."""
+    """How a node program is asked both in the container and on its host. `merged` makes one answer of the container's
+    and the host's, in this order. `ours` and `theirs` make the arguments for the container and for the host. `network`:
+    the host is asked only when both share a network."""
 
     merged: Callable[[Facts, Facts], Facts]
     ours: Callable[[Facts], Facts] = dict
@@ -192,7 +201,7 @@ def _instead(_job: Facts, host: Facts) -> Facts:
 
 
 def _collect(job: Facts, host: Facts) -> Facts:
-    """The machine's own tools; the job's Python and its settings of NCCL."""
+    """The host's answers about its tools, and the container's about Python and the settings of NCCL."""
 
     def of_job(one: Facts) -> bool:
         return str(one["name"]).startswith(("python", "nccl/"))
@@ -202,7 +211,7 @@ def _collect(job: Facts, host: Facts) -> Facts:
 
 
 def _gpus(job: Facts, host: Facts) -> Facts:
-    """The job's devices. Only the host knows the kernel's log and whose processes use them."""
+    """The devices as the container sees them. Only the host knows the kernel's log and the processes on the devices."""
     of_host = {"dmesg", "journal"}
     if (host.get("apps") or {}).get("code") == 0:
         of_host |= {"apps", "processes"}
@@ -210,13 +219,15 @@ def _gpus(job: Facts, host: Facts) -> Facts:
 
 
 def _ping(job: Facts, host: Facts) -> Facts:
-    """Names as the job resolves them; the network as the host's tools show it: few images have `ip` and `ping`."""
+    """Names as the container resolves them; the network as the host's tools show it: few images have `ip` and
+    `ping`."""
     names = ("names", "hostname", "own", "nameservers", "name_sources", "hosts_unreadable", "reverse_late")
     return {**host, **{name: job[name] for name in names if name in job}}
 
 
 def _port(job: Facts, host: Facts) -> Facts:
-    """The process that holds a port may run outside."""
+    """The container's view of the ports. For a port that both see as taken, the host's view when it knows the process
+    that holds it: that process may run outside the container."""
     theirs = {
         port: found
         for port, found in host["ports"].items()
@@ -237,16 +248,16 @@ ON_THE_HOST: Mapping[str, AskedOnHost] = {
         network=True,
     ),
     "port": AskedOnHost(_port, network=True),
-    # Whether the address that others dial is the host's.
+    # `outside`: whether the address that the peers dial is one of the host's own.
     "host_facts": AskedOnHost(lambda job, host: {**job, "outside": host.get("own")}),
     "firewall_rules": AskedOnHost(_instead, network=True),
 }
-"""By program. All others look only where the job runs."""
+"""The node programs that are asked on the host as well, by name. All others look only where the job runs."""
 
 
 class ContainerStream:
-    """The stdin and stdout of a supervisor in the node's container. `outside` is the session on its host, which ends
-    with it."""
+    """The stdin and stdout of a supervisor in the node's container. `outside` is the session on the host; closing the
+    stream says goodbye to it too."""
 
     unanswered: ClassVar[str] = "container-unreachable"
 
@@ -327,7 +338,7 @@ class ContainerStream:
         return fault or unreachable(node, says, said(complaint))
 
     def _state(self, seen: tuple[str, ...]) -> Unreachable | None:
-        """The state of the container by its runtime; None when it runs, or is not known."""
+        """The fault that the runtime reports of the container's state; None when it runs or its state is unknown."""
         container = self._node.container
         if container is None or container.runtime not in STATES:
             return None

@@ -1,8 +1,8 @@
-"""Pods: a shell in a container of each, whose stdin and stdout `kubectl exec` carries.
+"""Pods as nodes: `kubectl exec` runs a shell in a container of the pod, and carries its stdin and stdout.
 
-Facts this stands on, measured on Kubernetes 1.20: the stream changes no byte; when stdin ends, or kubectl is killed,
-the supervisor sees it at once and cleans up. kubectl says little about a pod that does not run, so the API server is
-asked, once for all pods of a namespace, before the first is entered and again when a way into one has ended.
+Measured on Kubernetes 1.20: the stream changes no byte; when stdin ends, or kubectl is killed, the supervisor sees it
+at once and cleans up. kubectl says little about a pod that does not run, so the API server is asked about all pods of a
+namespace at once: before the first pod is entered, and again when the stream into one has ended.
 """
 
 from __future__ import annotations
@@ -35,23 +35,24 @@ from runbook.transport.local_programs import KUBECTL, LatestAnswers, no_tool, no
 from runbook.transport.stream import ProcessStream
 
 ASKED_S = 12.0
-"""For a question to the API server: a credential plugin may have to ask another server first."""
+"""How long the API server may take to answer: a credential plugin may have to ask another server first."""
 
 AFTERWARDS_S = 5.0
-"""For a question when a pod is lost: many wait for it."""
+"""How long the API server may take to answer about a lost pod: many callers wait for that answer."""
 
 FRESH_S = 8.0
-"""How old an answer may be with which all pods of a namespace are entered."""
+"""How old an answer may be that is used to enter the pods of a namespace, in seconds."""
 
 ANEW_S = 0.5
-"""And how old one about lost pods may be: when a machine fails, all of its pods ask at once."""
+"""How old an answer about lost pods may be, in seconds: when a machine fails, all of its pods ask at once."""
 
 KNOWN_S = 4.0
-"""From the end of a container until the API server knows of it: the kubelet looks once a second, and then tells it."""
+"""How long after the end of a container the API server may not know of it yet: the kubelet looks once a second, and
+then tells it."""
 
 
 class Pods:
-    """Opens sessions in pods for one run, and asks the API server why one ended."""
+    """Opens streams into pods for one run, and asks the API server why a stream ended."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -60,7 +61,7 @@ class Pods:
         self._entered: dict[str, Pod] = {}
 
     def expect(self, nodes: Iterable[Node]) -> None:
-        """These will be entered: they are asked for together."""
+        """Note that these nodes will be entered, so that the API server is asked about their pods together."""
         for node in nodes:
             if node.pod is not None:
                 self._name(_where(node), node.pod)
@@ -84,8 +85,8 @@ class Pods:
             raise no_tool(KUBECTL, error) from error
 
     def why(self, node: Node, first: Pod, says: str, complaint: str, *, lives: bool) -> Unreachable:
-        """Why this pod no longer answers, or never did. `says` is what was noticed, `complaint` what kubectl said;
-        `lives`: it has not ended."""
+        """Why the node's pod no longer answers, or never did. `first` is the pod as it was entered, `says` the sentence
+        about what was noticed, `complaint` the stderr of kubectl; `lives`: kubectl has not ended."""
         where, seen = _where(node), said(complaint)
         refused = refusal(complaint, where, f"run anything in {node.place}", node.place)
         if refused and refused.cause != "kubernetes-unreachable":
@@ -127,6 +128,7 @@ class Pods:
             self._names.setdefault(where, set()).add(name)
 
     def _found(self, node: Node) -> Pod:
+        """The node's pod, by its name or its labels. Raises Unreachable when there is none, or more than one."""
         where, selector = _where(node), node.kubernetes.selector
         if selector is None:
             self.expect([node])
@@ -144,7 +146,7 @@ class Pods:
         raise unknown(where, which, tuple(pod.says for pod in pods[:4]))
 
     def _now(self, where: Kubernetes, fresh_s: float, timeout_s: float, container: str | None) -> dict[str, Pod]:
-        """All pods of this namespace that concern us, by name; those that do not exist are left out."""
+        """The pods of this namespace that are nodes of the run, by name; pods that do not exist are left out."""
         with self._lock:
             names = sorted(self._names[where])
         get = ("get", "pods", *names, "--ignore-not-found", "-o", "json")
@@ -153,7 +155,7 @@ class Pods:
 
 
 class KubectlStream(ProcessStream):
-    """The supervisor's stdin and stdout over one `kubectl exec`. Raises OSError where kubectl does not start."""
+    """The supervisor's stdin and stdout over one `kubectl exec`. Raises OSError when kubectl does not start."""
 
     unanswered = "kubernetes-unreachable"
 
@@ -165,8 +167,8 @@ class KubectlStream(ProcessStream):
         super().__init__(["kubectl", *options(_where(node)), *into, "/bin/sh", "-c", command(node.interpreter)])
 
     def close(self) -> None:
-        """After this long without a beat a supervisor has cleaned up by itself: a kubectl that still waits can be
-        killed."""
+        """Close the stream, and kill a kubectl that has not ended after ENDING_S: without beats the supervisor has
+        cleaned up by itself by then."""
         super().close()
         if self._process.poll() is None:
             self.kill()
@@ -176,7 +178,7 @@ class KubectlStream(ProcessStream):
 
 
 def ask(where: Kubernetes, *argv: str, timeout_s: float = ASKED_S) -> str:
-    """Run kubectl and give what it says. Raises Unreachable."""
+    """The stdout of kubectl with these arguments. Raises Unreachable when it fails or takes too long."""
     words = ["kubectl", *options(where), f"--request-timeout={timeout_s:g}s", *argv]
     try:
         done = printed(words, timeout_s + 1.0)
@@ -197,14 +199,14 @@ def selected(where: Kubernetes, selector: str, container: str | None = None) -> 
 
 
 def current_context(where: Kubernetes) -> str | None:
-    """The context that kubectl would take; None where the kubeconfig names none, as within a pod."""
+    """The context that kubectl would use; None when the kubeconfig names none, as within a pod."""
     with contextlib.suppress(Unreachable):
         return ask(where, "config", "current-context").strip() or None
     return None
 
 
 def _where(node: Node) -> Kubernetes:
-    """Which namespace of which cluster the node's pod is in."""
+    """The cluster and the namespace of the node's pod, without container and labels: a key for shared answers."""
     chosen = node.kubernetes
     config = str(Path(chosen.kubeconfig).expanduser()) if chosen.kubeconfig else None
     return Kubernetes(namespace=chosen.namespace, context=chosen.context, kubeconfig=config)
@@ -224,6 +226,7 @@ def _silent(where: Kubernetes, pod: Pod, says: str, seen: tuple[str, ...]) -> Un
 
 
 def _left(node: Node, where: Kubernetes, pod: Pod, says: str, seen: tuple[str, ...]) -> Unreachable:
+    """The failure for a `kubectl exec` that ended though its pod runs without a known fault."""
     by_hand = typed(where, "exec", "-i", pod.name, "-c", pod.container, "--", "/bin/sh", "-c", "echo it answers")
     return unreachable_for(
         "kubernetes-exec-failed",

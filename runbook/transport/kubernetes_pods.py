@@ -1,4 +1,4 @@
-"""A pod as kubectl and the API server describe it, and what their errors mean for a node. Pure."""
+"""A pod as the API server describes it, and the failures that its state or kubectl's errors mean. Pure functions."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ Name = Annotated[str, Meta(pattern=r"\A[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?\Z"
 Devices = Annotated[int, Meta(ge=0, le=1 << 16)]
 
 DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
-"""The annotation by which a pod names the container that kubectl takes."""
+"""The annotation by which a pod names the container that kubectl enters."""
 
 GPUS = re.compile(r"nvidia\.com/(?:gpu|mig-.+)|amd\.com/gpu")
-"""Resources that are whole devices of a container."""
+"""The names of resources that count GPUs, or MIG parts of GPUs, of a container."""
 
 _LOG_LINE = re.compile(r"[EWIF]\d{4} \d\d:\d\d|\t| >$|Default(?:ed|ing) container ")
 _NO_CONFIG = re.compile(
@@ -50,11 +50,11 @@ _NO_SERVER = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """What the API server says of a pod. `container` is the one the job runs in, `restarts` how often it was started
-    again, `state` and `before` its present and its last state; `held_up`: why it has not started, in the cluster's
-    words.
+    """A pod as the API server describes it. `container` is the name of the container that the job runs in; `restarts`
+    counts how often that container was restarted, `state` is its present state, and `before` is how it ended last time.
+    `held_up` says in the cluster's words why the pod has not started; `restarted_on` is its restart policy.
 
-    `gpus` is how many devices its container may have, `machine` the node of the cluster that it is on."""
+    `gpus` is how many devices the container may have; `machine` is the cluster's node that the pod is on."""
 
     name: Name
     namespace: Name
@@ -86,7 +86,7 @@ class Pod:
 
     @property
     def says(self) -> str:
-        """One line of evidence."""
+        """A line of evidence: the pod's phase and its container's state."""
         parts = [f"phase {self.phase}", *[part for part in (self.reason, self.message) if part]]
         kind = next(iter(self.state), "")
         detail = self.state.get(kind) or {}
@@ -96,7 +96,7 @@ class Pod:
 
 
 def _ending(detail: Document) -> str:
-    """` (OOMKilled, exit code 137)`, as far as it is known."""
+    """How a container ended or why it waits, as ` (OOMKilled, exit code 137)`; empty when nothing is known."""
     code = f"exit code {detail['exitCode']}" if "exitCode" in detail else ""
     said = ", ".join(
         part for part in (str(detail.get("reason") or ""), code, str(detail.get("message") or "").strip()) if part
@@ -105,8 +105,8 @@ def _ending(detail: Document) -> str:
 
 
 def pods_in(text: str, container: str | None = None) -> list[Pod]:
-    """Of `kubectl get pods -o json`: a pod, a list of pods, or nothing. Raises Unreachable for a text that is none of
-    these."""
+    """The pods in the output of `kubectl get pods -o json`: one pod, a list, or nothing. `container` is the container
+    that the inventory names. Raises Unreachable for any other text."""
     if not text.strip():
         return []
     try:
@@ -150,7 +150,7 @@ def _pod(item: Document, chosen: str | None) -> Pod:
         "gpus": _devices(resources),
         "labels": meta.get("labels") or {},
     }
-    return msgspec.convert(found, Pod)  # what has other types is no pod
+    return msgspec.convert(found, Pod)  # raises ValueError for other types
 
 
 def _devices(resources: Document) -> int:
@@ -158,13 +158,15 @@ def _devices(resources: Document) -> int:
 
 
 def _with_gpus(spec: Document) -> str | None:
-    """The only container that has GPUs: those beside it are helpers, wherever they stand."""
+    """The name of the only container with GPUs, whose neighbours are helpers; None when no or several containers have
+    GPUs."""
     having = [one["name"] for one in spec["containers"] if _devices(one.get("resources") or {})]
     return having[0] if len(having) == 1 else None
 
 
 def _held_up(status: Document) -> str:
-    """Why it does not run yet: the scheduler's words, or what an init container or a container waits for."""
+    """Why a pod does not run yet: the scheduler's words, or what a container or init container waits for. Empty when
+    nothing holds it up."""
     for one in status.get("conditions") or ():
         if one["type"] == "PodScheduled" and one["status"] == "False":
             return (
@@ -187,18 +189,19 @@ def said(complaint: str) -> tuple[str, ...]:
 
 
 def typed(where: Kubernetes, *argv: str) -> str:
-    """A kubectl command for people to type, with what says which cluster and namespace is meant."""
+    """A kubectl command for people to type, with the options for its cluster and namespace."""
     return "kubectl " + " ".join(map(word, [*options(where), *argv]))
 
 
 def options(where: Kubernetes) -> list[str]:
+    """The options of kubectl that name the cluster and the namespace."""
     chosen = (("--kubeconfig", where.kubeconfig), ("--context", where.context), ("--namespace", where.namespace))
     return [part for name, value in chosen if value for part in (name, value)]
 
 
 def refusal(complaint: str, where: Kubernetes, what: str, place: str = "") -> Unreachable | None:
-    """What kubectl's error means when it did not do `what`; None when a question about the pod shows more. `place`: the
-    pod that was to be entered."""
+    """The failure that kubectl's stderr means when it did not do `what`; None for words that tell less than a question
+    about the pod would. `place` names the pod that was to be entered."""
     seen = said(complaint)
     text, pod = "\n".join(seen), place or "the pod"
     if fault := no_shell(pod, seen):
@@ -232,7 +235,7 @@ def no_server(where: Kubernetes, seen: tuple[str, ...]) -> Unreachable:
 
 
 def unknown(where: Kubernetes, which: str, seen: tuple[str, ...] = ()) -> Unreachable:
-    """`which` reads `no pod worker-0`."""
+    """The failure for a pod that does not exist; `which` completes `there is …`, as in `no pod worker-0`."""
     space = f"the namespace {where.namespace}" if where.namespace else "the context's namespace"
     return unreachable_for(
         "kubernetes-pod-unknown",
@@ -259,7 +262,8 @@ def wrong_container(pod: Pod, place: str) -> Unreachable | None:
 def ill(
     pod: Pod, where: Kubernetes, place: str, first: Pod | None = None, seen: tuple[str, ...] = ()
 ) -> Unreachable | None:
-    """Why nothing can be run in the pod, or why what ran there has ended; None when it runs as it did at `first`."""
+    """Why nothing can be run in the pod, or why what ran there has ended; None when it runs as before. `first` is the
+    pod as it was entered; `seen`: evidence."""
     restarted = first is not None and (pod.restarts > first.restarts or pod.restarts_soon)
     stopped = pod.state.get("terminated") or (pod.before if restarted or "waiting" in pod.state else {})
     machine, container = pod.machine or "the machine", f"container {pod.container} of {place}"
@@ -294,7 +298,7 @@ def ill(
 
 
 def _not_running(pod: Pod) -> str | None:
-    """The end of a sentence; None for a pod whose container runs."""
+    """Why the pod's container does not run, as the end of a sentence; None for a container that runs."""
     if pod.deleted:
         return "is being deleted"
     if pod.phase == "Pending":
@@ -314,6 +318,7 @@ def _not_running(pod: Pod) -> str | None:
 
 
 def _next(pod: Pod) -> str:
+    """What to do about a pod that does not run."""
     if pod.phase == "Pending":
         return "wait until it runs, or mend what it waits for"
     return "start it again with a command that stays"

@@ -1,10 +1,10 @@
-"""Slurm nodes: a step of the job on each, whose stdin and stdout `srun` carries.
+"""Slurm nodes: the supervisor is a step of the Slurm job on its node, and `srun` carries its stdin and stdout.
 
-Facts this stands on, measured on Slurm 22.05: without `--unbuffered` what does not end in a newline is held back for
-seconds; with it, stdout is a pty that changes no byte. When stdin ends, the supervisor sees it at once and cleans up;
-when srun is killed, the supervisor is killed half a second later and cannot. So srun is never signalled while a
-supervisor may live. What srun and a job's environment say about tasks (SLURM_NTASKS=1, SLURM_PROCID=0) is true of the
-supervisor and of no rank: a trainer that reads it would believe that it is alone.
+Measured on Slurm 22.05: without `--unbuffered`, output that does not end in a newline is held back for seconds; with
+it, stdout is a pty that changes no byte. When stdin ends, the supervisor sees it at once and cleans up; when srun is
+killed, the supervisor is killed half a second later and cannot clean up. So srun is never signalled while a supervisor
+may live. The environment's variables about tasks (SLURM_NTASKS=1, SLURM_PROCID=0) are true of the supervisor and of no
+rank: a trainer that reads them would believe that it is alone.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from runbook.transport.local_programs import LatestAnswers, no_tool, not_underst
 from runbook.transport.stream import ProcessStream
 
 NONE = ("(null)", "None", "")
+"""Slurm's texts for a value that is not there."""
 
 _GPUS = re.compile(r"\bgpu(?::[^:(),\s]+)?(?::(?P<count>\d+))?\((?:IDX|CNT):(?P<list>[\d,-]{0,2000})[^)]{0,300}\)")
 
@@ -46,8 +47,8 @@ _NOT_YOURS = re.compile(r"access/permission denied|user not authorized", re.IGNO
 _CANCELLED = re.compile(r"\*\*\* (?:STEP|JOB) \S+ ON \S+ CANCELLED AT \S+(?P<why>.*?)\s*\*\*\*")
 
 AT_ONCE_S = 5.0
-"""slurmd hangs up at once on a credential that it does not accept; an order that it did not receive is given up after
-MessageTimeout."""
+"""The seconds within which slurmd hangs up on a credential that it rejects. A hang-up after more time means a request
+that did not arrive, which is given up after MessageTimeout."""
 
 ENDINGS: Mapping[str, str] = {
     "BOOT_FAIL": "its nodes could not be started",
@@ -61,17 +62,21 @@ ENDINGS: Mapping[str, str] = {
     "REVOKED": "another cluster took it",
     "TIMEOUT": "its time limit is over",
 }
+"""What a final state of a Slurm job means, as the end of a sentence."""
 NEXT: Mapping[str, str] = {
     "NODE_FAIL": "`sinfo -R` names the node and why; submit it again without it: `sbatch --exclude=NODE …`",
     "OUT_OF_MEMORY": "ask for more: `--mem=0` takes all of a node's",
     "TIMEOUT": "ask for more time (`--time=`), or for less work",
 }
+"""What to do after such a state, where there is more to do than to get another job."""
 RUNNING = ("RUNNING", "CONFIGURING")
+"""The states of a Slurm job that has its nodes."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlurmJob:
-    """`gpus`: the device indices of each node, as Slurm numbers them on the whole node; none where the job has none."""
+    """A job as `scontrol show job` describes it. `gpus`: the device indices that the job has on each node, as Slurm
+    numbers them on the whole node; a node without GPUs of the job has none or is missing."""
 
     id: str
     state: str
@@ -84,7 +89,8 @@ class SlurmJob:
 
 @dataclass(frozen=True, slots=True)
 class SlurmNode:
-    """`states` is Slurm's state, taken apart: ("IDLE", "DRAIN"); `silent`: slurmd does not answer slurmctld."""
+    """A node as `scontrol show node` describes it. `states` are the parts of Slurm's state: ("IDLE", "DRAIN").
+    `silent`: slurmd does not answer slurmctld."""
 
     name: str
     address: str
@@ -94,12 +100,14 @@ class SlurmNode:
 
 
 def hosts(text: str) -> tuple[str, ...]:
-    """The names in `gn[01-02],login1`; none for `(null)`. Raises ValueError for another text."""
+    """The names that a list of hosts such as `gn[01-02],login1` stands for; none for `(null)`. Raises ValueError for
+    another text."""
     return () if text in NONE else tuple(name for part in split_names(text) for name in expand(part))
 
 
 def job_in(text: str, number: str) -> SlurmJob:
-    """Of `scontrol --details show job`. Raises Unreachable for a text that is none, and for more jobs than one."""
+    """The job in the output of `scontrol --details show job`. Raises Unreachable for another text, and for several
+    jobs."""
     records = [record for record in re.split(r"(?m)^(?=JobId=)", text) if record.startswith("JobId=")]
     if len(records) > 1:
         raise unreachable_for(
@@ -124,7 +132,7 @@ def job_in(text: str, number: str) -> SlurmJob:
 
 
 def nodes_in(text: str) -> dict[str, SlurmNode]:
-    """Nodes of `scontrol show node`, by name. Raises Unreachable for a text that is none."""
+    """The nodes in the output of `scontrol show node`, by name. Raises Unreachable for a text that cannot be read."""
     records = (record for record in re.split(r"(?m)^(?=NodeName=)", text) if record.startswith("NodeName="))
     try:
         return {node.name: node for node in map(_node_in, records)}
@@ -149,7 +157,8 @@ def _not_known(what: str, text: str, error: Exception) -> Unreachable:
 
 
 def _value(record: str, key: str) -> str:
-    """The value of a line's first key, or of a later one; Slurm's own keys come before what users wrote."""
+    """The value of `key` in a record: its first occurrence, since Slurm's own keys precede texts that users wrote. The
+    `JobId=` line is searched for its first key only. Raises ValueError without such a key."""
     match = re.search(rf"(?m)^(?:[ \t]*|(?!JobId=).* ){key}=(\S*)", record)
     if match is None:
         raise ValueError(f"there is no {key} in it")
@@ -157,7 +166,7 @@ def _value(record: str, key: str) -> str:
 
 
 def _indices(gres: str) -> tuple[int, ...]:
-    """`gpu:a100:2(IDX:0-1)`, several with commas: the indices."""
+    """The device indices in a GRES text such as `gpu:a100:2(IDX:0-1)`, which may list several kinds."""
     found: set[int] = set()
     for match in _GPUS.finditer(gres):
         for low, _, high in (part.partition("-") for part in match["list"].split(",") if part):
@@ -175,8 +184,8 @@ def said(complaint: str) -> tuple[str, ...]:
 
 
 def refusal(complaint: str, job: str, node: str | None = None, seconds: float = 0.0) -> Unreachable | None:
-    """What the words of one of Slurm's programs mean, which were about a job, and perhaps about a node of it; None
-    where they tell nothing. `seconds`: how long the program took to say them."""
+    """The failure that the stderr of one of Slurm's programs means; None for unknown words. The program was asked about
+    the job `job`, and perhaps about a `node` of it; it took `seconds` to answer."""
     seen = said(complaint)
     if _AUTH.search(complaint):
         says = "Slurm does not accept our identity: munge made no credential, or the other side rejects it"
@@ -229,7 +238,8 @@ def _not_believed(says: str, seen: tuple[str, ...]) -> Unreachable:
 
 
 def ended(job: SlurmJob, node: str | None, seen: tuple[str, ...] = ()) -> Unreachable | None:
-    """Why a job has no step on a node, or, without one, anywhere; None where it should have. `seen`: what srun said."""
+    """Why a job can have no step on `node` (without a `node`: on any); None when it should have one. `seen`: the last
+    lines of srun."""
     about = (f"scontrol: job {job.id}: {job.state}" + (f", {job.reason}" if job.reason not in NONE else ""),)
     evidence = (*seen, *about)
     cancelled = next((match for line in seen if (match := _CANCELLED.search(line))), None)
@@ -262,7 +272,8 @@ def ended(job: SlurmJob, node: str | None, seen: tuple[str, ...] = ()) -> Unreac
 
 
 def _over(job: SlurmJob, why: str, evidence: tuple[str, ...]) -> Unreachable:
-    """The state of a job is known only once it is over; until then srun knows more: `why`."""
+    """The failure for a job that has ended. `why` is the reason that srun gave: while Slurm ends a job, its state does
+    not tell how yet."""
     state = "TIMEOUT" if "time limit" in why else "" if why else "CANCELLED"
     state = job.state if job.state in ENDINGS else state
     says = ENDINGS.get(state, f"Slurm ended it {why}")
@@ -273,6 +284,7 @@ def _over(job: SlurmJob, why: str, evidence: tuple[str, ...]) -> Unreachable:
 
 
 def _pending(reason: str) -> str:
+    """What to do about a job that waits for this reason."""
     if "NODE" in reason.upper():
         return "`sinfo -R` shows nodes that are down or drained, and why"
     if "Held" in reason:
@@ -313,36 +325,40 @@ def unhealthy(node: SlurmNode, seen: tuple[str, ...] = ()) -> Unreachable | None
 
 
 ASKED_S = 3.0
-"""For a question to slurmctld. The one thread that sends all beats may have to ask it."""
+"""How long slurmctld may take to answer. The one thread that sends all beats may have to ask it."""
 
 FRESH_S = 2.0
-"""How old an answer may be: when a job ends, all of its nodes ask at once."""
+"""How old an answer may be, in seconds: when a job ends, all of its nodes ask at once."""
 
 KEPT = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT")
-"""Which cluster is meant. All else that Slurm's programs read from the environment would change what we ask them
-for."""
+"""The variables that say which cluster is meant. Slurm's programs do not get their other variables, which would change
+what we ask for."""
 
 STEP = (
     "--nodes=1",
     "--ntasks=1",
-    "--overlap",  # beside the job's own steps, which it takes nothing from
+    "--overlap",  # run beside the job's own steps, and take nothing from them
     "--mem=0",
-    # And no --gres=none: where Slurm guards the devices (ConstrainDevices), ranks of such a step could not open a GPU.
-    "--cpu-bind=none",  # ranks are our children, and want every core of the job
+    # No --gres=none: where Slurm guards the devices (ConstrainDevices), ranks of such a step could not open a GPU.
+    "--cpu-bind=none",  # ranks are children of the step, and want every core of the job
     "--kill-on-bad-exit=0",
     "--mpi=none",
     "--export=ALL",
     "--chdir=/",
     "--unbuffered",
 )
+"""The options of srun for a supervisor's step."""
 OF_THE_TASK = (
     "SLURM_PROCID SLURM_LOCALID SLURM_NODEID SLURM_NTASKS SLURM_NPROCS SLURM_GTIDS SLURM_TASK_PID SLURM_TASKS_PER_NODE "
     "SLURM_STEP_NUM_TASKS SLURM_STEP_NUM_NODES SLURM_STEP_TASKS_PER_NODE SLURM_STEP_NODELIST SLURM_NNODES"
 )
 
 
+"""The variables that are unset for a supervisor: they describe its own step, and its ranks must not read them."""
+
+
 class Allocations:
-    """Opens steps for one run, and asks Slurm why one ended; what it says is used for all nodes of a job."""
+    """Opens steps for one run, and asks Slurm why a step ended; one answer serves all nodes of a job."""
 
     def __init__(self) -> None:
         self._answers = LatestAnswers()
@@ -358,10 +374,10 @@ class Allocations:
             raise no_tool("srun", error) from error
 
     def why(self, number: str, name: str, says: str, complaint: str, seconds: float, *, lives: bool) -> Unreachable:
-        """Why there is no step of this job on this node, or none any more.
+        """Why the job `number` has no step on the node `name`, or none any more.
 
-        `says` is what was noticed of it; `complaint` what its srun said, `seconds` after it was started; `lives`: it
-        has not ended."""
+        `says` is the sentence about what was noticed; `complaint` is the stderr of its srun, `seconds` after its start;
+        `lives`: that srun has not ended."""
         seen = said(complaint)
         fault = refusal(complaint, number, name, seconds)
         if fault and fault.cause == "slurm-auth-failed":
@@ -394,7 +410,7 @@ class Allocations:
 
 
 class SlurmStream(ProcessStream):
-    """The supervisor's stdin and stdout over one step. Raises OSError where srun does not start."""
+    """The supervisor's stdin and stdout over one step. Raises OSError when srun does not start."""
 
     unanswered = "slurm-unreachable"
 
@@ -409,13 +425,13 @@ class SlurmStream(ProcessStream):
         )
 
     def close(self) -> None:
-        """After this long without a beat a supervisor has cleaned up by itself: an srun that still waits can be
-        killed."""
+        """Close the stream, and end an srun that still waits after ENDING_S: without beats the supervisor has cleaned
+        up by itself by then."""
         super().close()
         self._process.terminate()
 
     def kill(self) -> None:
-        """The supervisor does not run: there is nothing to clean up."""
+        """End srun. It is called for a supervisor that never answered, so that nothing has to be cleaned up."""
         self._process.terminate()
 
     def why(self, says: str) -> Unreachable:
@@ -424,14 +440,15 @@ class SlurmStream(ProcessStream):
 
 
 def environment() -> dict[str, str]:
-    """What Slurm's programs are started with: our own, so that a step finds what the job would, without their
-    options."""
+    """The environment for Slurm's programs: our own, so that a step finds what the job would find, without the
+    variables by which these programs take options (except KEPT)."""
     theirs = ("SLURM_", "SRUN_", "SALLOC_", "SBATCH_", "SCANCEL_", "SCONTROL_")
     return {name: value for name, value in os.environ.items() if name in KEPT or not name.startswith(theirs)}
 
 
 def ask(*argv: str, about: str = "", timeout_s: float = ASKED_S) -> str:
-    """Run one of Slurm's programs and give what it says. Raises Unreachable. `about`: the job's number."""
+    """The stdout of one of Slurm's programs. Raises Unreachable. `about` is the number of the job that is asked
+    about."""
     try:
         done = printed(argv, timeout_s, environment())
     except OSError as error:
@@ -444,7 +461,8 @@ def ask(*argv: str, about: str = "", timeout_s: float = ASKED_S) -> str:
 
 
 def _no_munge() -> Unreachable | None:
-    """Whether munge keeps Slurm's programs waiting: they try it for a minute before they print anything."""
+    """The failure if munge makes no credential; None if it does, or nothing is known. Slurm's programs try it for a
+    minute before they print anything."""
     try:
         done = printed(["munge", "-n"], ASKED_S)
     except (OSError, subprocess.TimeoutExpired):
@@ -463,7 +481,7 @@ def nodes_of(names: Sequence[str]) -> Mapping[str, SlurmNode]:
 
 
 def on_node(job: str, node: str, *argv: str) -> str:
-    """What a program prints that is run on a node of a job. Raises Unreachable."""
+    """The stdout of a program that is run on a node of a job. Raises Unreachable."""
     return ask("srun", f"--jobid={job}", f"--nodelist={node}", *STEP, *argv, about=job, timeout_s=15.0)
 
 

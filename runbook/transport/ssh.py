@@ -1,15 +1,15 @@
-"""SSH nodes, by Fabric: what `ssh` itself would do with the same names and files, and every wait with a deadline.
+"""SSH nodes, by Fabric: does what `ssh` itself would do with the same names and files; every wait has a deadline.
 
-Facts this stands on, measured on Fabric 3.2 and paramiko 5: a Fabric connection accepts unknown and even changed host
-keys unless known_hosts is loaded *and* a policy set; `run(timeout=)` does not bound the opening of a channel; `Include`
-and `ProxyJump none` of ssh_config are not understood. So the TCP connection, the policy and the channel are ours, and
-`ssh -G` resolves the configuration where OpenSSH is installed.
+Measured on Fabric 3.2 and paramiko 5: a Fabric connection accepts unknown and even changed host keys unless known_hosts
+is loaded *and* a policy set; `run(timeout=)` does not bound the opening of a channel; `Include` and `ProxyJump none` of
+ssh_config are not understood. So the TCP connection, the policy and the channel are our own, and `ssh -G` resolves the
+configuration where OpenSSH is installed.
 """
 
 from __future__ import annotations
 
 import contextlib
-import encodings.idna  # noqa: F401 - else the first name that is looked up wants a file opened for it
+import encodings.idna  # noqa: F401 - else the first look-up of a name imports it, which opens a file
 import functools
 import logging
 import os
@@ -44,31 +44,32 @@ AUTH_TIMEOUT_S = 15.0
 CHANNEL_TIMEOUT_S = 10.0
 MSG_CHANNEL_REQUEST = b"\x62"  # RFC 4254, section 6.9: signals
 LOOK_UP_S = 2.0
-"""Threads that wait for a node wake up this often, in case they were not woken. (paramiko's own 0.1 s suits a login;
-over a thousand nodes and an hour it would take most of a core.)"""
+"""How often a thread that waits for a node wakes up by itself, in seconds, in case it was not woken. (paramiko's own
+0.1 s suits a login; over a thousand nodes and an hour it would take most of a core.)"""
 
 INSIST_S = 4.0
-"""How long a login is tried again that the server refused before its first line: our own other logins, which may fill
+"""How long a login is tried again after the server hung up before its first line: our own other logins, which may fill
 the server's queue (MaxStartups), are done in a second or two."""
 
 SHARED_S = 10.0
-"""For so long the failed login to a jump host is that of all nodes behind it, who come one after the other; a later
-try, as that of another attempt of a job, is made anew."""
+"""How long the failed login to a jump host counts for all nodes behind it, which come one after the other. After that,
+as for another attempt of a job, the login is tried anew."""
 
 HUNG_UP = "it closed the connection"
-"""What an error without words says of the server, as EOFError has none."""
+"""The words for an error that has none, such as EOFError."""
 
 
 # paramiko reports errors as exceptions; its log would print tracebacks on the user's terminal.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
 logging.getLogger("paramiko").propagate = False
 
-# The text for a login that may open no file comes from files: they are read while files can be opened.
+# The texts of findings come from files. They are read now, while files can be opened: later a login may hit the limit.
 family_texts()
 
 
 class Logins:
-    """Opens connections for one run: known_hosts is read once, and nodes behind one bastion share one login to it."""
+    """Opens connections for one run: known_hosts is read once, and all nodes behind a jump host share one login to
+    it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -82,7 +83,7 @@ class Logins:
             return self._connect(node)
         except Unreachable:
             raise
-        except Exception as error:  # it may happen anywhere, often under another name: configuration, accounts, sockets
+        except Exception as error:  # too many open files may fail anything: configuration, accounts, sockets
             if not (getattr(error, "errno", None) in NO_FILES or _no_file_can_be_opened()):
                 raise
             raise unreachable_for(
@@ -98,7 +99,7 @@ class Logins:
         return SshStream(self._login(target, node.name, gateway), node, target)
 
     def _gateway(self, target: LoginTarget, node: Node) -> fabric.Connection:
-        """A connection to the last jump host before the target, by way of those before it."""
+        """A connection to the last jump host before the target, by way of the jump hosts before that."""
         gateway: fabric.Connection | None = None
         way = ""
         for name, hop in self._hops(target, node):
@@ -119,14 +120,16 @@ class Logins:
         return gateway
 
     def _hops(self, target: LoginTarget, node: Node) -> list[tuple[str, LoginTarget]]:
-        """The jump hosts in the order of the way there. The first of a list may have a jump host of its own."""
+        """The name and login of each jump host, the nearest to this machine first. Raises Unreachable for a name that
+        is malformed, and when the way leads in a circle. The first host of a ProxyJump list may have a jump host of its
+        own."""
         hops: list[tuple[str, LoginTarget]] = []
         places = [(target.host, target.port)]
         left = target.jump
         while left:
             before, _, jump = left.rpartition(",")
             user, _, rest = jump.removeprefix("ssh://").strip("/").rpartition("@")
-            # A jump host's own user and port come from ssh_config; the key and the trust from the inventory.
+            # A jump host's user and port come from its name or ssh_config, its key and known hosts from the inventory.
             try:
                 host, port = host_port(rest)
                 hop = resolve(host, replace(node.ssh, user=user or None, port=port, host=None, jump=None))
@@ -151,7 +154,7 @@ class Logins:
         return hops
 
     def _login(self, target: LoginTarget, name: str, gateway: fabric.Connection | None) -> fabric.Connection:
-        """Log in, trying again for a short while when the server hangs up before its first line."""
+        """Log in; try again for INSIST_S when the server hangs up before its first line. Raises Unreachable."""
         deadline = time.monotonic() + INSIST_S
         pause = 0.2
         while True:
@@ -188,12 +191,12 @@ class Logins:
             target.known_as,
             user=target.user,
             port=target.port,
-            config=fabric.Config(lazy=True),  # one each: it changes while it is used
+            config=fabric.Config(lazy=True),  # not shared: a connection changes its configuration
             connect_timeout=target.banner_s,
             connect_kwargs=kwargs,
         )
         client = connection.client
-        # paramiko gets no known keys, so it asks the policy about every one.
+        # paramiko gets no known keys, so it asks the policy about every key.
         client.set_missing_host_key_policy(_Verify(target, name, known_hosts, known))
         try:
             connection.open()
@@ -233,13 +236,16 @@ def _jump_failed(jump: str, error: Unreachable) -> Unreachable:
 
 @dataclass
 class _Bastion:
+    """The one login to a jump host, or why it failed."""
+
     lock: threading.Lock = field(default_factory=threading.Lock)
     connection: fabric.Connection | None = None
     failure: Unreachable | None = None
     failed: float = 0.0  # when, on our monotonic clock
 
     def is_open(self) -> bool:
-        """A connection that was lost, as by a jump host that restarted, is made anew for who asks next."""
+        """Whether its connection still stands. A lost connection, as after a restart of the jump host, is made anew for
+        the next node."""
         return self.connection is not None and bool(self.connection.is_connected)
 
 
@@ -284,7 +290,7 @@ class SshStream:
 
     def read(self) -> bytes:
         while True:
-            # Both streams share one window: unread stderr would in the end stop stdout as well.
+            # stdout and stderr share one window: unread stderr would in the end stop stdout as well.
             self.complaint()
             if self._channel.recv_ready() or self._channel.eof_received or self._channel.closed:
                 return bytes(self._channel.recv(1 << 18))
@@ -317,8 +323,9 @@ class SshStream:
 
 
 class _Verify(paramiko.MissingHostKeyPolicy):
-    """Accepts a known host key; an unknown one only with `accept-new`, and adds it to the user's own known_hosts file.
-    As OpenSSH does, except that lines that could not be read count: they may have known another key."""
+    """Accepts a known host key. Accepts an unknown key only with `accept-new`, and adds it to the user's own
+    known_hosts file. OpenSSH does the same, except that we accept no new key while parts of known_hosts could not be
+    read: they may hold another key of this host."""
 
     def __init__(self, target: LoginTarget, name: str, known_hosts: KnownHosts, known: Known) -> None:
         self._target = target

@@ -1,4 +1,5 @@
-"""Where and how to log in: the inventory's words, ssh_config (with Include and ProxyJump), and ssh's own defaults."""
+"""Where and how to log in to a host: the inventory's settings first, then ssh_config (with Include and ProxyJump), then
+ssh's own defaults."""
 
 from __future__ import annotations
 
@@ -25,13 +26,16 @@ from runbook.transport.local_programs import printed
 
 @dataclass(frozen=True)
 class LoginTarget:
-    """Where and how to log in, after the inventory, ssh_config and ssh's defaults were folded."""
+    """Where and how to log in to one host: what `resolve` made of the inventory, ssh_config and ssh's defaults.
+
+    `known_as` is the host's name in known_hosts; `aliased`: HostKeyAlias gave it. `explicit_key`: the inventory names
+    the key. `accept_new`: a new host key is trusted on first use."""
 
     host: str
     port: int
     user: str
     keys: tuple[str, ...]
-    jump: str | None  # several, in the order of the way there, with commas between them
+    jump: str | None  # jump hosts as in ProxyJump: with commas between them, the nearest to this machine first
     proxy_command: str | None
     known_hosts: tuple[str, ...]
     known_as: str
@@ -44,8 +48,8 @@ class LoginTarget:
 
     @property
     def banner_s(self) -> float:
-        """How long the server may take for its first line. The kernel answers TCP, but a program sends this line, and
-        it may be busy, swapped out, or wait for a dead name server."""
+        """How long the server may take for its first line, in seconds. The kernel answers TCP, but sshd sends this line,
+        and sshd may be busy, swapped out, or wait for a dead name server."""
         return 2 * self.timeout_s
 
     @property
@@ -59,12 +63,13 @@ class LoginTarget:
 
     @property
     def entries(self) -> tuple[str, ...]:
-        """As `entry`, and where OpenSSH looks for a key that it takes as well."""
+        """The names under which OpenSSH looks for the host's key: `entry`, and then the name without its port."""
         return (self.entry,) if self.entry == self.known_as else (self.entry, self.known_as)
 
 
 def resolve(host: str, ssh: Ssh) -> LoginTarget:
-    """Fold the inventory's settings, ssh_config (with Include and ProxyJump) and ssh's defaults."""
+    """The login to `host`: the inventory's settings, ssh_config (with Include and ProxyJump) and ssh's defaults folded.
+    Raises Unreachable when the configuration cannot be read or there is no user to log in as."""
     options = _ssh_g(host, ssh)
 
     def one(name: str) -> str | None:
@@ -78,7 +83,7 @@ def resolve(host: str, ssh: Ssh) -> LoginTarget:
         text = text.replace("%d", home)
         if text.startswith("~/"):
             return home + text[1:]
-        # OpenSSH uses the account's home folder, other programs use $HOME: follow $HOME, as paramiko does.
+        # OpenSSH uses the account's home folder. We use $HOME, as paramiko and other programs do.
         if text.startswith(account_home + "/.ssh/") and home != account_home:
             return home + text[len(account_home) :]
         return text
@@ -114,11 +119,12 @@ def resolve(host: str, ssh: Ssh) -> LoginTarget:
 
 DEFAULT_KEYS = ("id_ed25519", "id_ecdsa", "id_rsa")
 SSH_G_S = 15.0
-"""For `ssh -G`, which may run programs (`Match exec`) and ask for names."""
+"""How long `ssh -G` may take: it may run programs (`Match exec`) and look up names."""
 
 
 def _ssh_g(host: str, ssh: Ssh) -> dict[str, list[str]]:
-    """What `ssh -G` says of this host; where the configuration is simple, or without OpenSSH, what paramiko reads."""
+    """The options of ssh for this host, each with its values: from `ssh -G`, or, when the configuration is simple or
+    OpenSSH is not installed, as paramiko reads them."""
     user_config = _home() / ".ssh" / "config"
     defaults = {"identityfile": [f"~/.ssh/{name}" for name in DEFAULT_KEYS]}
     program = shutil.which("ssh") if _wants_openssh(user_config) else None
@@ -145,7 +151,8 @@ def _ssh_g(host: str, ssh: Ssh) -> dict[str, list[str]]:
 
 
 def _printed_options(command: list[str], host: str) -> dict[str, list[str]] | None:
-    """None where it cannot be started. Raises Unreachable: another reading might lead to another host or user."""
+    """The options that `ssh -G` prints; None when it cannot be started. Raises Unreachable when it fails: paramiko's
+    reading of the same file might lead to another host or user."""
     try:
         done = printed(command, SSH_G_S)
     except OSError:
@@ -169,12 +176,12 @@ SIMPLE = frozenset(
     forwardagent addkeystoagent tcpkeepalive sendenv hashknownhosts gssapiauthentication passwordauthentication
     controlmaster controlpath controlpersist""".split()
 )
-"""Keywords that paramiko reads as OpenSSH does, or that do not matter to us. Any other has `ssh -G` decide, which
-costs a process a node."""
+"""Keywords that paramiko reads as OpenSSH does, or that do not matter to us. With any other keyword we run `ssh -G`,
+which costs a process a node."""
 
 
 def _account_home() -> Path:
-    """The home folder of the user; the root folder when this user id has no account, as in a container."""
+    """The home folder of this user's account; the root folder when the user id has no account, as in a container."""
     try:
         return Path(pwd.getpwuid(os.getuid()).pw_dir)
     except KeyError:
@@ -182,6 +189,7 @@ def _account_home() -> Path:
 
 
 def _home() -> Path:
+    """The home folder by $HOME, else by the account."""
     try:
         return Path.home()
     except RuntimeError:  # neither $HOME nor an account
@@ -189,6 +197,7 @@ def _home() -> Path:
 
 
 def _login() -> str:
+    """The name of this user's account. Raises Unreachable when the user id has none."""
     if name := account(os.getuid()):
         return name
     says = f"no user to log in as: the user id {os.getuid()} has no account here, and the inventory names no user"
@@ -196,6 +205,7 @@ def _login() -> str:
 
 
 def _wants_openssh(user_config: Path) -> bool:
+    """Whether the configuration has keywords that only `ssh -G` resolves as OpenSSH does."""
     system = Path("/etc/ssh/ssh_config")
     if any(Path("/etc/ssh/ssh_config.d").glob("*.conf")):
         return True
@@ -213,7 +223,7 @@ def _keywords(config: Path) -> set[str]:
 
 
 LARGEST = 1 << 20
-"""Bytes of a configuration that are read."""
+"""The most bytes of a configuration file that are read."""
 
 
 @functools.lru_cache(maxsize=4)
@@ -229,6 +239,7 @@ def _text(config: Path) -> str:
 
 
 def host_port(text: str) -> tuple[str, int | None]:
+    """The host and port in `host`, `host:port` or `[host]:port`; None for no port. Raises ValueError."""
     if text.startswith("["):
         host, _, rest = text[1:].partition("]")
         return host, int(rest[1:]) if rest.startswith(":") else None

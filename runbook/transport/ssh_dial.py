@@ -1,5 +1,5 @@
-"""The TCP connection under a login: made by us, to distinguish errors of name, route, refusal and silence; and what the
-server says on it before the login, since paramiko's exceptions do not distinguish kinds of silence."""
+"""The connection under a login. We make it ourselves to tell errors of name, route, refusal and silence apart, and keep
+what the server sends on it before the login, since paramiko's exceptions do not tell kinds of silence apart."""
 
 from __future__ import annotations
 
@@ -27,16 +27,18 @@ from runbook.transport.ssh_config import LoginTarget
 from runbook.transport.stream import Complaints
 
 KEPT = 8192
-"""Bytes: the greeting and the first packet, in which each side lists its algorithms, take about 2 KiB."""
+"""Bytes from the server that are kept: its greeting and its first packet, which lists its algorithms, take about 2
+KiB."""
 
 KEXINIT = 20  # RFC 4253, section 7.1
 LISTS = ("KexAlgorithms", "HostKeyAlgorithms", "Ciphers", "Ciphers", "MACs", "MACs")
-"""The lists of that packet in their order, by the names that sshd_config has for them; two occur once for each
-direction."""
+"""The lists in a KEXINIT packet in their order, by their names in sshd_config. Ciphers and MACs occur twice, once for
+each direction."""
 
 
 class Wire:
-    """A socket, or a replacement for paramiko, that remembers how the other side began and whether it hung up."""
+    """A socket for paramiko that remembers the first bytes that the server sent (`heard`) and whether the connection
+    has ended. `link` is a socket, a ProxyCommand or a channel through a jump host."""
 
     def __init__(self, link: Any) -> None:
         self._link = link
@@ -69,7 +71,8 @@ class Wire:
         return data
 
     def close(self) -> None:
-        """Also for a thread that waits in `recv`: closing alone would leave it there until its time is up."""
+        """Close the connection, and wake a thread that waits in `recv`: closing alone would leave it there until its
+        timeout."""
         with contextlib.suppress(Exception):
             self._link.shutdown(socket.SHUT_RDWR)
         self._link.close()
@@ -78,29 +81,29 @@ class Wire:
         return getattr(self._link, name)
 
     def complaint(self) -> str:
-        """What a program that carries the connection said last."""
+        """The last line on stderr of a ProxyCommand; empty for other connections."""
         return self._link.complaint() if isinstance(self._link, ProxyCommand) else ""
 
     @property
     def quiet_s(self) -> float:
-        """How long nothing has come on a connection that stands; 0 on one that was closed."""
+        """The seconds since the last byte on an open connection; 0 on a connection that has ended."""
         return 0.0 if self.ended else time.monotonic() - self._last
 
     @property
     def banner(self) -> str | None:
-        """The line in which an SSH server names itself; others may precede it."""
+        """The line in which an SSH server names itself, which other lines may precede; None when none has come."""
         return next((line for line in self._lines() if line.startswith("SSH-")), None)
 
     @property
     def words(self) -> str:
-        """The first line that the other side said, whatever it is."""
+        """The first line that is not empty of what the server sent, whatever it is; at most 200 characters."""
         return next((line for line in self._lines() if line), "")[:200]
 
     def _lines(self) -> list[str]:
         return [line.decode(errors="replace").strip() for line in self.heard.split(b"\n")[:100]]
 
     def offers(self) -> dict[str, list[str]]:
-        """The algorithms that the server offers, by what they are for; empty where it has not said."""
+        """The algorithms that the server offers, by the names in LISTS; empty when its KEXINIT packet has not come."""
         start = self.heard.find(b"SSH-")
         packet = self.heard[self.heard.find(b"\n", start) + 1 :] if start >= 0 else b""
         if len(packet) < 22 or packet[5] != KEXINIT:
@@ -111,7 +114,7 @@ class Wire:
             for name in LISTS:
                 (size,) = struct.unpack_from(">I", packet, at)
                 listed = packet[at + 4 : at + 4 + size].decode(errors="replace").split(",")
-                # The pseudo-algorithms in it say what the server can besides (RFC 8308, Terrapin).
+                # Not algorithms: names by which the server announces extensions (RFC 8308, Terrapin).
                 found.setdefault(name, [word for word in listed if not word.startswith(("ext-info", "kex-strict"))])
                 at += 4 + size
         except struct.error:
@@ -120,16 +123,16 @@ class Wire:
 
 
 SMALL = 1000
-"""Bytes of TCP payload a packet. A path that loses full-size packets would also lose our login, and with it every
-chance to say so; what we send is small, and any path carries packets of this size."""
+"""Bytes of TCP payload a packet. A path that loses full-size packets would lose our login as well, and nothing could be
+diagnosed; any path carries packets of this size, and what we send is small."""
 
 RSA = ("rsa-sha2-512", "rsa-sha2-256", "ssh-rsa")
-"""The ways in which one and the same RSA key may sign."""
+"""The signature algorithms of an RSA key: a host with an `ssh-rsa` key may offer any of them."""
 
 TCP_THIN_LINEAR_TIMEOUTS = 16  # linux/tcp.h: lost data is sent again every 0.2 s, not after 0.2, 0.4, 0.8, … s
 
 NO_FILES = (errno.EMFILE, errno.ENFILE)
-"""Limits of this process or this machine, which say nothing about a node."""
+"""The errors for too many open files, in this process or on this machine: they say nothing about a node."""
 
 SIOCOUTQNSD = 0x894B  # linux/sockios.h: bytes in the send queue that have not been sent
 
@@ -137,9 +140,9 @@ SIOCOUTQNSD = 0x894B  # linux/sockios.h: bytes in the send queue that have not b
 class _SmallSegments(socket.socket):
     """A TCP socket that hands the kernel one small segment at a time.
 
-    TCP_MAXSEG alone is not enough: the kernel would pass several segments at once down to the interface (TSO), which
-    a packet filter on a virtual network sees as one large packet. So a piece is only written when the one before has
-    left the queue.
+    TCP_MAXSEG alone is not enough: the kernel would pass several segments at once down to the interface (TSO), and a
+    packet filter on a virtual network would see one large packet. So a segment is written only when the one before it
+    has left the send queue.
     """
 
     stalled = False
@@ -150,11 +153,12 @@ class _SmallSegments(socket.socket):
             deadline = time.monotonic() + 0.25
             while self._unsent() and not self.stalled:
                 time.sleep(0.0002)
-                # The path is broken then, and callers must not wait for it: TCP may send as it likes.
+                # A queue that does not drain means a broken path. Callers must not wait for it: let TCP do as it likes.
                 self.stalled = time.monotonic() > deadline
         return super().send(piece, flags)
 
     def _unsent(self) -> int:
+        """The bytes in the send queue that were never sent; 0 when the kernel does not tell."""
         waiting = array.array("i", [0])
         try:
             fcntl.ioctl(self.fileno(), SIOCOUTQNSD, waiting)
@@ -164,7 +168,8 @@ class _SmallSegments(socket.socket):
 
 
 def _connect(host: str, port: int, timeout_s: float) -> socket.socket:
-    """As socket.create_connection, with small segments, which have to be asked for before the handshake."""
+    """A connection as socket.create_connection makes it, but with small segments, which have to be set up before the
+    handshake. Raises OSError."""
     last: OSError | None = None
     for family, kind, protocol, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
         sock = _SmallSegments(family, kind, protocol)
@@ -185,8 +190,9 @@ def _connect(host: str, port: int, timeout_s: float) -> socket.socket:
 
 
 class ProxyCommand:
-    """A program that reaches the server for us, as a socket. paramiko's own cannot tell that its program has ended, and
-    runs it without a shell, which OpenSSH gives it: it may have quotes and `2>/dev/null`."""
+    """The program of a `ProxyCommand`, which connects to the server for us, in the form of a socket. paramiko's own
+    class does not notice the end of the program, and starts it without a shell; OpenSSH uses a shell, so that a command
+    may have quotes and `2>/dev/null`."""
 
     def __init__(self, command: str) -> None:
         self._last_line = ""
@@ -198,7 +204,7 @@ class ProxyCommand:
                 stdin=far.fileno(),
                 stdout=far.fileno(),
                 stderr=self._stderr.file,
-                start_new_session=True,  # Ctrl-C is for the controller, which still says goodbye over this connection
+                start_new_session=True,  # so that Ctrl-C reaches only us: we still say goodbye over this connection
             )
 
     def __getattr__(self, name: str) -> Any:
@@ -209,7 +215,8 @@ class ProxyCommand:
         return self._near.send(data)
 
     def complaint(self) -> str:
-        """The last line that the program wrote to stderr; also after `close`, which paramiko calls before it raises."""
+        """The last line that the program wrote to stderr; known after `close` too, which paramiko calls before it
+        raises."""
         if not self._stderr.closed:
             lines = self._stderr.last().splitlines()
             self._last_line = next((line.strip() for line in reversed(lines) if line.strip()), "")[:300]
@@ -230,9 +237,9 @@ class ProxyCommand:
 
 
 class Transport(paramiko.Transport):
-    """paramiko's, with some things of ours: it keeps why a channel was refused and what the server said when it hung up
-    (`farewell`), never asks a question in a terminal, and asks first for host keys of the `kinds` that are known, since
-    a server has several and shows one."""
+    """paramiko's transport with three changes. It keeps why a channel was refused (`refusal`) and what the server said
+    when it hung up (`farewell`). It never asks a question in the terminal. It asks for host keys of the known `kinds`
+    first, since a server has several keys and shows only one."""
 
     farewell = ""
 
@@ -262,7 +269,8 @@ class Transport(paramiko.Transport):
         super()._parse_disconnect(message)  # type: ignore[misc]
 
     def refusal(self) -> tuple[int, str]:
-        """Why the channel that this thread asked for last was refused: the code of RFC 4254 and the server's words."""
+        """Why the last channel that this thread asked for was refused: the code of RFC 4254 and the server's words;
+        (0, "") when nothing is known."""
         return self._refusals.get(getattr(self._mine, "number", -1), (0, ""))
 
     def auth_interactive_dumb(self, *_args: Any, **_kwargs: Any) -> list[str]:
@@ -271,7 +279,8 @@ class Transport(paramiko.Transport):
 
 
 def dial(target: LoginTarget, name: str) -> Wire:
-    """A TCP connection, to distinguish errors of name, route, refusal and silence before SSH begins."""
+    """A connection to the host, by TCP or by its ProxyCommand. Raises Unreachable, which tells errors of name, route,
+    refusal and silence apart; OSError when no more files can be opened."""
     if target.proxy_command:
         return Wire(ProxyCommand(_filled_in(target)))
     try:
@@ -285,11 +294,13 @@ def dial(target: LoginTarget, name: str) -> Wire:
 
 
 def _filled_in(target: LoginTarget) -> str:
+    """The ProxyCommand with its tokens (%h, %p, %r, %n, %%) filled in."""
     values = {"%h": target.host, "%p": str(target.port), "%r": target.user, "%n": target.known_as, "%%": "%"}
     return re.sub(r"%.", lambda token: values.get(token[0], token[0]), target.proxy_command or "")
 
 
 def _no_way(target: LoginTarget, name: str, error: OSError) -> Unreachable:
+    """The failure that an error of the name look-up or of `connect` means."""
     where, text = f"{target.host} port {target.port}", error.strerror or str(error)
     seen = f"connect({where}): {errno.errorcode.get(error.errno or 0, '')} {text}"
     cause, way = "ssh-unreachable", "live"
@@ -306,7 +317,7 @@ def _no_way(target: LoginTarget, name: str, error: OSError) -> Unreachable:
         cause, way = "ephemeral-ports-exhausted", "here"
         says = f"this machine has no local port left to dial {where} from"
     elif error.errno in (errno.EHOSTUNREACH, errno.EACCES, errno.EPERM):
-        # The same error for a neighbour that does not answer, a router's message, and iptables' `icmp-host-prohibited`.
+        # EHOSTUNREACH has three reasons: no answer to ARP, a router's message, and iptables' `icmp-host-prohibited`.
         way = "rejected"
         says = f"{where} cannot be reached: {text}: it is off, a router has no way to it, or a firewall rejects us"
     else:
@@ -316,7 +327,7 @@ def _no_way(target: LoginTarget, name: str, error: OSError) -> Unreachable:
 
 
 def _answers(target: LoginTarget) -> bool:
-    """Whether TCP opens from here: a host that one of two machines reaches is up."""
+    """Whether TCP opens directly from this machine. If it does, the host is up and only the jump host's way fails."""
     try:
         _connect(target.host, target.port, min(1.0, target.timeout_s)).close()
     except OSError:
@@ -328,7 +339,7 @@ PROHIBITED = 1  # RFC 4254, section 5.1
 
 
 def through(gateway: fabric.Connection, target: LoginTarget, name: str) -> Wire:
-    """A connection that the jump host makes for us."""
+    """A connection to the host that the jump host (`gateway`) makes for us. Raises Unreachable."""
     try:
         channel = gateway.transport.open_channel(
             "direct-tcpip", (target.host, target.port), ("127.0.0.1", 0), timeout=target.timeout_s
@@ -339,7 +350,7 @@ def through(gateway: fabric.Connection, target: LoginTarget, name: str) -> Wire:
 
 
 def _no_way_on(gateway: fabric.Connection, target: LoginTarget, name: str, error: Exception) -> Unreachable:
-    """The jump host's error decides which machine is at fault."""
+    """The failure of a connection behind a jump host. The jump host's error decides which machine is at fault."""
     where, jump, transport = f"{target.host} port {target.port}", gateway.original_host, gateway.transport
     code, text = transport.refusal() if isinstance(transport, Transport) else (0, "")
     refused = "refused" in text.lower()

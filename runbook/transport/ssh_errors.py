@@ -1,4 +1,4 @@
-"""The cause that an exception of a login means, together with what the server had sent by then."""
+"""The failure of a login: which cause an exception means, together with what the server had sent by then."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from runbook.transport.ssh_keys import KeyFile, Known, KnownHost
 
 
 class TurnedAway(Unreachable):
-    """The server hung up before its banner: it may have more room in a moment."""
+    """The server hung up before its banner. A login may succeed a moment later, so it is tried again."""
 
 
+# The evidence for a key that is refused: why sshd may refuse a key that is in authorized_keys.
 REFUSED_THOUGH_THERE = (
     "next: if the key is in its ~/.ssh/authorized_keys already, `sudo journalctl -u ssh -u sshd -n 20` on {name} says "
     "why it is refused: account locked or expired, AllowUsers or AllowGroups, no such shell, a home that others may "
@@ -27,7 +28,8 @@ REFUSED_THOUGH_THERE = (
 
 _TIMED_OUT = re.compile("timed out|timeout", re.IGNORECASE)
 TURNED_AWAY = ("MaxStartups", "Not allowed at this time")
-"""What OpenSSH says before its banner: since 8.5, and since 9.8 with PerSourcePenalties. Before that, nothing."""
+"""What OpenSSH says in place of its banner when it turns a client away: the first since 8.5, the second since 9.8 with
+PerSourcePenalties. Older versions say nothing."""
 
 
 def why(
@@ -38,9 +40,9 @@ def why(
     transport: paramiko.Transport | None = None,
     keys: Sequence[KeyFile] = (),
 ) -> Unreachable:
-    """The cause that an exception of paramiko, Fabric or the socket means.
+    """The failure that an exception of paramiko, Fabric or the socket means.
 
-    `wire` is the connection it happened on, `keys` are those to offer, or those that cannot be used.
+    `wire` is the connection that the exception came from; `keys` are the key files of the login, usable or not.
     """
     said = getattr(transport, "farewell", "")
     seen = (f"{type(error).__name__}: {error}", *([f"the server hung up: {said}"] if said else []))
@@ -58,8 +60,8 @@ def why(
 def _before_the_login(
     error: Exception, target: LoginTarget, name: str, wire: Wire, seen: tuple[str, ...]
 ) -> Unreachable:
-    """What the connection itself shows: a proxy that gives none, or a server that hangs up, is not an SSH server, or is
-    silent."""
+    """The failure of a connection on which no login began: its ProxyCommand gives no connection, or the server hangs up,
+    is silent, is not an SSH server, or fails the handshake."""
     if target.proxy_command and not wire.heard:
         complaint = wire.complaint()
         return unreachable_for(
@@ -89,7 +91,7 @@ def _before_the_login(
 
 
 def unknown_key(key: paramiko.PKey, known: Known, target: LoginTarget, name: str) -> Unreachable:
-    """A host key that no known_hosts file has; `known` is what they say of that host."""
+    """The failure for a host key that no known_hosts file has; `known` are the lines about that host."""
     signed = [f"{entry.place}: @cert-authority {entry.hosts}" for entry in known.authorities]
     says = f"{name}: {target.entry} shows a {key.get_name()} host key that no known_hosts file has"
     if signed:
@@ -113,7 +115,7 @@ def unknown_key(key: paramiko.PKey, known: Known, target: LoginTarget, name: str
 
 
 def key_not_kept(key: paramiko.PKey, file: str, reason: str, target: LoginTarget, name: str) -> Unreachable:
-    """A new host key that may be trusted on first use, but cannot be saved for the next one."""
+    """The failure for a new host key that may be trusted on first use, but cannot be saved for later logins."""
     return unreachable_for(
         "ssh-host-key-unknown",
         f"{name}: {target.entry} shows a {key.get_name()} host key that is new, and it cannot be kept in "
@@ -124,13 +126,13 @@ def key_not_kept(key: paramiko.PKey, file: str, reason: str, target: LoginTarget
 
 
 def _quoted(entry: str) -> str:
-    """`[host]:port` has brackets, which most shells interpret: always quoted."""
+    """A name of known_hosts in quotes for a shell, always: most shells interpret the brackets of `[host]:port`."""
     return quoted if (quoted := word(entry)) != entry else f"'{entry}'"
 
 
 def _learn(target: LoginTarget, file: str) -> str:
     """The command that writes the host's present key into a known_hosts file."""
-    if target.jump or target.proxy_command:  # no way there for ssh-keyscan
+    if target.jump or target.proxy_command:  # ssh-keyscan knows neither
         jump = f"-J {word(target.jump)} " if target.jump else ""
         trust = f"-o StrictHostKeyChecking=accept-new -o UserKnownHostsFile={word(file)}"
         return f"ssh {jump}-p {target.port} {trust} {word(target.user)}@{word(target.host)} true"
@@ -139,7 +141,7 @@ def _learn(target: LoginTarget, file: str) -> str:
 
 
 def revoked_key(key: paramiko.PKey, entry: KnownHost, target: LoginTarget, name: str) -> Unreachable:
-    """A host key that `entry` marks as no longer trusted."""
+    """The failure for a host key that the line `entry` of known_hosts has revoked."""
     return unreachable_for(
         "ssh-host-key-changed",
         f"{name}: {target.entry} shows a host key that {entry.place} has revoked: it must not be trusted",
@@ -151,8 +153,9 @@ def revoked_key(key: paramiko.PKey, entry: KnownHost, target: LoginTarget, name:
 
 
 def changed_key(key: paramiko.PKey, known: Sequence[KnownHost], target: LoginTarget, name: str) -> Unreachable:
-    """A host key of a host that is known by others. Of another type than all of them it is a changed one as well, as in
-    OpenSSH: an attacker in between would only have to make a key of an unknown type."""
+    """The failure for a host that shows a key other than its `known` ones. A key of another type than theirs is a
+    changed key as well, unlike an unknown one: else an attacker in between would only have to make a key of an unknown
+    type. OpenSSH does the same."""
     shown = key.get_name()
     entry = next((one for one in known if one.kind == shown), known[0])
     file = entry.place.rpartition(":")[0]
@@ -171,6 +174,7 @@ def changed_key(key: paramiko.PKey, known: Sequence[KnownHost], target: LoginTar
 
 
 def _turned_away(target: LoginTarget, name: str, words: str, seen: tuple[str, ...]) -> TurnedAway:
+    """The failure for a server that hung up before its banner; `words` are what it sent before that."""
     where = f"{target.host} port {target.port}"
     if "Not allowed at this time" in words:
         return TurnedAway(
@@ -199,6 +203,7 @@ def _refused(
     keys: Sequence[KeyFile],
     seen: tuple[str, ...],
 ) -> Unreachable:
+    """The failure for a login that the server refused: its account or kind of login, or all of our keys."""
     allowed = list(getattr(error, "allowed_types", []) or [])
     if allowed and "publickey" not in allowed:
         words = " or ".join(sorted(set(allowed)))
@@ -259,13 +264,14 @@ def key_unusable(key: KeyFile, name: str, evidence: tuple[str, ...] = ()) -> Unr
 
 
 def _unusable(keys: Sequence[KeyFile]) -> tuple[str, ...]:
+    """Lines of evidence: each key that cannot be used, and why."""
     return tuple(f"{key.path}: {key.wrong}" for key in keys if key.wrong)
 
 
 def _nothing_in_common(
     error: Exception, target: LoginTarget, name: str, wire: Wire, transport: paramiko.Transport | None
 ) -> Unreachable:
-    """Both lists, of the first kind of algorithm in which the two sides share none."""
+    """The failure for two sides that share no algorithm of some kind: the lists of both for the first such kind."""
     theirs = wire.offers()
     own = transport.get_security_options() if transport is not None else None
     ours = (

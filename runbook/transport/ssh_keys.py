@@ -1,5 +1,5 @@
-"""The keys of SSH: the private ones that a login may offer, with what is wrong with those that cannot be used, and
-those that hosts are known by (known_hosts). Each file is read once for all nodes.
+"""The keys of SSH: the private keys that a login may offer, or why they cannot be used, and the host keys in
+known_hosts. Each file is read once for all nodes.
 
 known_hosts is read and written as OpenSSH does it (sshd(8), SSH_KNOWN_HOSTS FILE FORMAT): paramiko's own reader fails
 on markers and on any line that is not a key, knows no wildcards, and keeps one key of a kind for a host.
@@ -35,9 +35,9 @@ from runbook.model.units import bytes_text
 
 @dataclass(frozen=True)
 class KeyFile:
-    """A key that was looked at. `wrong` says why it cannot be used, `remedy` what to do about it.
+    """A private key's file. `wrong` says why it cannot be used, and `remedy` what to do about it.
 
-    Without a `key` and with nothing wrong it is one with a certificate, which paramiko reads by itself.
+    With neither `key` nor `wrong`, the key has a certificate beside it, and paramiko reads both files by itself.
     """
 
     path: str
@@ -51,7 +51,7 @@ class KeyFile:
 
 
 class Keys:
-    """The key files of one run."""
+    """The key files of one run, each of them read once: `keys(path)` gives a KeyFile."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -80,7 +80,7 @@ def _look(path: str) -> KeyFile:
     if text.startswith(b"PuTTY-User-Key-File"):
         remedy = f"convert it: `puttygen {word(path)} -O private-openssh -o {word(path)}.openssh`, and name that file"
         return KeyFile(path, wrong="it is a key of PuTTY's", remedy=remedy)
-    # As in OpenSSH: a key of ours that others may read is not secret, and is not offered.
+    # OpenSSH does not offer such a key either: a key of ours that others may read is not secret.
     if os.name != "nt" and status.st_uid == os.getuid() and status.st_mode & 0o077:
         mode = stat.S_IMODE(status.st_mode)
         return KeyFile(path, wrong=f"others may read it (its mode is {mode:04o})", remedy=f"`chmod 600 {word(path)}`")
@@ -106,7 +106,7 @@ def _look(path: str) -> KeyFile:
 
 
 def _in_agent(path: str, text: bytes) -> paramiko.PKey | None:
-    """The agent's copy of a key that is locked here, known by its public half."""
+    """The ssh-agent's copy of a key that is locked by a passphrase, found by its public half; None without one."""
     public = _public_half(path, text)
     if public is None:
         return None
@@ -114,13 +114,14 @@ def _in_agent(path: str, text: bytes) -> paramiko.PKey | None:
         agent = paramiko.Agent()
         for key in agent.get_keys():
             if key.asbytes() == public:
-                return key  # it signs through this connection to the agent, which stays open for it
+                return key  # signs through this connection to the agent, so the connection stays open
         agent.close()
     return None
 
 
 def _public_half(path: str, text: bytes) -> bytes | None:
-    """From the file beside it, else out of the private file itself: OpenSSH's own format has it in the clear."""
+    """The public half of a private key: from the `.pub` file beside it, else out of the private file, where OpenSSH's
+    own format holds it unencrypted. None when neither has it."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         return base64.b64decode(Path(f"{path}.pub").read_text().split()[1])
     with contextlib.suppress(ValueError, struct.error):
@@ -136,17 +137,19 @@ def _public_half(path: str, text: bytes) -> bytes | None:
 
 
 MOST_BYTES = 32 << 20
-"""The most of one file: some 60,000 RSA keys. A larger one is not read, and reported."""
+"""The most bytes of a known_hosts file: some 60,000 RSA keys. A larger file is not read, and is reported."""
 
 LONGEST_LINE = 64 << 10
+"""The most bytes of a line of known_hosts. A longer line is not read, and is reported."""
 
 LONGEST_NAME = 1023
 """A line with a longer name matches no host (match_pattern_list in OpenSSH's match.c)."""
 
 SALT_BYTES = 20
+"""The length of the salt of a hashed name, which is hashed by HMAC-SHA1."""
 
 LOCK_S = 5.0
-"""How long a new key waits for others that write into the same file."""
+"""How long we wait for other programs that write into the same file, before a new key fails to be written."""
 
 UNWRITABLE = re.compile(r"[\s,*?!|#@]")
 """Characters in a host's name that would change the meaning of a line."""
@@ -154,7 +157,8 @@ UNWRITABLE = re.compile(r"[\s,*?!|#@]")
 
 @dataclass(frozen=True, slots=True)
 class KnownHost:
-    """One line. `marker`: `revoked`, `cert-authority` or empty; `key` as it travels on the wire."""
+    """A line of known_hosts. `place` is FILE:LINE; `marker` is `revoked`, `cert-authority` or empty; `key` has the
+    bytes of the wire format."""
 
     place: str
     marker: str
@@ -169,11 +173,11 @@ class KnownHost:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What the files say about one host.
+    """The lines of known_hosts about one host.
 
-    `named` is under its name as OpenSSH spells it, port included; `portless` under its bare name: where it has no key
-    of its own, one that is known there is taken as well, and no other is held against it. `unread`: what could not be
-    read of the files, and why.
+    `named` are those under its name as OpenSSH spells it, port included. `portless` are those under its bare name: they
+    count when `named` has no key, and then only for the host; a key that differs from them is unknown, not changed.
+    `unread` says which parts of the files could not be read, and why.
     """
 
     named: tuple[KnownHost, ...]
@@ -182,7 +186,8 @@ class Known:
 
     @property
     def keys(self) -> tuple[KnownHost, ...]:
-        """The host's own: a server that shows none of them shows a changed one, of whatever type."""
+        """The keys under the host's own name. A server that shows another key, of whatever type, shows a changed
+        one."""
         return _marked("", self.named)
 
     @property
@@ -191,7 +196,7 @@ class Known:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """The types of key to ask a server for that has several."""
+        """The types of the known keys: to be asked for first, since a server may have several keys."""
         return tuple(dict.fromkeys(entry.kind for entry in self.keys or _marked("", self.portless)))
 
     def has(self, key: bytes) -> bool:
@@ -206,7 +211,7 @@ def _marked(marker: str, entries: Iterable[KnownHost]) -> tuple[KnownHost, ...]:
 
 
 class _Line(NamedTuple):
-    """A line that was split and not parsed further: of many, few are ever needed."""
+    """A line of known_hosts that is split into fields but not decoded: most lines of a large file are never needed."""
 
     file: str
     number: int
@@ -216,7 +221,7 @@ class _Line(NamedTuple):
     key: bytes
 
     def entry(self) -> KnownHost | None:
-        """None when the key is invalid: OpenSSH ignores such a line."""
+        """The decoded line; None when its key is invalid: OpenSSH ignores such a line."""
         try:
             key = base64.b64decode(self.key, validate=True)
             (size,) = struct.unpack_from(">I", key)
@@ -230,7 +235,7 @@ class _Line(NamedTuple):
 
 @dataclass(slots=True)
 class _ReadSoFar:
-    """How far a file was read: which one it was (device and inode), bytes and lines."""
+    """How far a file has been read: its identity (device and inode), and the bytes and lines read so far."""
 
     identity: tuple[int, int] = (0, 0)
     size: int = 0
@@ -238,8 +243,8 @@ class _ReadSoFar:
 
 
 class KnownHosts:
-    """All lines of some files, in their order: plain names in a table, the few lines with wildcards one by one, hashed
-    names by one HMAC for each salt."""
+    """The lines of some known_hosts files. Plain names are found in a table, hashed names by one HMAC for each salt,
+    and the few lines with wildcards are tried one by one."""
 
     def __init__(self, files: Iterable[str] = ()) -> None:
         self._lock = threading.Lock()
@@ -252,16 +257,17 @@ class KnownHosts:
             self._read(file)
 
     def of(self, name: str, *portless: str) -> Known:
-        """What they say of a host under this name; `portless`: the same without its port."""
+        """The lines about the host `name` (as OpenSSH spells it), in the order of the files; `portless` are its names
+        without the port."""
         with self._lock:
             bare = tuple(entry for other in portless for entry in self._named(other))
             return Known(self._named(name), bare, tuple(self._unread))
 
     def learn(self, file: str, name: str, kind: str, key: bytes) -> KnownHost | None:
-        """Write a new key into a file, whole and as the last line; other runs may be doing the same.
+        """Append a line with a new key to a file, in one piece: other runs may do the same at this moment.
 
-        Returns the entry that another program has meanwhile written for this name, if it is another key; then nothing
-        is written. OSError where it cannot be written.
+        If another program has written a different key for this name meanwhile, returns its line and writes nothing.
+        Raises OSError when the file cannot be written.
         """
         if UNWRITABLE.search(name):
             raise OSError(errno.EINVAL, f"known_hosts cannot hold a host of the name {name!r}")
@@ -297,11 +303,11 @@ class KnownHosts:
                 self._unread.append(f"{file}: it is a link to {target}, which does not exist")
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE):
-                raise  # that says nothing about the file
+                raise  # a limit of this machine, which says nothing about the file
             self._unread.append(f"{file}: {error.strerror or error}")
 
     def _take(self, file: str, descriptor: int) -> None:
-        """Read what was not read yet: all of it, or what has been added since."""
+        """Read the part of the file that was not read yet: all of it, or what was appended since."""
         status = os.fstat(descriptor)
         seen = self._seen.setdefault(file, _ReadSoFar())
         if seen.identity != (status.st_dev, status.st_ino) or status.st_size < seen.size:
@@ -321,7 +327,7 @@ class KnownHosts:
                 seen.lines, seen.size = number, seen.size + len(text)
 
     def _add(self, text: bytes, file: str, number: int) -> None:
-        """A line, unless it is a comment or cannot be parsed: OpenSSH ignores these as well."""
+        """Enter a line into the tables, unless it is a comment or malformed: OpenSSH ignores such lines as well."""
         words = text.replace(b"\t", b" ").strip(b" \r\n").split(b" ", 1)
         marker = b""
         if words[0] in (b"@revoked", b"@cert-authority") and len(words) > 1:
@@ -346,7 +352,8 @@ class KnownHosts:
 
 
 class _Patterns:
-    """A list of patterns: one of them must match, and none of those that are negated."""
+    """The list of patterns of a line, with wildcards. A name matches if a plain pattern matches it and no negated (`!`)
+    pattern does."""
 
     def __init__(self, hosts: str) -> None:
         patterns = hosts.split(",")
@@ -358,8 +365,8 @@ class _Patterns:
 
 
 def _matches(parts: list[str], name: str) -> bool:
-    """Whether the parts of a pattern between its `*` stand in the name, one behind the other, the outer ones at its
-    ends."""
+    """Whether a name matches a pattern, which is given as its parts between `*`. The first and the last part must stand
+    at the ends of the name, the others between them in order. Takes no backtracking."""
     first, *middle, last = parts if len(parts) > 1 else (*parts, "")
     at, end = len(first), len(name) - len(last)
     if end < at or (len(parts) == 1 and at != end) or not _stands(first, name, 0) or not _stands(last, name, end):
@@ -373,19 +380,21 @@ def _matches(parts: list[str], name: str) -> bool:
 
 
 def _stands(part: str, name: str, at: int) -> bool:
+    """Whether `part`, in which `?` is any character, is in `name` at this place."""
     if "?" not in part:
         return name.startswith(part, at)
     return all(sign in ("?", name[place]) for place, sign in enumerate(part, at))
 
 
 def _folded(text: bytes) -> str:
-    """Lower-case as OpenSSH folds it, letters of ASCII alone; a character a byte, whatever the bytes mean."""
+    """The text in lower case as OpenSSH folds it: ASCII letters only, and one character for each byte."""
     return text.lower().decode("latin-1")
 
 
 @contextlib.contextmanager
 def _opened(file: str, flags: int) -> Iterator[int]:
-    """Raises OSError also when it is not a regular file; does not wait for a writer of a pipe."""
+    """A context that gives a descriptor of the file, which must be regular or /dev/null. Raises OSError; does not wait
+    on a named pipe."""
     descriptor = os.open(file, flags | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY, 0o600)
     try:
         if wrong := _no_file_of_keys(os.fstat(descriptor)):
@@ -396,7 +405,7 @@ def _opened(file: str, flags: int) -> Iterator[int]:
 
 
 def _no_file_of_keys(status: os.stat_result) -> str | None:
-    """Why this is not a file for keys, or None. People write /dev/null for no file."""
+    """Why this file cannot hold host keys; None if it can. /dev/null is allowed: people write it to mean no file."""
     if os.path.samestat(status, Path(os.devnull).stat()):
         return None
     if not stat.S_ISREG(status.st_mode):
@@ -412,7 +421,7 @@ def _no_file_of_keys(status: os.stat_result) -> str | None:
 
 
 def _from(descriptor: int, start: int) -> bytes:
-    """The bytes from there to the end, or one more than may be."""
+    """The bytes of the file from `start` to its end, but at most up to the offset MOST_BYTES + 1."""
     pieces: list[bytes] = []
     at = start
     while at <= MOST_BYTES and (piece := os.pread(descriptor, min(1 << 20, MOST_BYTES + 1 - at), at)):
@@ -422,7 +431,8 @@ def _from(descriptor: int, start: int) -> bytes:
 
 
 def _append(descriptor: int, line: bytes) -> None:
-    """One write, after a last line that may have no end."""
+    """Append a line by one write, after a line break if the last line has none. Raises OSError when it was written only
+    in part, and removes that part."""
     end = os.fstat(descriptor).st_size
     if end and os.pread(descriptor, 1, end - 1) != b"\n":
         line = b"\n" + line
@@ -432,7 +442,8 @@ def _append(descriptor: int, line: bytes) -> None:
 
 
 def _wait_for_lock(descriptor: int) -> None:
-    """Wait for our turn, as other runs do; where a file system has no locks, one write a line has to do."""
+    """Lock the file, as other runs do. On a file system without locks, writing each line at once has to suffice. Raises
+    OSError after LOCK_S."""
     deadline = time.monotonic() + LOCK_S
     while True:
         try:
