@@ -1,7 +1,7 @@
-"""The types of what the programs of `runbook/node/` may answer, field by field: everything from a node is checked here.
+"""What the programs of `runbook/node/` may answer, as one type an answer: everything from a node is checked here.
 
-They have types, ranges and lengths; names follow what the kernel allows. Fields that no type names are dropped.
-`answer` also checks that an answer fits the question.
+Every field has a type, a range or a length; names follow what the kernel allows. Fields that no type names are dropped.
+`answer` also checks that an answer fits the question. What a field means is said in the docstring of its program.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ else:
     from typing_extensions import NotRequired, Required, TypedDict
 
 Told = TypeVar("Told")
+"""The type of a program's answer."""
 
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Number = Annotated[float, Meta(ge=-1e300, le=1e300)]
@@ -50,22 +51,23 @@ Digits = Annotated[str, Meta(pattern=r"\A[0-9]{1,10}\Z")]
 Variable = Annotated[str, Meta(pattern=r"\A[A-Z_][A-Z0-9_]{0,99}\Z")]
 Version = Annotated[str, Meta(pattern=r"\A[0-9]{1,4}\.[0-9]{1,4}\.[0-9]{1,4}\Z")]
 Interface = Annotated[str, Meta(pattern=r"\A[^\s/\x00-\x1f\x7f]{1,128}\Z")]
-"""The kernel allows every byte in it but white space and the slash."""
+"""The name of a network interface: the kernel allows every byte in it but white space and the slash."""
 
 Errno = Annotated[str, Meta(max_length=256)]
 FileName = Annotated[str, Meta(pattern=r"\A(?!\.{1,2}\Z)[^/\\\x00-\x1f\x7f]{1,255}\Z")]
 """The name of a file in a folder that both sides know: never a path."""
 
 FilePath = Annotated[str, Meta(max_length=4096, pattern=r"\A[^\x00-\x1f\x7f]+\Z")]
-"""A path that may be typed and written into files of ours."""
+"""A path without control characters, so that it can be typed and written into files of ours."""
 
 AttemptFolder = Annotated[str, Meta(pattern=rf"\A{journal.ATTEMPT.pattern}")]
 Word = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_.:@+-]{1,128}\Z")]
 Output = Annotated[str, Meta(max_length=MOST_SENT)]
-"""What one tool prints of one machine's devices."""
+"""The output of one tool about the devices of one machine."""
 
 _ADDRESS = re.compile(r"[0-9A-Fa-f:.]{2,45}(?:%[A-Za-z0-9_.-]{1,64})?(?P<length>/[0-9]{1,3})?\Z")
-"""Commands that people paste name addresses as they are: in the zone stands nothing that a shell reads."""
+"""An IP address. Commands that people paste hold addresses unquoted, so its zone has no character that a shell
+reads."""
 
 
 def _numeric(value: object) -> re.Match[str]:
@@ -78,13 +80,13 @@ def _numeric(value: object) -> re.Match[str]:
 
 
 if TYPE_CHECKING:
-    # What a node writes is a text; msgspec makes these of it.
+    # A node sends texts; msgspec makes instances of the classes below of them.
     Address = str
     Prefix = str
 else:
 
     class Address(str):
-        """An IP address as a number, perhaps with an IPv6 zone."""
+        """An IP address in digits, perhaps with an IPv6 zone."""
 
         __slots__ = ()
 
@@ -106,6 +108,8 @@ else:
 
 
 class WorkdirFacts(TypedDict):
+    """Why the run's folder could not be made: what is at the `workdir`, who owns it, and who we are."""
+
     workdir: Line
     home: Line
     user: Line
@@ -120,6 +124,9 @@ class WorkdirFacts(TypedDict):
 
 
 class Hello(TypedDict):
+    """The supervisor's first frame. `rejected` are the exit codes of interpreters that did not start; `folder` is the
+    run's folder, or `folder_error` and `place` say why there is none."""
+
     python: Version
     executable: Line
     rejected: list[Annotated[str, Meta(pattern=r"\A[0-9]{1,3}\Z")]]
@@ -138,7 +145,7 @@ class Hello(TypedDict):
 
 
 class ToolEnd(TypedDict, total=False):
-    """How a tool of the node ended, or that it is missing or did not end."""
+    """How a tool of the node ended, or that it is missing or has not ended."""
 
     missing: bool
     timed_out: bool
@@ -147,7 +154,7 @@ class ToolEnd(TypedDict, total=False):
 
 
 class Ran(ToolEnd, total=False):
-    """What it printed, or that this was more than is carried."""
+    """How a tool ended and what it printed, or that its output was too long to be sent."""
 
     too_long: bool
     out: Output
@@ -156,6 +163,8 @@ class Ran(ToolEnd, total=False):
 
 
 class InterfaceFacts(TypedDict):
+    """A network interface of a node."""
+
     mtu: Mtu | None
     state: Word | None
     flags: list[Word]
@@ -165,6 +174,8 @@ class InterfaceFacts(TypedDict):
 
 
 class Limits(TypedDict, total=False):
+    """The resource limits of the login; null stands for unlimited."""
+
     memlock_bytes: Count | None
     memlock_hard_bytes: Count | None
     may_lock: bool
@@ -174,12 +185,14 @@ class Limits(TypedDict, total=False):
 
 
 class SharedMemory(TypedDict):
+    """The size of /dev/shm."""
+
     bytes: Count
     free_bytes: Count
 
 
 class HostFacts(TypedDict):
-    """`asks_ecn`: its kernel asks for explicit congestion notification in what it dials."""
+    """The answer of `host_facts`. `asks_ecn`: the kernel asks for explicit congestion notification when it dials."""
 
     hostname: Line
     interfaces: dict[Interface, InterfaceFacts]
@@ -191,13 +204,15 @@ class HostFacts(TypedDict):
 
 
 class Looked(TypedDict):
+    """How the node resolved a name; null without an answer. `in_hosts` are the lines of /etc/hosts that have it."""
+
     addresses: list[Address] | None
     seconds: Seconds
     in_hosts: list[tuple[Count, Line]]
 
 
 class RouteEntry(TypedDict, total=False):
-    """Of `ip -j route`, what is judged."""
+    """The fields of a route in `ip -j route` that are judged."""
 
     type: Word
     dst: Required[Line]
@@ -207,10 +222,12 @@ class RouteEntry(TypedDict, total=False):
 
 
 Selector = Annotated[dict[Word, Line | Integer | bool | list[Line] | None], Meta(max_length=64)]
-"""A rule of `ip -j rule`. All of it is kept: an unknown key selects packets in an unknown way."""
+"""A rule of `ip -j rule`. All its keys are kept: an unknown key selects packets in an unknown way."""
 
 
 class Route(TypedDict, total=False):
+    """The way that the node's kernel takes to an address."""
+
     error: Line | None
     dev: Interface | None
     src: Address | None
@@ -222,6 +239,8 @@ class Route(TypedDict, total=False):
 
 
 class Pinged(ToolEnd, total=False):
+    """What became of a series of ICMP echoes."""
+
     out: Line
     err: Line
     raw: Line
@@ -231,16 +250,22 @@ class Pinged(ToolEnd, total=False):
 
 
 class Neighbour(TypedDict, total=False):
+    """The kernel's neighbour entry (ARP or NDP) of an address."""
+
     lladdr: Line
     state: list[Word]
 
 
 class Gateway(TypedDict):
+    """The gateway on the way to a peer that does not answer."""
+
     neighbour: Neighbour | None
     routes: list[RouteEntry]
 
 
 class PingTarget(TypedDict):
+    """The answer of `ping` about one peer."""
+
     peer: Line
     address: Line
     resolved: list[Address] | None
@@ -255,6 +280,8 @@ class PingTarget(TypedDict):
 
 
 class NetworkInterface(TypedDict):
+    """A network interface, as `ping` reports it."""
+
     mac: Line | None
     mtu: Mtu | None
     rp_filter: Integer
@@ -263,7 +290,8 @@ class NetworkInterface(TypedDict):
 
 
 class AwakeFacts(TypedDict):
-    """How late a program ran, in seconds; `pressure` in per cent; `shut_out`: connections it had no descriptor for."""
+    """How late a node program ran, in seconds, and the CPU `pressure` in per cent; `shut_out` counts connections that
+    it had no descriptor for."""
 
     seconds: Seconds
     late_s: Seconds
@@ -273,6 +301,8 @@ class AwakeFacts(TypedDict):
 
 
 class PingAnswer(TypedDict):
+    """The answer of `ping`."""
+
     names: dict[Line, Looked]
     hostname: Line
     own: Looked | None
@@ -288,13 +318,15 @@ class PingAnswer(TypedDict):
 
 
 class OwnAddress(TypedDict):
+    """What the rendezvous address resolves to, and whether it is an address of the node."""
+
     resolved: list[Address] | None
     local: bool
     error: NotRequired[Line]
 
 
 class Holder(TypedDict):
-    """Who has a port. `listens` and `peer` are address:port."""
+    """The process that holds a port. `listens` and `peer` are ADDRESS:PORT."""
 
     uid: Count | None
     user: Line | None
@@ -308,18 +340,24 @@ class Holder(TypedDict):
 
 
 class PortState(TypedDict):
+    """Whether a port can be bound; if it cannot, the error and the process that holds it."""
+
     free: bool
     errno: NotRequired[Errno]
     holder: NotRequired[Holder | None]
 
 
 class PortAnswer(TypedDict):
+    """The answer of `port`."""
+
     address: OwnAddress | None
     ports: dict[Digits, PortState]
     unprivileged: Port | None
 
 
 class SocketHolder(TypedDict):
+    """A process, or only a user, that holds sockets on ephemeral ports; `sockets` counts them."""
+
     pid: Pid | None
     command: Line | None
     user: Line | None
@@ -327,7 +365,8 @@ class SocketHolder(TypedDict):
 
 
 class EphemeralPorts(TypedDict):
-    """The ports that the kernel hands out; only `low` and `high`, which are null, when it does not say."""
+    """The answer of `ephemeral_ports`. When the kernel does not tell its range, only `low` and `high` are there, as
+    null."""
 
     low: Port | None
     high: Port | None
@@ -341,7 +380,7 @@ class EphemeralPorts(TypedDict):
 
 
 class GpuProcess(TypedDict, total=False):
-    """All of it, or nothing where the process cannot be seen."""
+    """A process on a GPU: all fields, or none when the node cannot see the process."""
 
     user: Line
     command: Line
@@ -349,6 +388,8 @@ class GpuProcess(TypedDict, total=False):
 
 
 class GpusAnswer(TypedDict):
+    """The answer of `gpus`: `processes` by pid."""
+
     pci: Count | None
     amd: Line | None
     gpu: NotRequired[Ran]
@@ -362,6 +403,8 @@ class GpusAnswer(TypedDict):
 
 
 class IbPort(TypedDict):
+    """A port of an HCA, as sysfs describes it."""
+
     state: Line | None
     phys_state: Line | None
     rate: Line | None
@@ -369,12 +412,16 @@ class IbPort(TypedDict):
 
 
 class Gid(TypedDict):
+    """A GID of an HCA's port: an address on InfiniBand or RoCE."""
+
     gid: Line
     type: Line | None
     ndev: Line | None
 
 
 class IbstatAnswer(TypedDict):
+    """The answer of `ibstat`: the tool's output, and the ports in sysfs by HCA and port number."""
+
     ibstat: Ran
     sysfs: dict[Word, dict[Digits, IbPort]] | None
     gids: dict[Word, dict[Digits, Gid]]
@@ -382,6 +429,8 @@ class IbstatAnswer(TypedDict):
 
 
 class AdapterFacts(TypedDict):
+    """The speed of a network interface: of its physical devices (`hardware`), and as limited by `tc`."""
+
     hardware: list[Interface]
     mbit: Count | None
     duplex: list[Line | None]
@@ -390,15 +439,21 @@ class AdapterFacts(TypedDict):
 
 
 class Adapters(TypedDict):
+    """The answer of `adapters`."""
+
     interfaces: dict[Interface, AdapterFacts]
 
 
 class Segments(TypedDict):
+    """The kernel's counts of TCP segments: all that were sent, and those that were sent again."""
+
     OutSegs: Count
     RetransSegs: Count
 
 
 class Counters(TypedDict):
+    """The answer of `counters`."""
+
     clock: Seconds
     interfaces: dict[Interface, dict[Word, Integer | None]]
     tcp: Segments | None
@@ -409,6 +464,8 @@ class Counters(TypedDict):
 
 
 class SurveyAnswer(TypedDict):
+    """The answer of `survey`."""
+
     login: tuple[Line, Port] | None
     speeds: dict[Interface, Count]
     nvidia_smi: Ran
@@ -416,6 +473,8 @@ class SurveyAnswer(TypedDict):
 
 
 class PythonFacts(TypedDict):
+    """A Python on a node; `torch`, `cuda` and `hip` are versions, null without them."""
+
     path: FilePath
     version: Version
     prefix: Line
@@ -425,11 +484,15 @@ class PythonFacts(TypedDict):
 
 
 class Pythons(TypedDict):
+    """The answer of `pythons`."""
+
     pythons: list[PythonFacts]
     unfinished: Count
 
 
 class RouteTarget(TypedDict):
+    """The answer of `route` about one peer."""
+
     peer: Line
     address: Line
     port: Port
@@ -439,10 +502,14 @@ class RouteTarget(TypedDict):
 
 
 class Routes(TypedDict):
+    """The answer of `route`."""
+
     targets: list[RouteTarget]
 
 
 class TcpConnection(TypedDict):
+    """A TCP connection of a rank's process; `open` is false while the dial has no answer."""
+
     local: Address
     local_port: Port
     remote: Address
@@ -456,17 +523,23 @@ class TcpConnection(TypedDict):
 
 
 class Listener(TypedDict):
+    """A port on which a rank's process listens."""
+
     port: Port
     rank: Count | None
 
 
 class RankConnections(TypedDict):
+    """The answer of `rank_connections`."""
+
     connections: list[TcpConnection]
     listening: list[Listener]
     settings: NotRequired[dict[Digits, dict[Variable, Line]]]
 
 
 class ProcessFacts(TypedDict):
+    """A process of a rank's session, as `rank_processes` describes it."""
+
     pid: Pid
     state: Annotated[str, Meta(pattern=r"\A[A-Za-z]\Z")]
     comm: Line
@@ -480,6 +553,8 @@ class ProcessFacts(TypedDict):
 
 
 class BusyProcess(TypedDict):
+    """A process that is no rank's and uses much of the CPU; `cpu` is its share of one CPU."""
+
     pid: Pid
     user: Line
     command: Line
@@ -487,6 +562,8 @@ class BusyProcess(TypedDict):
 
 
 class RankSeen(TypedDict):
+    """What the kernel knows of one rank's processes, as `rank_processes` describes it."""
+
     processes: list[ProcessFacts]
     works: bool
     connections: Count | None
@@ -498,6 +575,8 @@ class RankSeen(TypedDict):
 
 
 class RankProcesses(TypedDict):
+    """The answer of `rank_processes`: `ranks` by rank."""
+
     ranks: dict[Digits, RankSeen]
     busy: list[BusyProcess]
     carried: Integer | None
@@ -509,17 +588,23 @@ class RankProcesses(TypedDict):
 
 
 class RankSamples(TypedDict):
+    """Samples of one rank: a state letter and a stack for each look."""
+
     states: Annotated[str, Meta(pattern=r"\A[A-Za-z]{0,1000}\Z")]
     stacks: Annotated[list[Text], Meta(max_length=1000)]
     waited: Number | None
 
 
 class SentTo(TypedDict):
+    """The bytes that a node's ranks sent to one address, and the seconds for which some of them were under way."""
+
     bytes: Count
     busy_s: Seconds
 
 
 class StackSamples(TypedDict):
+    """The answer of `stack_samples`: `ranks` by rank, `sent` by address."""
+
     ranks: dict[Digits, RankSamples]
     busy: list[BusyProcess]
     sent: dict[Line, SentTo] | None
@@ -527,7 +612,8 @@ class StackSamples(TypedDict):
 
 
 class CollectedAnswer(TypedDict):
-    """What one tool or file gave. `left_out` counts bytes; `code` is null where nothing ended."""
+    """The output of one tool, or one file, for `collect`. `left_out` counts bytes; `code` is null when no program
+    ended."""
 
     name: Line
     command: Line
@@ -540,7 +626,7 @@ class CollectedAnswer(TypedDict):
 
 
 class Collected(TypedDict):
-    """`users`: login name, home and full name of each."""
+    """The answer of `collect`. `users` has the login name, home folder and full name of each account."""
 
     answers: Annotated[list[CollectedAnswer], Meta(max_length=400)]
     user: Line
@@ -549,12 +635,12 @@ class Collected(TypedDict):
     seconds: Seconds
 
 
-# Jobs: what keepers write down, and what a node reports of it.
+# Jobs: what keepers write into journals, and what a node reports of them.
 
 
 class Tabled(dict[str, Any]):
-    """What `runbook/node/journal.py` describes, since nodes read it by the same table: the fields that the table
-    names."""
+    """A mapping that is checked by a table of `runbook/node/journal.py`, since nodes use the same table: it has the
+    fields in `kinds` only, and all in `needed`. Raises ValueError."""
 
     __slots__ = ()
     kinds: ClassVar[Mapping[str, journal.Kind]]
@@ -565,7 +651,7 @@ class Tabled(dict[str, Any]):
 
 
 if TYPE_CHECKING:
-    # On a node, where the same table is read, each is a plain mapping.
+    # The type checker sees the plain mapping that the same table gives on a node.
     JournalFacts = journal.Facts
     LivingJournal = journal.Facts
     Damaged = journal.Facts
@@ -573,27 +659,27 @@ if TYPE_CHECKING:
 else:
 
     class JournalFacts(Tabled):
-        """What a keeper wrote of the process that it keeps; with what a node sees of it now, where it looked."""
+        """A journal: what a keeper wrote about its process, and, if the node has looked, which processes live now."""
 
         __slots__ = ()
         kinds: ClassVar[Mapping[str, journal.Kind]] = {**journal.JOURNAL, **journal.LOOKED}
         needed: ClassVar[tuple[str, ...]] = journal.WRITTEN
 
     class LivingJournal(JournalFacts):
-        """The same, after the node has looked which of its processes live."""
+        """A journal whose processes the node has looked for: it has `lives` and `keeper_lives`."""
 
         __slots__ = ()
         needed = (*journal.WRITTEN, "lives", "keeper_lives")
 
     class Damaged(Tabled):
-        """A file of a job that its node cannot read, and the living processes that it may be about."""
+        """A job's file that its node cannot read, and the living processes that the file may be about."""
 
         __slots__ = ()
         kinds = journal.DAMAGED
         needed = tuple(journal.DAMAGED)
 
     class About(Tabled):
-        """`job.json`: what the launch of a job wrote about it on each node."""
+        """The content of `job.json`, which a launch writes on each of its nodes."""
 
         __slots__ = ()
         kinds = journal.ABOUT
@@ -601,6 +687,8 @@ else:
 
 
 class Prepared(TypedDict):
+    """The answer of `job_control prepare`: processes that still live, and the hashes of files."""
+
     alive: list[LivingJournal]
     gpus: list[LivingJournal]
     sha256: dict[Line, Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")] | None]
@@ -608,6 +696,8 @@ class Prepared(TypedDict):
 
 
 class Watched(TypedDict):
+    """The answer of `job_control watch`: the journals of an attempt, and pieces of its logs."""
+
     kept: list[JournalFacts]
     read: dict[FileName, bytes]
     size: dict[FileName, Count]
@@ -617,10 +707,14 @@ class Watched(TypedDict):
 
 
 class KeptAnswer(TypedDict):
+    """The answer of `job_control stop` and `job_control kill`: the journals of the attempt."""
+
     kept: list[LivingJournal]
 
 
 class ListedJob(TypedDict):
+    """A job in a node's workdir, with its journals by attempt."""
+
     about: About
     folder: Annotated[str, Meta(max_length=4096, pattern=r"\A/[^\x00-\x1f\x7f]*\Z")]
     attempts: Annotated[dict[AttemptFolder, list[LivingJournal]], Meta(max_length=1000)]
@@ -628,11 +722,15 @@ class ListedJob(TypedDict):
 
 
 class Listed(TypedDict):
+    """The answer of `job_control list`."""
+
     jobs: list[ListedJob]
     time: Clock
 
 
 class CleanAnswer(TypedDict):
+    """The answer of `job_control clean`: whether the job's folder was removed, or the names of what lives there."""
+
     removed: bool
     alive: list[Line]
 
@@ -645,11 +743,11 @@ ANSWERS: dict[str, Any] = {
     "job_control list": Listed,
     "job_control clean": CleanAnswer,
 }
-"""By program; for one with several orders, by program and order."""
+"""The type of each answer, by the program's name; for a program with several orders, by its name and the order."""
 
 
 class Asked(str, Generic[Told]):
-    """The name of a program, with the type of its answer: a call by it returns typed fields."""
+    """The name of a node program that knows the type of the program's answer, so that a call by it is typed."""
 
     answer: type[Told]
 
@@ -677,7 +775,7 @@ SURVEY = Asked("survey", SurveyAnswer)
 
 
 def answer(program: str, arguments: Mapping[str, Any], said: bytes) -> dict[str, Any]:
-    """What a program answered to these arguments. Raises UnexpectedAnswer."""
+    """A program's answer to these arguments, decoded and checked. Raises UnexpectedAnswer."""
     name = f"{program} {arguments['do']}" if "do" in arguments else program
     found: dict[str, Any] = decoded(said, ANSWERS[name])
     wanted, got = _asked(program, arguments, found)
@@ -691,12 +789,14 @@ def answer(program: str, arguments: Mapping[str, Any], said: bytes) -> dict[str,
 
 
 def _most(arguments: Mapping[str, Any], found: Mapping[str, Any]) -> int:
-    """Bytes of logs that a node sends at most: an equal part of each file, and no part below a page."""
+    """The most bytes of logs that a node may send: an equal part of each file, but a part may be a page (4 KiB)
+    long."""
     return int(arguments["most"]) + 4096 * len(found["read"])
 
 
 def _asked(program: str, arguments: Mapping[str, Any], found: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """What an answer has to be about, and what it is about: both must be the same."""
+    """The subjects that a program was asked about, and those of its answer (peers, ports, ranks): both lists must be
+    the same."""
     if program in ("ping", "route"):
         sides = (arguments["targets"], found["targets"])
         wanted, got = ([f"{one['peer']} at {one['address']}" for one in side] for side in sides)
@@ -716,7 +816,7 @@ def _asked(program: str, arguments: Mapping[str, Any], found: Mapping[str, Any])
 
 
 def _odd(name: str, found: Mapping[str, Any]) -> str | None:
-    """What is missing of an answer, or contradicts itself, though each field by itself fits; None: nothing."""
+    """What is missing from an answer or contradicts itself, though each field fits by itself; None if all is well."""
     if name == "ping":
         return next((odd for target in found["targets"] if (odd := _odd_target(target))), None)
     if name == "port":
@@ -735,7 +835,8 @@ def _odd(name: str, found: Mapping[str, Any]) -> str | None:
 
 
 def _odd_target(target: Mapping[str, Any]) -> str | None:
-    """Of one peer that was pinged. A number means itself; of a name that means nothing, there is nothing to tell."""
+    """What contradicts itself in the answer about a pinged peer; None if nothing does. An address in digits resolves to
+    itself, and nothing more can be told about a name that does not resolve."""
     peer, resolved = target["peer"], target["resolved"] or []
     looked = [target[field] for field in ("route", "small", "full")]
     if not resolved and any(looked):
@@ -760,6 +861,8 @@ def _few(names: list[str]) -> str:
 
 
 class MessageKind(TypedDict):
+    """The fields of a message that decide which type describes it."""
+
     event: NotRequired[Line]
     step: NotRequired[Line]
 
@@ -773,17 +876,23 @@ class StepEvent(ProgramEvent):
 
 
 class PortRefused(TypedDict):
+    """A port on which `mesh` could not listen."""
+
     port: Port
     errno: Errno
     text: Line
 
 
 class Listening(TypedDict):
+    """The message of `mesh` about the ports on which it listens."""
+
     ports: list[Annotated[int, Meta(ge=1, le=65535)]]
     errors: list[PortRefused]
 
 
 class Dialled(TypedDict):
+    """What became of one dial of `mesh`."""
+
     outcome: Literal[
         "open",
         "dropped",
@@ -807,13 +916,16 @@ class Dialled(TypedDict):
 
 
 class DialResults(TypedDict):
-    """Null stands for a dial that opened at the first try and lost nothing."""
+    """The message of `mesh` about its dials, in their order; null for a dial that opened at the first try and lost
+    nothing."""
 
     results: list[Dialled | None]
     awake: AwakeFacts
 
 
 class ToolRun(TypedDict):
+    """How a tool of a packet filter ended, and what it printed."""
+
     status: Literal["ok", "missing", "denied", "timeout", "failed"]
     rc: NotRequired[ExitCode]
     stdout: NotRequired[Text]
@@ -822,6 +934,8 @@ class ToolRun(TypedDict):
 
 
 class FirewallFacts(TypedDict, total=False):
+    """Facts of the kernel that the packet filters' tools do not print."""
+
     conntrack_count: Digits | None
     conntrack_max: Digits | None
     local_ports: Line | None
@@ -835,11 +949,15 @@ class FirewallFacts(TypedDict, total=False):
 
 
 class FirewallRules(TypedDict):
+    """The message of `firewall_rules`."""
+
     tools: dict[Line, ToolRun]
     facts: FirewallFacts
 
 
 class RankOfWorld(TypedDict):
+    """A rank and the size of its world."""
+
     rank: Rank
     world_size: Rank
 
@@ -892,6 +1010,8 @@ class MeetingStep(StepEvent):
 
 
 class RankBeat(TypedDict, total=False):
+    """A rank's sign of life, twice a second: how far it is."""
+
     event: Line
     phase: Line
     size: Count
@@ -926,6 +1046,8 @@ class Finished(ProgramEvent):
 
 
 class WrongElement(TypedDict):
+    """The first element of a result that has the wrong value."""
+
     element: Count
     got: Number | Literal["nan", "inf", "-inf"]
     expected: Number
@@ -947,6 +1069,8 @@ class HostMessage(TypedDict):
 
 
 class World(ProgramEvent):
+    """The host of every rank, as rank 0 got them from the ranks."""
+
     hosts: list[HostMessage]
 
 
@@ -984,28 +1108,30 @@ class Alone(ProgramEvent):
 
 
 class ScriptStopped(ProgramEvent):
-    """A launch script that started nothing; which of its reasons it was is the event itself."""
+    """A launch script stopped before it started anything; the event's name is the reason."""
 
     code: NotRequired[ExitCode]
 
 
 class KeptNow(Tabled):
+    """A keeper's message: its journal as it is now."""
+
     __slots__ = ()
     kinds: ClassVar[Mapping[str, journal.Kind]] = {**journal.JOURNAL, **journal.LOOKED, "event": journal.TEXT}
     needed = (*journal.WRITTEN, "event")
 
 
 Descriptions = Mapping[str, Any]
-"""By event, or `step` and the name of the step, or `step` for every other one; the empty name is for what has no
-event."""
+"""The type of each message, by its event. A `step` event is looked up with the name of its step first (`step done`),
+then as `step`; the empty name is for messages without an event."""
 
 
 @dataclass(frozen=True, slots=True)
 class Messages:
-    """What a program may say behind our mark.
+    """The messages that a program may send, which follow our mark in its output.
 
-    `among_foreign_output`: libraries that are not ours print to the same stdout, as NCCL does to that of a rank, so
-    that a line with our mark in it may be broken, or foreign. A program that prints alone sends only these.
+    `among_foreign_output`: other libraries print to the same stdout, as NCCL does in a rank, so that a line with our
+    mark may be broken or not ours. A program that is alone on its stdout sends nothing else behind the mark.
     """
 
     described: Descriptions
@@ -1036,14 +1162,14 @@ RANK: Descriptions = {
 KEEPER = Messages({"kept": KeptNow})
 
 PROGRAMS: Mapping[str, Messages] = {"mesh": MESH, "firewall_rules": FIREWALL_RULES}
-"""Of the programs in `runbook/node/` that are started by their name."""
+"""The messages of the programs in `runbook/node/` that `Session.program` starts, by name."""
 
 
 def message(messages: Messages, said: bytes, *, whole: bool = True) -> dict[str, Any] | None:
-    """One message; None for what a program may print besides: the start of a message that is not `whole`, since it
-    ended before its line did, and whatever is no message of a program whose stdout others write to as well.
+    """A message, decoded and checked. Raises UnexpectedAnswer when it has no description or does not fit it.
 
-    Raises UnexpectedAnswer for what does not fit its description, or has none.
+    None for bytes that need not be a message: a line that is not `whole`, since the program ended in the middle of it,
+    and any line of a program whose stdout other libraries write to.
     """
     perhaps_none = messages.among_foreign_output or not whole
     try:
@@ -1062,15 +1188,15 @@ def message(messages: Messages, said: bytes, *, whole: bool = True) -> dict[str,
     return found
 
 
-# Files that a rank leaves beside itself.
+# Files that a rank leaves on its node.
 
 
 SequenceNumber = Integer | Annotated[str, Meta(pattern=r"\A-?[0-9]{1,18}\Z")]
-"""Of a collective in a process group; torch writes it as text, -1 before the first."""
+"""The number of a collective in its process group; torch writes it as text, and -1 before the first collective."""
 
 
 class FlightEntry(TypedDict, total=False):
-    """Of one collective in torch's Flight Recorder, what is compared."""
+    """The fields of a collective in torch's Flight Recorder that are compared between ranks."""
 
     process_group: list[Line]
     pg_id: Line | Count
@@ -1084,22 +1210,30 @@ class FlightEntry(TypedDict, total=False):
 
 
 class FlightStatus(TypedDict, total=False):
+    """The state of a process group in torch's Flight Recorder."""
+
     last_enqueued_collective: SequenceNumber
     last_completed_collective: SequenceNumber
 
 
 class FlightDump(TypedDict, total=False):
+    """A dump of torch's Flight Recorder."""
+
     entries: list[FlightEntry] | None
     pg_status: dict[Line, FlightStatus] | None
 
 
 class Calling(TypedDict):
+    """The collective that a rank is in; `count` is its number of elements."""
+
     operation: Word
     count: NotRequired[Count]
     dtype: NotRequired[Word]
 
 
 class Flight(TypedDict):
+    """The content of a rank's flight-RANK.json."""
+
     rank: Rank
     calls: Count
     calling: Calling | None
@@ -1108,7 +1242,7 @@ class Flight(TypedDict):
 
 
 def flight(said: bytes) -> dict[str, Any]:
-    """What a rank wrote down of its last collectives. Raises UnexpectedAnswer."""
+    """A rank's record of its last collectives (flight-RANK.json), decoded. Raises UnexpectedAnswer."""
     found: dict[str, Any] = decoded(said, Flight)
     if (calling := found["calling"]) and ("count" in calling) != ("dtype" in calling):
         raise UnexpectedAnswer("`calling` has a count of elements without their type, or the other way round")

@@ -175,8 +175,8 @@ class KnownHost:
 class Known:
     """The lines of known_hosts about one host.
 
-    `named` are those under its name as OpenSSH spells it, port included. `portless` are those under its bare name: they
-    count when `named` has no key, and then only for the host; a key that differs from them is unknown, not changed.
+    `named` are those under its name as OpenSSH spells it, port included. `portless` are those under its bare name: when
+    `named` has no key, a key among them is known as well, and any other key is unknown, not changed.
     `unread` says which parts of the files could not be read, and why.
     """
 
