@@ -108,7 +108,7 @@ else:
 
 
 class WorkdirFacts(TypedDict):
-    """Why the run's folder could not be made: what is at the `workdir`, who owns it, and who we are."""
+    """Where a node's `workdir` lies: how much of its path is `there`, its owner, and its file system."""
 
     workdir: Line
     home: Line
@@ -125,7 +125,7 @@ class WorkdirFacts(TypedDict):
 
 class Hello(TypedDict):
     """The supervisor's first frame. `rejected` are the exit codes of interpreters that did not start; `folder` is the
-    run's folder, or `folder_error` and `place` say why there is none."""
+    run's folder, or `folder_error` says why there is none; `place` describes the workdir."""
 
     python: Version
     executable: Line
