@@ -1,5 +1,6 @@
-"""Connections that never get through beside others that always do, by their ports alone: one of several parallel paths
-is dead, such as a next hop of a route, a member of a bond, or one of a switch's equal-cost routes (ECMP)."""
+"""Connections that never get through beside others that always do, by nothing but their ports: one of several parallel
+paths is dead. Such a path is a next hop of a route, a member of a bond, or one of a switch's equal-cost routes
+(ECMP)."""
 
 from __future__ import annotations
 
@@ -20,24 +21,25 @@ from runbook.model.units import counted
 from runbook.model.verdict import Finding
 
 PROOF = 3
-"""So many ports must be silent again, and as many open again at once: at a loss of 30 % that is one chance in a
-thousand."""
+"""How many ports must be silent again, and how many must open again at once, as proof: with a packet loss of 30 % the
+chance of that is one in a thousand."""
 
 MOST_OF_A_WAY, MOST = 8, 64
-"""Ports that are tried again."""
+"""How many ports are tried again: of one direction between two nodes, and in all."""
 
 
 @dataclass(frozen=True)
 class SameAgain:
-    """Of two nodes, one way: ports that were silent twice, and ports that opened at once twice."""
+    """One direction between two nodes: dials from ports that were silent twice, and from ports that opened at once
+    twice."""
 
     silent: Sequence[Dial]
     open: Sequence[Dial]
 
 
 def dead_path_findings(at: Context, mesh: Mesh) -> dict[str, list[Finding]]:
-    """By node. A dial tries from several ports of its own: where some of these are never answered, another one hides
-    it, and a rank, which has one port for each connection, would wait for ever."""
+    """Findings by node for dead ones among parallel paths. A dial tries several ports of its own, so when some of these
+    are never answered, another port hides it. A rank has one port for each connection, and would wait for ever."""
     late = [dial for dial in mesh.dials if opened_late(dial)]
     if len(late) < PROOF or at.left_s < 2 * PATIENT_S:
         return {}
@@ -50,7 +52,7 @@ def dead_path_findings(at: Context, mesh: Mesh) -> dict[str, list[Finding]]:
     evidence = rules_of(at, names, peers_of(at, silent), routes=True)
     by_route = {name: found for name in names if (found := next_hops(at, name, proven, evidence.get(name)))}
     if all(any(name in by_route for name in pair) for pair in proven):
-        return {name: [found] for name, found in by_route.items()}  # who is at the other end has no part in it
+        return {name: [found] for name, found in by_route.items()}  # the node at the other end has no part in it
     tried = {frozenset((dial.source, dial.destination)) for dial in mesh.dials if dial.source != dial.destination}
     blame = BlamedNodes.of(map(frozenset, proven), tried, groupings(at))
     return {
@@ -60,20 +62,20 @@ def dead_path_findings(at: Context, mesh: Mesh) -> dict[str, list[Finding]]:
 
 
 def opened_late(dial: Dial) -> bool:
-    """Whether it opened, and not from the first of its ports, to another node."""
+    """Whether a dial to another node opened, but not from the first of its own ports."""
     late = dial.outcome == "open" and 1 < dial.tries <= len(dial.from_ports)
     return late and dial.source != dial.destination and dial.mode != "knock"
 
 
 def same_again(late: Iterable[Dial], mesh: Mesh) -> dict[tuple[str, str], SameAgain]:
-    """By both ends, what became of the same ports when they were tried again, where that is no chance."""
+    """By source and destination, the results when the same ports were tried again, where they cannot be chance."""
     some = [each[:MOST_OF_A_WAY] for each in grouped(((d.source, d.destination), d) for d in late).values()]
     dials = [dial for each in some for dial in each][:MOST]
     was_silent = {_from(dial, dial.from_ports[0]).flow for dial in dials}
-    # Side by side: what limits the number of connections stops the ones like the others.
+    # Tried side by side, so that a limit on the number of connections stops both kinds alike.
     again = mesh.from_ports([_from(dial, port) for dial in dials for port in (dial.from_ports[0], _opened(dial))])
     found: dict[tuple[str, str], SameAgain] = {}
-    # One way at a time: a kernel with several next hops of its own need not send by the same one again.
+    # One direction at a time: a kernel with several next hops of its own may answer by another one.
     for pair, tried in grouped(((d.source, d.destination), d) for d in again).items():
         silent = [dial for dial in tried if dial.flow in was_silent and _unanswered(dial)]
         others = [dial for dial in tried if dial.flow not in was_silent]
@@ -84,23 +86,26 @@ def same_again(late: Iterable[Dial], mesh: Mesh) -> dict[tuple[str, str], SameAg
 
 
 def _unanswered(dial: Dial) -> bool:
-    """The errno is what the kernel says once it has asked in vain for the hardware address of a dead next hop."""
+    """Whether the dial got no answer. EHOSTUNREACH counts: the kernel says so after asking in vain for the hardware
+    address of a dead next hop."""
     return dial.outcome == "dropped" or dial.errno == "EHOSTUNREACH"
 
 
 def _opened(dial: Dial) -> int:
-    """The port of its own from which it opened."""
+    """The dialler's own port from which the dial opened."""
     return dial.from_ports[dial.tries - 1]
 
 
 def _from(dial: Dial, port: int) -> Dial:
+    """The same dial, untried, from only this port."""
     return Dial(dial.source, dial.destination, dial.address, dial.port, dial.kind, dial.mode, from_ports=(port,))
 
 
 def next_hops(
     at: Context, name: str, proven: Mapping[tuple[str, str], SameAgain], known: Evidence | None
 ) -> Finding | None:
-    """Where the node's own route to a peer, by which its answers go as well, has several next hops."""
+    """The finding when the node's own route to a peer, which its answers take as well, has several next hops; else
+    None."""
     for pair, one in proven.items():
         peer = next((other for other in pair if other != name), name)
         routes = known.ways_to(number(at, peer))["routes"] if known and name in pair else ()
@@ -132,6 +137,7 @@ def _shown(route: Mapping[str, object]) -> str:
 
 
 def _between(name: str, peers: list[str], proven: Mapping[tuple[str, str], SameAgain]) -> Finding:
+    """The finding for a dead path between two nodes that no route of theirs explains."""
     (source, destination), one = next(iter(proven.items()))
     first = one.silent[0]
     return finding_for(

@@ -1,4 +1,5 @@
-"""One connection that was tried, many of them in few words, and the ports and addresses that they are about."""
+"""One connection that was tried (a dial), many of them in few words, and the ports and addresses that they are
+about."""
 
 from __future__ import annotations
 
@@ -25,13 +26,13 @@ ANY_PORT: Spans = ((1, 65535),)
 UNMEASURED = "unmeasured"
 
 NOWHERE = "0.0.0.0"
-"""Stands for the address of a name that means nothing."""
+"""Stands for the address of a name that does not resolve."""
 
 LOOKUP_S = 3.0
-"""For all names of an inventory together."""
+"""Seconds for looking up all names of an inventory together."""
 
 LOOKUPS = 32
-"""How many of them are looked up at a time."""
+"""How many names are looked up at a time."""
 
 OPENED_AT_ONCE = {
     "outcome": "open",
@@ -42,15 +43,18 @@ OPENED_AT_ONCE = {
     "local": None,
     "remote": None,
 }
-"""What a node does not say of each dial that opened at the first try and lost nothing."""
+"""The result of a dial that opened at the first try and lost nothing: a node leaves such results out of its answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dial:
-    """One connection that was tried, or is to be. `outcome`: open, dropped, refused, rejected, reset, stranger, silent,
-    lost, unsent, unresolvable or unmeasured (one of the ends had no CPU for it); `kind` is what the port is for:
-    rendezvous, range, ephemeral, ssh or full. `local` and `remote` are both ends' addresses as numbers, as far as it
-    got: a name may mean something else here, or nothing. `from_ports`: the dialler's own port of each try."""
+    """One connection that was tried, or is to be tried.
+
+    `outcome`: open, dropped, refused, rejected, reset, stranger, silent, lost, unsent, unresolvable or unmeasured (one
+    of the ends had no CPU for it). `kind`, the purpose of the port: rendezvous, range, ephemeral, ssh or full. `local`
+    and `remote`: the numeric addresses of both ends, as far as the dial got: a name may mean something else on this
+    machine, or nothing. `from_ports`: the dialler's own port of each try.
+    """
 
     source: str
     destination: str
@@ -69,7 +73,7 @@ class Dial:
 
     @property
     def says(self) -> str:
-        """What became of it, in words."""
+        """The outcome in words."""
         return {
             "dropped": f"no answer within {self.seconds:.1f} s ({self.tries} tries)",
             "refused": "refused (RST)",
@@ -85,12 +89,13 @@ class Dial:
 
     @property
     def untried(self) -> Dial:
-        """The same dial as it was before anybody tried it."""
+        """The same dial as it was before it was tried."""
         return Dial(self.source, self.destination, self.address, self.port, self.kind, self.mode)
 
     @property
     def flow(self) -> tuple[str, int, str, int]:
-        """By which network devices tell it from others: both ends, as far as we know our port of its first try."""
+        """The parts by which network devices tell the connection from others: both ends, with the dialler's own port of
+        the first try where it is known, else 0."""
         return self.source, self.from_ports[0] if self.from_ports else 0, self.address, self.port
 
     def __str__(self) -> str:
@@ -98,24 +103,24 @@ class Dial:
 
 
 def seen_of(dials: Sequence[Dial]) -> list[str]:
-    """What was seen, a line for each pair and outcome."""
+    """What was seen, in one line for each source, address and outcome."""
     lines = grouped(((dial.source, dial.address, dial.outcome), dial) for dial in dials)
     return [f"{source} → {where}, {ports_text(some)}: {some[0].says}" for (source, where, _), some in lines.items()]
 
 
 def ports_text(dials: Iterable[Dial]) -> str:
-    """`TCP 29500-29510, 41927`."""
+    """The ports of these dials in words: `TCP 29500-29510, 41927`."""
     return f"TCP {folded(dials)}"
 
 
 def folded(dials: Iterable[Dial]) -> str:
-    """Ports with their runs folded: `29500-29510, 41927`."""
+    """The ports of these dials, with consecutive ones as a range: `29500-29510, 41927`."""
     return some(spans_of(sorted({dial.port for dial in dials})))
 
 
 def needed_ports(inventory: Inventory, dials: Iterable[Dial], handed_out: Spans = ()) -> list[tuple[int, int]]:
-    """All that one command should open: the rendezvous port, the promised ranges, and the ephemeral ones if blocked:
-    those that the kernels which are dialled have `handed_out`."""
+    """The ports that one command should open for these dials: the rendezvous port, the promised ranges, and the
+    ephemeral ports if any are blocked. `handed_out`: the ephemeral ranges of the kernels that are dialled."""
     dials = list(dials)
     kinds = {dial.kind for dial in dials}
     ports: list[tuple[int, int]] = []
@@ -129,14 +134,15 @@ def needed_ports(inventory: Inventory, dials: Iterable[Dial], handed_out: Spans 
 
 
 def ephemeral_range(dials: list[Dial], handed_out: Spans = ()) -> tuple[int, int]:
-    """The kernels' ranges, or Linux's default where none is known, widened to what was really handed out."""
+    """The lowest and highest ephemeral port: of the kernels' ranges, or of Linux's default range where none is known,
+    widened by the ephemeral ports that were dialled."""
     seen = [(dial.port, dial.port) for dial in dials if dial.kind == "ephemeral"]
     lows, highs = zip(*(handed_out or (EPHEMERAL,)), *seen, strict=True)
     return min(lows), max(highs)
 
 
 def why_so_many(dials: Iterable[Dial], remedy: str, handed_out: Spans = ()) -> tuple[str, ...]:
-    """Why a remedy opens the ports that the kernel hands out, when it does."""
+    """A line that says why a remedy opens the ports that the kernel hands out, when it does."""
     dials = list(dials)
     if not any(dial.kind == "ephemeral" for dial in dials):
         return ()
@@ -147,8 +153,8 @@ def why_so_many(dials: Iterable[Dial], remedy: str, handed_out: Spans = ()) -> t
 
 
 def number(at: Context, name: str) -> str:
-    """The address at which a node is dialled, as a number. Where it is a name, the nodes know better than this machine
-    what it means: of several addresses it is one of the node's own."""
+    """The numeric address at which a node is dialled. Where the inventory has a name, the nodes know better than this
+    machine what it means: of several addresses it is one of the node's own."""
     written = at.data_address(at.inventory.node(name))
     found, own = numeric(at, written), at.own_addresses(name)
     if found == written or found in own or not own:
@@ -157,7 +163,7 @@ def number(at: Context, name: str) -> str:
 
 
 def numeric(at: Context, address: str) -> str:
-    """An address as a number: of a name what it means on this machine, NOWHERE if it means nothing here."""
+    """An address as a number. For a name, the address that it has on this machine, or NOWHERE if it has none."""
     try:
         return str(ipaddress.ip_address(address))
     except ValueError:
@@ -169,7 +175,8 @@ def numeric(at: Context, address: str) -> str:
 
 
 def looked_up(names: Collection[str]) -> dict[str, str]:
-    """The first address of each, NOWHERE where there is none within LOOKUP_S: getaddrinfo itself has no deadline."""
+    """The first address of each name, or NOWHERE where there is none within LOOKUP_S: getaddrinfo itself has no
+    deadline."""
     found, left = dict.fromkeys(names, NOWHERE), list(names)
 
     def look() -> None:

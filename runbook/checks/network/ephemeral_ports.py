@@ -1,5 +1,5 @@
-"""What it means when a node has no port left to dial from or to listen on, or hardly one: how many its kernel hands
-out, and who holds them."""
+"""Whether a node has too few ports left to dial from or to listen on: how many its kernel hands out, and which
+processes hold them."""
 
 from __future__ import annotations
 
@@ -19,22 +19,26 @@ from runbook.model.verdict import Finding
 NO_PORT = "ephemeral-ports-exhausted"
 
 PORTS_A_RANK = 4
-"""The least that a rank needs: its connection to the store, the port that it listens on for its peers, and twice that,
-since a closed one stays taken for a minute (TIME_WAIT). Two gloo ranks on two nodes start with two ports each, and fail
-when an earlier try has left one in TIME_WAIT."""
+"""The least number of ports that a rank needs: one for its connection to the store, one to listen on for its peers, and
+twice that, since a closed port stays taken for a minute (TIME_WAIT). Two gloo ranks on two nodes start with two ports
+each, and fail when an earlier try has left one in TIME_WAIT."""
 
 FEW_PORTS = 1024
-"""With fewer, the next job may find none."""
+"""With fewer ports, the next job may find none."""
 
 WAITING_SHARE = 0.5
+"""When more than this share of the connections is in TIME_WAIT, that is why no port is left."""
 
 LOOK_S = 5.0
+"""Seconds that a node may take to count its sockets."""
 
 WHO = "sudo ss -Htanp | grep -o 'users:.*' | sort | uniq -c | sort -rn | head"
+"""The command that shows which processes hold the most connections."""
 
 
 def port_range(facts: Mapping[str, Any]) -> tuple[int, int] | None:
-    """The ports that the kernel of a node hands out, both ends included, as `reach` learned them."""
+    """The range of ports that a node's kernel hands out, both ends included, as `reach` learned it; None when it is not
+    known."""
     bounds = str(facts.get("port_range") or "").split()
     if len(bounds) != 2 or not all(bound.isdecimal() and len(bound) < 6 for bound in bounds):
         return None
@@ -43,17 +47,19 @@ def port_range(facts: Mapping[str, Any]) -> tuple[int, int] | None:
 
 
 def how_many(facts: Mapping[str, Any]) -> int | None:
+    """The number of ports that a node's kernel hands out; None when it is not known."""
     bounds = port_range(facts)
     return None if bounds is None else bounds[1] - bounds[0] + 1
 
 
 def too_few(at: Context, node: Node) -> bool:
-    """Whether its kernel has not as many ports to hand out as the ranks there take at the least."""
+    """Whether the node's kernel hands out fewer ports than the ranks there need at least."""
     ports = how_many(at.facts(node.name))
     return ports is not None and ports < PORTS_A_RANK * node.slots
 
 
 def few_ports_warning(facts: Mapping[str, Any]) -> list[str]:
+    """A warning when the kernel hands out fewer than FEW_PORTS ports."""
     bounds, ports = port_range(facts), how_many(facts)
     if bounds is None or ports is None or ports >= FEW_PORTS:
         return []
@@ -62,7 +68,7 @@ def few_ports_warning(facts: Mapping[str, Any]) -> list[str]:
 
 
 def without_ports(mesh: Mesh) -> dict[str, list[str]]:
-    """Nodes that had no port for our listeners or dials, and what was met there."""
+    """By node, what was met on nodes that had no port for our listeners or dials."""
     found: dict[str, list[str]] = {}
     for name, errors in mesh.occupied.items():
         if any(not error["port"] for error in errors):
@@ -75,7 +81,7 @@ def without_ports(mesh: Mesh) -> dict[str, list[str]]:
 def exhausted(
     at: Context, seen: Mapping[str, Sequence[str]], peers: Mapping[str, Sequence[str]] | None = None
 ) -> dict[str, Finding]:
-    """One finding for each node in `seen`, which gives the lines that show that no port is left there."""
+    """By node, a finding for each node in `seen`, which gives the lines that show that no port is left there."""
     sockets = _ask(at, list(seen))
     return {
         node: _finding(at, node, sockets.get(node), list(lines), tuple((peers or {}).get(node, ())))
@@ -84,7 +90,8 @@ def exhausted(
 
 
 def _ask(at: Context, names: Collection[str]) -> dict[str, Facts]:
-    """What the nodes themselves count; without those that cannot count, or do not answer in time."""
+    """By node, how the node itself counts its sockets. Nodes that cannot count or do not answer in time are left
+    out."""
 
     def one(node: Node) -> Facts:
         return at.session(node).call("ephemeral_ports", {}, timeout_s=LOOK_S)
@@ -129,7 +136,7 @@ def _finding(at: Context, node: str, sockets: Facts | None, seen: list[str], pee
 
 
 def _who(node: str, sockets: Facts) -> list[str]:
-    """What was counted on the node."""
+    """The node's counts of sockets, and the processes that hold them, as lines of evidence."""
     ports = sockets["high"] - sockets["low"] + 1
     states = f"{sockets['connected']} connected, {sockets['listening']} listening, {sockets['waiting']} in TIME_WAIT"
     ours = f" ({sockets['ours']} by this check)" if sockets["ours"] else ""

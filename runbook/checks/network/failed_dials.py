@@ -1,4 +1,4 @@
-"""From connections that failed to guilty nodes: the rule, the route or the address behind it, and what mends it."""
+"""From failed dials to guilty nodes: the rule, route or address behind a failure, and the remedy."""
 
 from __future__ import annotations
 
@@ -42,13 +42,14 @@ from runbook.model.units import counted, listed
 from runbook.model.verdict import Finding
 
 MOST_LINES = 10
+"""How many lines of evidence a finding has at most."""
 
 
 @dataclass(frozen=True)
 class Accusation:
-    """A node and its fault; `rule` is the rule, when it is certain. `itself`: the trouble is in its traffic to
-    itself. `guess`: nothing shows at which end it is. `common`: what has this node in common with others, of which it
-    is known in the same way."""
+    """A node and its fault. `rule`: the rule, when one is known. `itself`: the trouble is in the node's traffic to
+    itself. `guess`: nothing shows at which end the fault is. `common`: what the failed dials have in common;
+    accusations of a node with the same `common` are one."""
 
     node: str
     finding: Finding
@@ -67,7 +68,7 @@ class Accusation:
         return other.itself or self.finding.remedy == other.finding.remedy or "" != self.common == other.common
 
     def placed(self, blame: BlamedNodes, dials: Sequence[Dial]) -> Accusation:
-        """A guess, told of the end of these dials that other failed ones have as well."""
+        """A guess, moved to the end of these dials that other failed dials share; without such an end, unchanged."""
         shared = [name for name in _ends(dials) if len(blame.nodes.get(name, ())) > 1]
         if len(shared) != 1 and not (blame.apart and self.node in shared):
             return self
@@ -78,6 +79,7 @@ class Accusation:
         return replace(self, node=name, finding=finding, common=f"{dials[0].outcome} {dials[0].source == name}")
 
     def merged(self, other: Accusation) -> Accusation:
+        """This accusation with the remedies, evidence and peers of another one that is the same."""
         mine, its = self.finding, other.finding
         remedies = tuple(dict.fromkeys((*self.remedies, *other.remedies)))
         differ = remedies and mine.remedy != its.remedy
@@ -98,7 +100,8 @@ SEEN: Mapping[str, Seen] = {
     "silent": "lost",
     "lost": "lost",
 }
-"""The results of dials that a packet filter can cause; a filter causes no others."""
+"""The outcomes of dials that a packet filter can cause, and what the firewall room calls them; a filter causes no
+others."""
 
 
 ENOUGH = 4
@@ -109,16 +112,16 @@ REPEATED = 3
 """This many retransmitted segments on connections that did work show that a path loses packets."""
 
 LEAST_CHANCE = 0.01
-"""What is less likely than this is no chance."""
+"""Something less likely than this did not happen by chance."""
 
 OPENED = ("reset", "silent", "lost")
-"""Dials that got as far as an established connection."""
+"""Outcomes of dials that got as far as an established connection."""
 
 
 @dataclass(frozen=True)
 class Trouble:
-    """Everything that is known when failed dials are explained. `unmeasured` are those that tell nothing, `evidence`
-    are the rules of the nodes involved."""
+    """Everything that is known when failed dials are explained. `bad` and `good`: dials that failed, and that opened.
+    `evidence`: the rules of the nodes involved. `unmeasured`: dials that tell nothing."""
 
     at: Context
     bad: list[Dial]
@@ -128,7 +131,8 @@ class Trouble:
 
     @classmethod
     def of(cls, at: Context, dials: Iterable[Dial], evidence: Mapping[str, Evidence | None] | None = None) -> Trouble:
-        """Reads the rules of both ends of what failed, where they are not given."""
+        """The trouble in these dials. Reads the rules of both ends of failed dials, where `evidence` does not have
+        them."""
         dials = list(dials)
         bad = [dial for dial in dials if dial.outcome not in ("open", UNMEASURED)]
         good = [dial for dial in dials if dial.outcome == "open"]
@@ -142,20 +146,21 @@ class Trouble:
         return grouped((frozenset((dial.source, dial.destination)), dial) for dial in self.good)
 
     def _opened_between(self, dial: Dial) -> Sequence[Dial]:
-        """Dials of the same two nodes, either way, that opened."""
+        """The dials between the same two nodes, either way, that opened."""
         return self._good_between.get(frozenset((dial.source, dial.destination)), ())
 
     @property
     def groups(self) -> list[list[Dial]]:
-        """One group for each pair and kind of trouble, all its ports together."""
+        """Failed dials in groups: one for each source, destination and outcome, with all its ports; a node with itself
+        last."""
         itself_last = sorted(self.bad, key=lambda dial: dial.source == dial.destination)
         return list(grouped(((dial.source, dial.destination, dial.outcome), dial) for dial in itself_last).values())
 
     def unexplained(self) -> list[Dial]:
-        """Some of each pair's dials that met silence which no rule surely accounts for, where packets may only have
-        been lost, and those that were not measured.
+        """Dials to try again: of each pair, some dials that met silence, when no rule surely accounts for it and
+        packets may only have been lost; and all dials that were not measured.
 
-        Where others between the same two nodes opened, all of them at the first try, it was not loss."""
+        Where other dials between the same two nodes opened, and all at the first try, the silence was not loss."""
         found: list[Dial] = list(self.unmeasured)
         for dials in self.groups:
             if dials[0].outcome == "dropped" and not self._clean(dials[0]) and self._gone(dials[0]) is None:
@@ -167,7 +172,8 @@ class Trouble:
         return found
 
     def unsure(self) -> list[Dial]:
-        """Failed dials between two nodes for which no rule is certain to be the reason: other pairs may show it."""
+        """Failed dials between two nodes for which no rule is certain to be the reason; dials of other pairs may show
+        it."""
         found: list[Dial] = []
         for dials in self.groups:
             if dials[0].source != dials[0].destination and not (
@@ -177,13 +183,15 @@ class Trouble:
         return found
 
     def _clean(self, dial: Dial) -> bool:
+        """Whether enough dials between the two nodes opened at the first try to say that packets are not lost by
+        chance."""
         if self.at.facts(dial.source).get("asks_ecn"):
-            return False  # what drops such packets lets pass the kernel's repetition, which does not ask
+            return False  # a device that drops packets with ECN passes the kernel's repeated one, which is without
         opened = self._opened_between(dial)
         return len(opened) >= ENOUGH and all(other.tries == 1 for other in opened)
 
     def findings(self) -> dict[str, list[Finding]]:
-        """By guilty node, one for each rule or kind of trouble."""
+        """Findings by guilty node: one for each rule or kind of trouble."""
         found: dict[str, list[Accusation]] = defaultdict(list)
         for node, finding in self._unsent().items():
             found[node].append(Accusation(node, finding))
@@ -200,8 +208,8 @@ class Trouble:
         return {node: [accusation.finding for accusation in accusations] for node, accusations in found.items()}
 
     def _judged(self) -> list[tuple[list[Dial], Accusation]]:
-        """The accusation of each group. Where a rule that only may stop them is told of others, those of which some
-        came through met it as well: that is no loss."""
+        """The accusation of each group of dials. When an uncertain rule is named for other dials, a group that seemed
+        only lossy met that rule too: it is not loss."""
         judged = [(dials, self._judge(dials)) for dials in self._by_rule() if dials[0].outcome != "unsent"]
         named = {accusation.rule for _, accusation in judged} - {""}
         found = []
@@ -212,7 +220,8 @@ class Trouble:
         return self._by_likely_rule(found)
 
     def _by_likely_rule(self, judged: list[tuple[list[Dial], Accusation]]) -> list[tuple[list[Dial], Accusation]]:
-        """What one rule most likely stops in one direction, joined: one command is to open all of it."""
+        """The groups that one rule most likely stops in one direction, joined, so that one command opens all of
+        them."""
         joined = grouped(
             ((one.node, one.rule, dials[0].source == one.node) if one.rule else id(dials), (dials, one))
             for dials, one in judged
@@ -228,12 +237,12 @@ class Trouble:
         return found
 
     def _blame(self, bad: Iterable[frozenset[str]]) -> BlamedNodes:
-        """Whose doing these failed pairs are; a node's trouble with itself is its own."""
+        """The nodes to blame for these failed pairs. A node's trouble with itself is left out."""
         tried = {frozenset((dial.source, dial.destination)) for dial in (*self.good, *self.bad)}
         return BlamedNodes.of((pair for pair in bad if len(pair) > 1), tried, groupings(self.at))
 
     def _unsent(self) -> dict[str, Finding]:
-        """Nodes that had no port left to dial from."""
+        """By node, a finding for a node that had no port left to dial from."""
         dials = [dial for dial in self.bad if dial.outcome == "unsent"]
         sources = dict.fromkeys(dial.source for dial in dials)
         return exhausted(
@@ -243,7 +252,7 @@ class Trouble:
         )
 
     def _by_rule(self) -> list[list[Dial]]:
-        """The groups, joined where one rule stops them in the same way: one command is to open all of it."""
+        """The groups, joined where one rule stops them in the same way, so that one command opens all of them."""
         joined: dict[tuple[object, ...], list[Dial]] = {}
         for dials in self.groups:
             blocked = self.blocked(dials[:1]) if dials[0].outcome in SEEN else None
@@ -254,7 +263,8 @@ class Trouble:
         return list(joined.values())
 
     def blocked(self, dials: Sequence[Dial]) -> Blocked | None:
-        """What the rules of both ends make of the first of these dials, with a remedy that opens all of them."""
+        """What the rules of both ends make of the first of these dials, with a remedy that opens all of them; None when
+        they explain nothing."""
         first = dials[0]
         alike = [
             d for d in dials if (d.source, d.destination, d.outcome) == (first.source, first.destination, first.outcome)
@@ -267,7 +277,7 @@ class Trouble:
         )
 
     def elsewhere(self, dials: Sequence[Dial]) -> Blocked | None:
-        """The NAT rule by which something else than our listener answered these dials."""
+        """The NAT rule that made another program than our listener answer these dials; None when there is none."""
         first = dials[0]
         return sent_elsewhere(self._flow(first), self._ends(dials))
 
@@ -285,7 +295,7 @@ class Trouble:
         )
 
     def _ends(self, dials: Sequence[Dial]) -> Ends:
-        """Those of the first of these dials, with all that one command is to open."""
+        """The ends of the first of these dials, with all ports and addresses that one command is to open."""
         first = dials[0]
         arriving = [dial for dial in dials if dial.destination == first.destination]
         leaving = [dial for dial in dials if dial.source == first.source]
@@ -299,8 +309,9 @@ class Trouble:
         )
 
     def _untried(self, name: str, failed: Collection[str]) -> list[str]:
-        """The nodes that a node was not tried with, where it failed with all that it was: in a large cluster only some
-        pairs are dialled, and what is opened for these alone stops the ranks of all others."""
+        """The nodes that this node was not tried with, if it failed with all that it was tried with; else none. In a
+        large cluster only some pairs are dialled, and a command that opens only those leaves the ranks of the others
+        stopped."""
         tried = self._tried_with.get(name, set())
         if tried - {name} <= {*failed}:
             return [node.name for node in self.at.nodes if node.name not in tried and node.name != name]
@@ -318,31 +329,34 @@ class Trouble:
         return found
 
     def _handed_out(self, dials: Iterable[Dial]) -> list[tuple[int, int]]:
-        """The ranges of ports that the kernels of the nodes which were dialled hand out."""
+        """The ranges of ports that the kernels of the dialled nodes hand out."""
         ranges = (port_range(self.at.facts(name)) for name in dict.fromkeys(dial.destination for dial in dials))
         return [span for span in ranges if span is not None]
 
     def source_of(self, dial: Dial) -> str:
-        """The address that the dialler's kernel chose, which is what the rules of the other end see."""
+        """The address that the dialler's kernel chose, which is the one that rules at the other end see."""
         return dial.local or number(self.at, dial.source)
 
     def destination_of(self, dial: Dial) -> str:
+        """The numeric address that was dialled."""
         return dial.remote or numeric(self.at, dial.address)
 
     def _mtu(self, name: str) -> int | None:
+        """The MTU of the node's interface to its peers; None when it is not known."""
         entries = self.at.facts(name).get("interfaces", {}).values()
         address = number(self.at, name)
         return next((entry["mtu"] for entry in entries if address in entry["addresses"]), None)
 
     def _judge(self, dials: list[Dial]) -> Accusation:
-        """Which node is guilty of these failed dials of one direction, and the finding."""
+        """The accusation for these failed dials of one direction: the guilty node and the finding."""
         if misled := self._misled(dials):
             return misled
         blocked = self.blocked(dials) if dials[0].outcome in SEEN else None
         return self._not_filtered(dials, blocked) or self._filtered(dials, blocked)
 
     def _misled(self, dials: list[Dial]) -> Accusation | None:
-        """Dials that did not lead to the other node: a name, a NAT rule, or an address that was lost."""
+        """The accusation for dials that did not lead to the other node: because of a name, a NAT rule, or a lost
+        address. Else None."""
         first, seen = dials[0], tuple(seen_of(dials))
         source, destination = first.source, first.destination
         if first.outcome == "unresolvable":
@@ -369,7 +383,8 @@ class Trouble:
         return None
 
     def _not_filtered(self, dials: list[Dial], blocked: Blocked | None) -> Accusation | None:
-        """What explains the dials where no rule surely does. `blocked`: what the rules make of them."""
+        """The accusation for dials that no rule surely explains, or None. `blocked`: what the rules make of the
+        dials."""
         first, seen = dials[0], tuple(seen_of(dials))
         source, destination = first.source, first.destination
         if not sure(blocked) and (refused := self._turned_away(first)):
@@ -393,7 +408,7 @@ class Trouble:
         return None
 
     def _filtered(self, dials: list[Dial], blocked: Blocked | None) -> Accusation:
-        """The rule that stops them, or that no rule is known."""
+        """The accusation for dials that a rule stops, or that nothing known explains."""
         first, seen = dials[0], seen_of(dials)
         source, destination = first.source, first.destination
         if blocked is None:
@@ -405,7 +420,7 @@ class Trouble:
         if first.outcome == "lost" and not also_small(blocked, self._flow(first), ends):
             cause = "mtu-blackhole"
             says = f"full-size packets from {source} to {destination} vanish while small ones pass: {says}"
-        # else the ports named are random ones
+        # elif: a finding about full-size packets is not about the ports, which are random
         elif self._only_data_ports(dials) and (sure(blocked) or not blocked.rule):
             cause = "data-ports-blocked"
             says = (
@@ -419,7 +434,8 @@ class Trouble:
         return Accusation(blocked.node, finding, blocked.rule, blocked.remedies, source == destination, guess)
 
     def _gone(self, dial: Dial) -> tuple[str, Finding] | None:
-        """What one of the two ends has lost since the run began, which explains it before any rule does."""
+        """What an end has lost since the run began (an address or a route), with that node. It explains a failure
+        before any rule does."""
         near, far = (dial.source, number(self.at, dial.source)), (dial.destination, self.destination_of(dial))
         for (name, address), (_, peer) in ((near, far), (far, near)):
             if dial.source != dial.destination and (
@@ -429,7 +445,8 @@ class Trouble:
         return None
 
     def _turned_away(self, dial: Dial) -> tuple[str, Finding, bool] | None:
-        """The policy rule by which one end's own kernel refuses just these ports, this user or this mark."""
+        """The node whose own kernel refuses just this port, user or mark by a policy rule, the finding, and whether it
+        is certain."""
         if dial.outcome not in ("dropped", "rejected"):
             return None
         near, far = self.source_of(dial), self.destination_of(dial)
@@ -450,7 +467,7 @@ class Trouble:
         return max(reasons, key=lambda one: one[2], default=None)
 
     def _only_data_ports(self, dials: list[Dial]) -> bool:
-        """Whether both nodes can join the rendezvous, and only ports on which ranks then meet are closed."""
+        """Whether both nodes can join the rendezvous, and only ports on which ranks meet afterwards are closed."""
         source, destination = dials[0].source, dials[0].destination
         master = self.at.inventory.rendezvous.master
         tried = (*self._opened_between(dials[0]), *self.bad)
@@ -469,9 +486,10 @@ class Trouble:
         return frozenset(d.source for d in self.good if d.kind == "rendezvous" and d.destination == master)
 
     def _lossy(self, dials: list[Dial]) -> str | None:
-        """When others between the same two nodes opened only after several tries, or had to send again, it is loss and
-        not a filter. A single repetition means a busy moment, and what busy ends repeat is not enough where a filter
-        was not looked for."""
+        """Why these failed dials are loss and not a filter, in words: others between the same two nodes opened only
+        after several tries, or had to send again. A single repetition only means a busy moment. When the rules of an
+        end were not read, these repetitions must also be many enough to explain the silence. None when it is no
+        loss."""
         same = self._opened_between(dials[0])
         slow = [dial for dial in same if dial.tries > 1]
         repeated = sum(dial.retransmitted or 0 for dial in same)
@@ -487,6 +505,7 @@ class Trouble:
         return f"{', '.join(seen)}, {len(dials)} {never}"
 
     def _broken(self, dials: list[Dial], seen: tuple[str, ...]) -> Finding:
+        """The finding for dials that open and then break or carry nothing, when no rule accounts for it."""
         first = dials[0]
         cause, then = {
             "reset": ("tcp-connection-lost-midrun", "is then reset"),
@@ -505,7 +524,7 @@ class Trouble:
 
 
 def spread(dials: Sequence[Dial], count: int) -> Sequence[Dial]:
-    """So many of them, of all ports and kinds: the first, the last, and what lies between."""
+    """At most `count` of these dials, spread over all kinds and ports, with the first and the last."""
     if len(dials) <= count:
         return dials
     ordered = sorted(dials, key=lambda dial: (dial.kind, dial.port))
@@ -513,8 +532,8 @@ def spread(dials: Sequence[Dial], count: int) -> Sequence[Dial]:
 
 
 def _by_chance(dials: Sequence[Dial], opened: Sequence[Dial]) -> bool:
-    """Whether a path that loses as much as it did of the dials that opened may have lost every try of one that never
-    did. One that opens carries two packets through at least: its own, and what it is there to send."""
+    """Whether a path may have lost every try of a dial by chance, when it loses as many packets as it did of the dials
+    that opened. A dial that opens carries at least two packets through: its own, and the data it is there to send."""
     lost = sum(dial.tries - 1 + (dial.retransmitted or 0) for dial in opened)
     rate = (lost + 1) / (lost + 2 * len(opened) + 1)
     return rate ** max(dial.tries for dial in dials) >= LEAST_CHANCE
@@ -525,7 +544,7 @@ def _ends(dials: Sequence[Dial]) -> frozenset[str]:
 
 
 def lossy_link(source: str, destination: str, lossy: str, seen: tuple[str, ...]) -> Finding:
-    """Loss that no rule explains: between two nodes it is the link, within one there is none."""
+    """The finding for loss that no rule explains: on the link between two nodes, or inside one node."""
     own = source == destination
     where = f"that {source} sends to itself" if own else f"between {source} and {destination}"
     return finding_for(
@@ -540,12 +559,12 @@ def lossy_link(source: str, destination: str, lossy: str, seen: tuple[str, ...])
 
 
 def shown(finding: Finding, node: str, dials: Sequence[Dial]) -> Finding:
-    """The finding with what was seen of these dials before its own evidence, and with their other ends."""
+    """The finding, with what was seen of these dials before its own evidence, and with their other ends as peers."""
     ends = dict.fromkeys(name for dial in dials for name in (dial.source, dial.destination))
     evidence = (*seen_of(dials)[:4], *finding.evidence)[:MOST_LINES]
     return replace(finding, evidence=evidence, peers=tuple(name for name in ends if name != node))
 
 
 def rejects(*evidence: Evidence | None) -> bool:
-    """Whether a rule could cause an `unreachable`: without rules, it is the routing."""
+    """Whether a rule could have sent an `unreachable`. Without any rules, the routing did."""
     return any(one is None or one.bases(4) or one.bases(6) for one in evidence)

@@ -1,7 +1,7 @@
 """What stops the traffic between ranks that live and make no progress, looked at now.
 
-A rule may appear in the middle of a run. The ranks only see silence or a reset; here the kernel's own view of their
-connections, fresh dials and the rules of both ends are put together within seconds.
+A rule may appear in the middle of a run, and the ranks only see silence or a reset. Within seconds this module puts
+together the kernel's own view of their connections, fresh dials, and the rules of both ends.
 """
 
 from __future__ import annotations
@@ -28,24 +28,26 @@ from runbook.model.verdict import Finding
 from runbook.transport.node_answers import RANK_CONNECTIONS, RankConnections
 
 MOST_NODES_READ_AHEAD = 16
-"""Up to this many nodes, all rules are read while the dials are under way; with more, only those of the nodes
+"""With up to this many nodes, all rules are read while the dials are under way; with more, only the rules of the nodes
 involved."""
 
 REPLY_S = 1.2
+"""Seconds that an opened connection may take to each byte: fewer than for a check, since the time is short."""
 
 OTHERS_S = 1.0
+"""Seconds for which connections that do not stand still are compared with the rules at least."""
 
 RESENT = 2
-"""A segment that was sent again this often in a row was not lost by chance."""
+"""A segment that was sent again this many times in a row was not lost by chance."""
 
 
 @dataclass(frozen=True, slots=True)
 class Between:
     """What was found between some nodes.
 
-    `findings` are by guilty node; none: nothing blocks between them, as far as could be seen. `stalled` are sentences
-    about connections of ranks that stand still, `blind` the nodes that could not be looked at, and why. `whole`: every
-    dial was made and answered, and all rules were read.
+    `findings` are by guilty node; without any, nothing blocks between the nodes, as far as could be seen. `stalled` has
+    sentences about connections of ranks that stand still. `blind` has the nodes that could not be looked at, and why.
+    `whole`: every dial opened, every node answered, and all rules were read.
     """
 
     findings: Mapping[str, tuple[Finding, ...]] = field(default_factory=dict)
@@ -64,7 +66,7 @@ class RankConnection:
     server_address: str
     client_port: int
     server_port: int
-    said: tuple[str, ...] = ()  # by the end that waits for acknowledgement
+    said: tuple[str, ...] = ()  # lines from an end that waits for acknowledgement
 
     @property
     def still(self) -> bool:
@@ -72,9 +74,9 @@ class RankConnection:
 
 
 def between(at: Context, *, timeout_s: float = 5.0) -> Between:
-    """Look now at what lies between the nodes of the stage; back after `timeout_s` at the latest.
+    """What lies between the nodes of the stage now, after `timeout_s` at the latest.
 
-    The stage's own deadline does not apply: often it has run out, and this explains why.
+    The stage's own deadline does not apply: often it has passed, and this explains why.
     """
     at = replace(at, deadline=time.monotonic() + timeout_s)
     if len(at.nodes) < 2:
@@ -93,7 +95,7 @@ def between(at: Context, *, timeout_s: float = 5.0) -> Between:
         trouble = Trouble.of(at, mesh.dials, evidence)
         if unexplained := trouble.unexplained():
             mesh.again_by_pair(unexplained)
-    # Rank 0 may have closed its store: the ranks show that better than a refused dial.
+    # Rank 0 may have closed its store; the ranks show that better than a refused dial.
     dials = [dial for dial in mesh.dials if not (dial.mode == "knock" and dial.outcome == "refused")]
     seen = seeing.result()
     streams = joined_up(at, seen)
@@ -124,13 +126,13 @@ def between(at: Context, *, timeout_s: float = 5.0) -> Between:
 
 
 def door(at: Context, peer: Node) -> Sequence[tuple[str, int, str]]:
-    """Where the ranks meet: on the master alone."""
+    """The rendezvous, when the peer is the master: the ranks meet there alone."""
     rendezvous = at.inventory.rendezvous
     return [(rendezvous.address, rendezvous.port, "rendezvous")] if peer.name == rendezvous.master else []
 
 
 def rank_connections(at: Context) -> dict[str, RankConnections]:
-    """By node, the connections of this run's ranks; a node that does not answer at once is left out."""
+    """By node, the connections of this run's ranks. A node that does not answer at once is left out."""
 
     def one(node: Node) -> RankConnections:
         return at.session(node).call(RANK_CONNECTIONS, {"run_id": at.run.run_id}, timeout_s=min(1.5, at.left_s))
@@ -139,14 +141,14 @@ def rank_connections(at: Context) -> dict[str, RankConnections]:
 
 
 def names_by_address(at: Context) -> dict[str, str]:
-    """The node of each address that ranks may dial."""
+    """The node that has each address that ranks may dial."""
     owner = {address: node.name for node in at.nodes for address in at.own_addresses(node.name)}
     owner.update({number(at, node.name): node.name for node in at.nodes})
     return owner
 
 
 def joined_up(at: Context, seen: Mapping[str, RankConnections]) -> list[RankConnection]:
-    """Both ends' views of each connection as one."""
+    """The connections between nodes, each once, joined from what both ends see; those that stand still come first."""
     owner = names_by_address(at)
     listening = {name: {one["port"] for one in answer["listening"]} for name, answer in seen.items()}
     found: dict[tuple[str, int, str, int], RankConnection] = {}
@@ -182,9 +184,9 @@ def joined_up(at: Context, seen: Mapping[str, RankConnections]) -> list[RankConn
 def all_stopped(
     at: Context, streams: Iterable[RankConnection], evidence: Mapping[str, Evidence | None], known: set[frozenset[str]]
 ) -> Iterator[tuple[str, Finding]]:
-    """The rules that stop connections, each with its node; one between two nodes, and none where one is `known`. A job
-    has thousands of connections: those that stand still come first, the others until the deadline, and for OTHERS_S at
-    least."""
+    """The rules that stop connections, each with its node: at most one between two nodes, and none for pairs that are
+    already `known`. A job has thousands of connections: those that stand still come first, the others until the
+    deadline, but for OTHERS_S at least."""
     until = max(at.deadline, time.monotonic() + OTHERS_S)
     for stream in streams:
         ends = frozenset((stream.client, stream.server))
@@ -196,7 +198,8 @@ def all_stopped(
 
 
 def stopped(at: Context, stream: RankConnection, evidence: Mapping[str, Evidence | None]) -> tuple[str, Finding] | None:
-    """The rule that stops an established connection, and its node; one that stands still needs no certain rule."""
+    """The rule that stops an established connection, and its node, or None. For a connection that stands still the rule
+    need not be certain."""
     handed_out = {port_range(at.facts(name)) or EPHEMERAL for name in (stream.client, stream.server)}
     ports = [*sorted(handed_out), *at.inventory.network.ports, (at.inventory.rendezvous.port,) * 2]
     blocked: Blocked | None = None

@@ -1,4 +1,4 @@
-"""Real listeners on every node and real dials between all of them: what `ping` and `firewall` stand on."""
+"""Real listeners on every node and real dials between all of them, for `ping` and `firewall`."""
 
 from __future__ import annotations
 
@@ -22,48 +22,55 @@ from runbook.transport.node_answers import AwakeFacts
 from runbook.transport.remote_program import Answer, ProgramNotStarted, Remote
 
 OPEN_S = 0.5
-"""How long a dial waits for an answer to one of its four SYNs, on the node's own clock, which stands still while the
-node sleeps. That is enough for an open port to answer; silence is no proof of a drop unless a rule explains it."""
+"""Seconds that a dial waits for an answer to its four SYNs, on the node's own clock, which stands still while the node
+sleeps. That is enough for an open port to answer; silence is no proof of a drop unless a rule explains it."""
 
 PATIENT_S = 2.2
-"""How long it waits when nothing explains the silence: seven SYNs of our own, and the kernel's repetitions."""
+"""Seconds that a dial waits when nothing explains the silence: time for seven SYNs of our own, and for the kernel's
+repetitions."""
 
 REPLY_S = 2.2
-"""How long an opened connection may take to its first byte, and to each next one."""
+"""Seconds that an opened connection may take to its first byte, and to each next byte."""
 
 AT_ONCE, AT_ONCE_AGAIN = 64, 8
-"""Dials that a node has under way at once; the second is more where so few would not be over in AGAIN_S."""
+"""How many dials a node has under way at once: at first, and again. The second number is raised where so few at once
+would take longer than AGAIN_S."""
 
 AGAIN_S = 15.0
-"""How long dials are tried again, all turns together."""
+"""Seconds for dialling again, all turns together."""
 
 TURNS = 3
-"""How often a dial that could not be measured is tried again."""
+"""How many times a dial is tried again at most, as long as it cannot be measured."""
 
 LISTEN_S = 30.0
+"""Seconds that a node has to listen on its ports."""
 
 ANSWER_S = 1.0
-"""Between a node's own deadline and ours."""
+"""Seconds between a node's own deadline and ours."""
 
 UNHEARD = ("silent", "lost")
-"""Outcomes for which the program at the other end may be to blame, and not only its kernel."""
+"""Outcomes that may be the fault of the program at the other end, and not only of its kernel."""
 
 
 @dataclass(frozen=True, slots=True)
 class Want:
-    """A port to listen on: 0 for one that the kernel picks."""
+    """A port to listen on; 0 for a port that the kernel picks."""
 
     port: int
     kind: str
 
     @property
     def everywhere(self) -> bool:
-        """Whether it listens on all addresses, as torch does for its store: any may be the rendezvous address."""
+        """Whether the port listens on all addresses, as torch's store does: any of them may be the rendezvous
+        address."""
         return self.kind == "rendezvous"
 
 
 class Mesh:
-    """Listeners up on all nodes of a stage for as long as the `with` block lasts."""
+    """Listeners on all nodes of a stage, for as long as the `with` block lasts, and the dials between them.
+
+    `silent`: by node, the outcome of a node whose program did not answer. `dials`: the result of every dial so far.
+    """
 
     def __init__(self, at: Context, wants: Callable[[Node], Sequence[Want]], *, reply_s: float = REPLY_S) -> None:
         self._at = at
@@ -71,16 +78,16 @@ class Mesh:
         self._wants = wants
         self._remotes: dict[str, Remote] = {}
         self.listening: dict[str, list[tuple[int, str]]] = {}  # by node: (port, kind)
-        self.occupied: dict[str, list[Facts]] = {}  # by node: ports that could not be bound
+        self.occupied: dict[str, list[Facts]] = {}  # by node: errors for ports that could not be bound
         self.silent: dict[str, Outcome] = {}
         self.dials: list[Dial] = []
         self.busy: dict[str, AwakeFacts] = {}  # by node that had no CPU for a dial: how late its program ran
-        self._awake: dict[str, AwakeFacts] = {}  # by node, of the last order
-        self._mute: set[str] = set()  # nodes whose program owes an answer: it would be taken for that of a later order
+        self._awake: dict[str, AwakeFacts] = {}  # by node: how late its program ran during the last order
+        self._mute: set[str] = set()  # nodes whose late answer could be taken for that to a later order
 
     def __enter__(self) -> Mesh:
-        # Nodes that are one machine with one address share its ports: the first listens, dialling it proves both. The
-        # rendezvous is on all addresses of its machine, so no other node there can have that port.
+        # Nodes that are one machine with one address share its ports: the first of them listens, and dialling it proves
+        # both. The rendezvous port listens on all addresses of its machine, so no other node there can have that port.
         wanted = {node.name: self._wants(node) for node in self._at.nodes}
         machines = {node.name: self._at.machine(node.name) for node in self._at.nodes}
         meeting = {(machines[name], w.port) for name, wants in wanted.items() for w in wants if w.everywhere}
@@ -102,7 +109,7 @@ class Mesh:
         return self
 
     def _start(self, node: Node, wants: Sequence[Want]) -> Answer | None:
-        """How the program ended, if it did instead of listening."""
+        """None when the program listens; else how it ended."""
         arguments = {
             "run_id": self._at.run.run_id,
             "address": self._at.data_address(node),
@@ -129,10 +136,11 @@ class Mesh:
         itself: bool = False,
         extra: Callable[[Node], Sequence[tuple[str, int, str]]] | None = None,
     ) -> None:
-        """Every node dials its peers (all others by default) on all their ports; results are in `dials`.
+        """Dials from every node to its peers (all others by default), on all their ports. The results are added to
+        `dials`.
 
-        With `itself` every node also dials its own address, as rank 0 and the ranks of one node do; `extra(peer)` adds
-        (address, port, kind) where somebody else listens: they are only opened.
+        With `itself` every node also dials its own address, as ranks of one node do. `extra(peer)` returns (address,
+        port, kind) of ports on which another program listens; a dial only opens these.
         """
         up = {node.name: node for node in self._at.nodes if node.name in self.listening}
         pairs = pairs or Pairs.every(list(up))
@@ -151,10 +159,10 @@ class Mesh:
         self.dials += self._dialled(orders, OPEN_S, AT_ONCE)
 
     def again(self, failed: Sequence[Dial], within_s: float = AGAIN_S) -> list[Dial]:
-        """Dial these once more, with patience and few at a time: what they find now stands in their place in `dials`,
-        and is returned. What cannot be measured then is dialled again, up to TURNS times in all. Of what there is no
-        time for, or whose node does not answer meanwhile, silence of a kernel stays; that of a program proves nothing.
-        """
+        """Dials these once more, patiently and few at a time. The results take their place in `dials`, and are
+        returned. A dial that cannot be measured is tried again, up to TURNS times in all. When time runs out, or a node
+        does not answer meanwhile, the silence of a kernel remains as the result; the silence of a program proves
+        nothing and becomes `unmeasured`."""
         deadline = time.monotonic() + min(within_s, self._at.left_s - ANSWER_S)
         found: dict[Dial, Dial] = {}
         doubted = failed
@@ -169,19 +177,21 @@ class Mesh:
         return list(found.values())
 
     def from_ports(self, dials: Sequence[Dial]) -> list[Dial]:
-        """What becomes of these when each is dialled from the first of its `from_ports`, by one try of ours and the
-        kernel's repetition. `dials` stays as it is."""
+        """The results of dialling each from the first port of its `from_ports`, with one try of ours and the kernel's
+        repetition. `dials` stays as it is."""
         silent = dict(self.silent)
         found = self._sent(grouped((dial.source, dial) for dial in dials), PATIENT_S, AT_ONCE, chosen=True)
         self.silent = silent
         return found
 
     def _nothing_known(self, untried: Collection[Dial]) -> None:
+        """Marks these dials, as far as they are in `dials`, as `unmeasured`."""
         self.dials = [replace(d, outcome=UNMEASURED) if d.untried in untried else d for d in self.dials]
 
     def again_by_pair(self, some: Sequence[Dial], within_s: float = AGAIN_S) -> None:
-        """Dial `some` of each pair's silent connections again; where one of them finds more than silence, all others of
-        that pair as well. Of these, what there is no time for is unmeasured: they may open as well."""
+        """Dials `some` of each pair's silent connections again. When one of them finds more than silence, all other
+        silent dials of that pair are tried again too; those that there is no time for become `unmeasured`, since they
+        may open as well."""
         deadline = time.monotonic() + within_s
         found = {dial.untried: dial for dial in self.again(some, within_s)}
         alive = {(d.source, d.destination) for d in found.values() if d.outcome not in ("dropped", UNMEASURED)}
@@ -208,9 +218,9 @@ class Mesh:
     def _dialled(
         self, orders: Mapping[str, Sequence[Dial]], open_s: float, at_once: int, most_s: float = math.inf
     ) -> list[Dial]:
-        """What became of these dials, after `most_s` at the latest. Where the program at the other end was kept from
-        its CPU meanwhile, its silence proves nothing: such a dial is `unmeasured`, as is one that its own node had no
-        time for."""
+        """The results of these dials, after `most_s` at the latest. When the program at the other end got no CPU
+        meanwhile, its silence proves nothing: such a dial is `unmeasured`. So is a dial that its own node had no time
+        for."""
         found = self._sent(orders, open_s, at_once, most_s)
         for dial in found:
             if dial.outcome == UNMEASURED and dial.source in self._awake:
@@ -219,7 +229,7 @@ class Mesh:
         if not unheard:
             return found
         before = dict(self._awake)
-        self._sent(dict.fromkeys(unheard, ()), open_s, at_once)  # which only asks how late they ran since
+        self._sent(dict.fromkeys(unheard, ()), open_s, at_once)  # without dials: only asks how late they ran since
         for name in unheard:
             for load in (before.get(name), self._awake.get(name)):
                 if load and sleepy(load):
@@ -238,7 +248,8 @@ class Mesh:
         *,
         chosen: bool = False,
     ) -> list[Dial]:
-        """`chosen`: each from the first of its `from_ports`."""
+        """The results of these dials, from the nodes that answered. With `chosen`, each is dialled from the first of
+        its `from_ports`."""
         found: list[Dial] = []
 
         def one(source: Node) -> Answer | None:
@@ -272,10 +283,11 @@ class Mesh:
         return found
 
     def _longest_s(self, dials: int, open_s: float, at_once: int) -> float:
-        """Seconds that a node may take for this many dials, a few at a time, with room for a busy node."""
+        """Seconds that a node may take for this many dials, `at_once` at a time, with room for a busy node."""
         return 10.0 + math.ceil(2 * dials / at_once) * (open_s + 4 * self._reply_s)
 
     def _address(self, peer: Node, kind: str) -> str:
+        """The address at which a peer is dialled on a port of this kind."""
         rendezvous = self._at.inventory.rendezvous
         if kind == "rendezvous" and peer.name == rendezvous.master and len(self._at.nodes) > 1:
             return rendezvous.address
@@ -293,7 +305,7 @@ class Mesh:
 
 
 def _taken_from(counts: Counter[int], port: int) -> bool:
-    """Whether the port was still among these; it is one less then."""
+    """Whether `counts` still has the port; takes one of it away."""
     counts[port] -= 1
     return counts[port] >= 0
 
@@ -301,7 +313,7 @@ def _taken_from(counts: Counter[int], port: int) -> bool:
 TOO_BUSY = "node-too-busy"
 
 LATE_S = 0.5
-"""A program that was kept from its CPU for so long at a time may be what the other end took for silence."""
+"""Seconds. A program that got no CPU for so long at a time may have seemed silent to the other end."""
 
 
 def sleepy(awake: AwakeFacts) -> bool:
@@ -310,7 +322,8 @@ def sleepy(awake: AwakeFacts) -> bool:
 
 
 def too_busy(node: str, awake: AwakeFacts | None, what: str) -> Finding:
-    """`awake`: how late the program on the node ran, where it could tell. `what` could not be measured there."""
+    """The finding for a node that was too busy for `what` to be measured. `awake`: how late the program there ran, or
+    None."""
     seen: Mapping[str, Any] = awake or {}
     late = (
         f"our program got no CPU for {seen['latest_s']:.1f} s at a time" if seen else "our program got no CPU in time"
@@ -329,10 +342,10 @@ def too_busy(node: str, awake: AwakeFacts | None, what: str) -> Finding:
 
 
 def too_busy_finding(node: str, seen: str, evidence: Iterable[str]) -> Finding:
-    """`seen`: what could not be measured, and how late the node ran."""
+    """The finding for a node that was too busy. `seen`: what could not be measured, and how late the node ran."""
     return finding_for(TOO_BUSY, f"{node} was too busy to be measured: {seen}", tuple(evidence), node=node)
 
 
 def busiest(one: AwakeFacts | None, other: AwakeFacts) -> AwakeFacts:
-    """Of two reports of one node the one that tells of the longer pause."""
+    """Of two reports of one node, the one with the longer pause."""
     return other if one is None or float(other["latest_s"]) >= float(one["latest_s"]) else one

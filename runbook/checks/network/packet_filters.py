@@ -20,9 +20,10 @@ if TYPE_CHECKING:
     from runbook.transport.kubernetes_pods import Pod
 
 ON_THE_WAY_S = 1.5
-"""For a program's start and for its answer."""
+"""Seconds for the start of the program on a node and for the way of its answer."""
 
 NOT_TOLD = (Unreachable, ProgramNotStarted, ValueError, TimeoutError)
+"""Errors of a node that could not be asked."""
 
 
 def rules_of(
@@ -33,11 +34,11 @@ def rules_of(
     timeout_s: float = 12.0,
     routes: bool = False,
 ) -> dict[str, Evidence | None]:
-    """The firewall rules of these nodes, asked in parallel; None for a node that could not be asked in time. `routes`:
-    also those to their peers that refuse nothing.
+    """The firewall rules of these nodes by name, asked in parallel; None for a node that could not be asked in time.
+    With `routes` also routes to their peers that refuse nothing.
 
-    A busy node tells what it has read after most of that time: the rules of the kernel are there long before what the
-    front ends, Python programs all of them, say of theirs."""
+    A busy node sends what it has read shortly before the time is up: the kernel's rules are there long before the front
+    ends (Python programs, all of them) have listed theirs."""
     asked = {"seconds": round(max(1.0, min(6.0, timeout_s - ON_THE_WAY_S)), 1), **({"routes": True} if routes else {})}
 
     def one(node: Node) -> Evidence | None:
@@ -72,7 +73,8 @@ OF_PODS = (
 
 
 def by_policy(at: Context, dials: Sequence[Dial], seen: tuple[str, ...]) -> tuple[str, Finding] | None:
-    """The guilty pod's node, where NetworkPolicies allow none of these dials between two pods; None: not known."""
+    """The guilty pod's node and the finding, when NetworkPolicies allow none of these dials between two pods; None when
+    that is not known."""
     first = dials[0]
     source, destination = at.run.site.pod(first.source), at.run.site.pod(first.destination)
     if source is None or destination is None or source.host_network or destination.host_network:
@@ -102,7 +104,9 @@ def by_policy(at: Context, dials: Sequence[Dial], seen: tuple[str, ...]) -> tupl
 
 
 def _forbidden(at: Context, source: Pod, destination: Pod, dial: Dial) -> Forbids | None:
-    from runbook.firewall.network_policy import End, forbidden, policies_in  # only pods have any
+    """The policies that forbid this dial, and the direction; None when there are none, or the policies cannot be
+    read."""
+    from runbook.firewall.network_policy import End, forbidden, policies_in  # only pods have policies
 
     near, far = (End(pod.namespace, pod.address, pod.labels) for pod in (source, destination))
     policies = []
@@ -119,6 +123,6 @@ def _forbidden(at: Context, source: Pod, destination: Pod, dial: Dial) -> Forbid
 
 
 def unseen(at: Context, dials: Sequence[Dial]) -> tuple[str, ...]:
-    """A note for dials between pods that nothing else explains."""
+    """Lines of evidence: a note for dials between pods that nothing else explains."""
     pod = next((p for name in (dials[0].destination, dials[0].source) if (p := at.run.site.pod(name))), None)
     return () if pod is None or pod.host_network else (OF_PODS.format(namespace=pod.namespace),)

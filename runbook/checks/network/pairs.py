@@ -1,9 +1,9 @@
-"""Which pairs of nodes are tried, and which node the bad ones have in common.
+"""Which pairs of nodes are tried, and which node the bad pairs have in common.
 
-With few nodes all pairs are tried; with many, enough that each node is met by others of every kind. With N nodes all
-pairs are N² dials, but N log N dials answer the same question: which node is closed to the others. Each node tries
-those at distances of powers of two around the ring that the inventory's order makes, and the master; and subnets and
-racks are crossed, since what stands between them stops no one inside. Both directions of a pair are tried."""
+With few nodes all pairs are tried; with many, so many that each node is met by nodes of every kind. N nodes have about
+N² pairs, but N log N dials answer the same question: which node is closed to the others. The inventory's order makes a
+ring; each node tries the nodes at distances of powers of two around it, and the master. Pairs across subnets and racks
+are added, since what stands between those stops no pair inside. Both directions of a pair are tried."""
 
 from __future__ import annotations
 
@@ -24,32 +24,36 @@ ALL_UP_TO = 16
 """Up to this many nodes, every pair is tried."""
 
 MOST_GROUPS_OF_EACH = 8
-"""Up to this many subnets, each node tries one node of each; with more, one pair of nodes crosses each two of them."""
+"""Up to this many subnets, each node tries one node of each. With more, one pair of nodes crosses each two subnets."""
 
 MOST_GROUPS = 128
+"""With more groups than this, only some of them are crossed, evenly chosen."""
 
 SUBNET_BITS = {4: 24, 6: 64}
+"""The length of a subnet's prefix that is assumed, by IP version."""
 
 AROUND = 3
-"""How many other nodes of the far side each end of a failed pair tries in addition."""
+"""How many other nodes of the far end's group each end of a failed pair tries in addition."""
 
 MOST_AROUND = 2000
+"""How many pairs are added around failed pairs, roughly."""
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """By node, its peers in the order in which they are tried. At any moment all are at the same distance around the
-    ring, so that few nodes dial the same peer at a time."""
+    """By node, its peers in the order in which they are tried. At any moment all nodes dial at the same distance around
+    the ring, so that few nodes dial the same peer at a time."""
 
     peers: Mapping[str, tuple[str, ...]]
 
     @classmethod
     def every(cls, names: Sequence[str]) -> Pairs:
+        """All pairs of these nodes, both directions."""
         return cls({name: (*names[at + 1 :], *names[:at]) for at, name in enumerate(names)})
 
     @classmethod
     def of(cls, names: Sequence[str], pairs: Iterable[tuple[str, str]]) -> Pairs:
-        """Both directions of these."""
+        """These pairs of nodes, both directions."""
         place = {name: at for at, name in enumerate(names)}
         found: dict[str, set[str]] = defaultdict(set)
         for one, other in pairs:
@@ -71,7 +75,7 @@ class Pairs:
         return Pairs({name: (*peers, *more.peers.get(name, ())) for name, peers in self.peers.items()})
 
     def note(self) -> str:
-        """How many of all pairs were tried, when it is not all of them."""
+        """How many of all pairs were tried, in words; "" when all were."""
         every = len(self.peers) * (len(self.peers) - 1)
         return "" if len(self) >= every else f"{len(self):,} of {every:,} pairs; `pairs: all` tries every one"
 
@@ -79,7 +83,8 @@ class Pairs:
 def chosen(
     names: Sequence[str], master: str, groupings: Sequence[Mapping[str, str]] = (), wanted: str = "auto"
 ) -> Pairs:
-    """`groupings`: by node its subnet, its rack or whatever else may stand apart as one."""
+    """The pairs to try. `groupings`: mappings from nodes to their subnet, rack or another group that may be cut off as
+    one."""
     if wanted == "all" or len(names) <= ALL_UP_TO:
         return Pairs.every(names)
     count = len(names)
@@ -92,7 +97,8 @@ def chosen(
 
 
 def groupings(at: Context) -> list[Mapping[str, str]]:
-    """The nodes' subnets, as far as their addresses show them, and what the inventory calls their rack or leaf."""
+    """Groupings of the nodes: by subnet, as far as their addresses show it, and by rack and leaf from the inventory. A
+    grouping with only one group is left out."""
     numbers = {node.name: ipaddress.ip_address(number(at, node.name)) for node in at.nodes}
     subnets = {
         name: str(ipaddress.ip_network((address, SUBNET_BITS[address.version]), strict=False))
@@ -104,12 +110,14 @@ def groupings(at: Context) -> list[Mapping[str, str]]:
 
 
 def members(names: Iterable[str], grouping: Mapping[str, str]) -> list[list[str]]:
+    """The nodes of each group, for nodes that have one."""
     return list(grouped((grouping[name], name) for name in names if name in grouping).values())
 
 
 def _crossing(groups: Sequence[Sequence[str]]) -> list[tuple[str, str]]:
-    """Pairs that cross each two groups. Member k of the one meets member k of the other, or they transposed, so that no
-    node is the partner of all. Groups of hardly more than one node each show nothing."""
+    """Pairs that cross each two groups. Member k of one group meets member k of the other, or the indexes are swapped,
+    so that no node is everybody's partner. Groups of hardly more than one node each show nothing, so they give no
+    pairs."""
     count = len(groups)
     if count < 2 or 2 * count > sum(map(len, groups)):
         return []
@@ -130,8 +138,8 @@ def _crossing(groups: Sequence[Sequence[str]]) -> list[tuple[str, str]]:
 
 
 def around(tried: Pairs, failed: Iterable[tuple[str, str]], groupings: Sequence[Mapping[str, str]] = ()) -> Pairs:
-    """More pairs, which tell whether it is a node, a link or the way between two groups: each end of what failed with
-    others, of the far end's group first."""
+    """More pairs, which show whether a node, a link or the way between two groups is at fault: each end of a failed
+    pair with other nodes, first those of the far end's group."""
     names = list(tried.peers)
     known = {name: set(peers) for name, peers in tried.peers.items()}
     more: list[tuple[str, str]] = []
@@ -151,8 +159,8 @@ def around(tried: Pairs, failed: Iterable[tuple[str, str]], groupings: Sequence[
 def culprits(pairs: Iterable[frozenset[str]]) -> Mapping[str, list[str]]:
     """Nodes to blame, each with the other ends of its bad pairs.
 
-    A node that is part of more bad pairs than others is what they have in common. Where nothing sets one apart (two
-    nodes, one pair, or everybody alike) both ends of a pair are named.
+    The node in more bad pairs than any other is what they have in common. Where no node stands out (two nodes, one
+    pair, or all nodes alike), both ends of a pair are named.
     """
     left = set(pairs)
     blamed: dict[str, list[str]] = defaultdict(list)
@@ -173,13 +181,14 @@ def culprits(pairs: Iterable[frozenset[str]]) -> Mapping[str, list[str]]:
 
 
 MISSING = 8
-"""Of so many pairs between two groups that cannot talk, one may seem to be in order: packets get lost by chance."""
+"""Of this many pairs between two groups that cannot talk, one pair may seem to be in order: packets get lost by
+chance."""
 
 
 @dataclass(frozen=True)
 class BlamedNodes:
-    """`nodes` to blame, each with the other ends of its bad pairs. `between`: the groups of nodes between which all of
-    the bad pairs are; no one of these nodes is to blame then, and all are named."""
+    """Nodes to blame, each with the other ends of its bad pairs. `between`: in words, the groups of nodes between which
+    all bad pairs are, or "". In that case no single node is to blame, and all are named."""
 
     nodes: Mapping[str, list[str]]
     between: str = ""
@@ -193,7 +202,7 @@ class BlamedNodes:
     ) -> BlamedNodes:
         bad, tried = set(bad), set(tried)
         nodes = culprits(bad)
-        if not any(len(peers) == len(bad) for peers in nodes.values()):  # else one node explains it all
+        if not any(len(peers) == len(bad) for peers in nodes.values()):  # else one node explains all bad pairs
             for grouping in groupings:
                 if found := _apart(bad, tried, grouping):
                     return found
@@ -203,18 +212,20 @@ class BlamedNodes:
 
     @property
     def apart(self) -> str:
-        """What all bad pairs have in common, where that is no node."""
+        """What all bad pairs have in common, in words, when that is not a node; else ""."""
         if not self.between:
             return ""
         says = f"what fails is nearly every pair between {self.between}, and no other"
         return f"{says}: look at what joins them, not at one node"
 
     def told(self, finding: Finding) -> Finding:
+        """The finding, with what all bad pairs have in common at the end of its sentence."""
         return replace(finding, says=f"{finding.says}; {self.apart}") if self.apart else finding
 
 
 def _apart(bad: set[frozenset[str]], tried: set[frozenset[str]], grouping: Mapping[str, str]) -> BlamedNodes | None:
-    """Where all bad pairs cross groups, and between these groups next to no pair is in order."""
+    """The nodes to blame when all bad pairs cross groups, and nearly all pairs between these groups are bad; else
+    None."""
 
     def groups(pair: frozenset[str]) -> frozenset[str]:
         return frozenset(grouping.get(name, "") for name in pair)
@@ -238,7 +249,7 @@ def _apart(bad: set[frozenset[str]], tried: set[frozenset[str]], grouping: Mappi
 
 
 def _ways(guilty: Mapping[str, Sequence[str]]) -> str:
-    """`rack r0 and each of rack r1 and rack r2`: each two groups once."""
+    """Which groups cannot talk, in words that name each two groups once: `rack r0 and each of rack r1 and rack r2`."""
     told: set[frozenset[str]] = set()
     ways: list[str] = []
     for one in sorted(guilty):
@@ -249,8 +260,8 @@ def _ways(guilty: Mapping[str, Sequence[str]]) -> str:
 
 
 def _two_sides(bad: set[frozenset[str]], tried: set[frozenset[str]]) -> tuple[set[str], set[str]] | None:
-    """Two sets of two nodes or more between which every pair that was tried is bad, and no other pair is: they are on
-    two sides of something, whatever the inventory calls them."""
+    """Two sets of at least two nodes between which every tried pair is bad, while no other pair is; else None.
+    Something separates them, whatever the inventory calls them."""
     far: dict[str, set[str]] = defaultdict(set)
     for pair in bad:
         for one, other in permutations(pair):
@@ -273,8 +284,8 @@ def _two_sides(bad: set[frozenset[str]], tried: set[frozenset[str]]) -> tuple[se
 def _between_sides(
     one: set[str], other: set[str], bad: Iterable[frozenset[str]], tried: Iterable[frozenset[str]]
 ) -> BlamedNodes:
-    """The few that are cut off from the many are named, else both sides. A node of which no pair with the few was tried
-    is on the side of the many."""
+    """The nodes to blame when two sides cannot talk: the few that are cut off from the many, or both sides if neither
+    is small. A node that was not tried with the few belongs to the many."""
     few, many = sorted((one, other), key=len)
     everybody = frozenset().union(*tried)
     rest = everybody - few
@@ -289,15 +300,16 @@ def _between_sides(
 
 
 def ends(name: str, peers: Iterable[str]) -> str:
-    """`node-a and node-b`, or `node-a and each of node-b and node-c`: the ends of what is wrong between them."""
+    """The two ends of something wrong, in words: `node-a and node-b`, or `node-a and each of node-b and node-c`."""
     others = list(peers)
     return f"{name} and {'each of ' if len(others) > 1 else ''}{several(others)}"
 
 
 FEW = 6
-"""So many names are listed one by one."""
+"""How many names are listed one by one."""
 
 
 def several(names: Sequence[str]) -> str:
-    """`node-a and node-b`; of more than a few names none is left out: `node-[a-d,i-l]`."""
+    """These names in words: `node-a and node-b`. More than FEW are shown as ranges, which leave none out:
+    `node-[a-d,i-l]`."""
     return listed(names) if len(names) <= FEW else fold(names)

@@ -1,5 +1,5 @@
-"""Why a node's own kernel does not send a packet, or not the usual way: a lost address or route, a route or policy rule
-(`ip rule`) that refuses, or that leads a few packets elsewhere."""
+"""Why a node's own kernel does not send a packet, or sends it an unusual way: a lost address or route, a route or
+policy rule (`ip rule`) that refuses it, or a policy rule that leads a few packets elsewhere."""
 
 from __future__ import annotations
 
@@ -21,18 +21,20 @@ if TYPE_CHECKING:
     from runbook.firewall.collected_rules import Evidence
 
 REFUSALS = ("blackhole", "unreachable", "prohibit")
+"""Types of routes and actions of policy rules that refuse a packet."""
 SAYS_NOTHING = frozenset(
     (
         *("priority", "table", "action", "protocol", "goto", "suppress_prefixlen", "suppress_ifgroup", "unresolved"),
         *("not", "src", "srclen", "dst", "dstlen", "fwmask", "iif_detached", "oif_detached"),
     )
 )
-"""Keys of `ip -j rule` that are looked at elsewhere or do not select packets. Each of the others is a selector."""
+"""Keys of `ip -j rule` that are looked at elsewhere or do not select packets. Each other key is a selector."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """TCP that a node sends, as its policy rules see it; None: not known. `marks`: those its packet filter may set."""
+    """TCP packets that a node sends, as its policy rules see them. None: not known. `marks`: marks that the node's
+    packet filter may set."""
 
     address: str
     source: str | None = None
@@ -44,17 +46,20 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class RouteRefusal:
-    """`certain`: the kernel comes to this refusal. Otherwise a selector cannot be decided, and `of` is its rule."""
+    """A route or policy rule that refuses packets (or, from `detour`, leads them elsewhere). `why` in words; `fix`: the
+    remedy. `certain`: the kernel surely comes to it; otherwise a selector cannot be decided. `of`: the policy rule in
+    words."""
 
     why: str
     fix: str
     certain: bool
     of: str = ""
-    narrow: bool = False  # it is about some ports, users or marks only
+    narrow: bool = False  # the rule is about some ports, users or marks only
 
 
 def refusal(sent: Sent, way: Mapping[str, Any]) -> RouteRefusal | None:
-    """The refusal that the kernel meets first, in the order of the rules; failing a certain one, the first that may be.
+    """The refusal that the kernel meets first, in the order of the rules. If none is certain, the first that it may
+    meet; None when there is none.
 
     `way` has the `rules` and the `routes` that match the address.
     """
@@ -65,7 +70,7 @@ def refusal(sent: Sent, way: Mapping[str, Any]) -> RouteRefusal | None:
             routes = way.get("routes") or []
             found = matches is not False and _leads(rule, routes, sent.address, certain=matches is True)
         except (ValueError, KeyError, TypeError, OverflowError):
-            continue  # in an unknown form: what it selects, and where it leads, is not known
+            continue  # a rule in an unknown form: which packets it selects, and where it leads, is not known
         if matches is False:
             continue
         if matches is None:
@@ -83,17 +88,19 @@ def _priority(rule: Mapping[str, Any]) -> int:
 
 
 def _matches(rule: Mapping[str, Any], sent: Sent) -> Truth:
+    """Whether a policy rule selects these packets; None when that cannot be decided."""
     tests = [_covers(rule, "dst", sent.address), _covers(rule, "src", sent.source)]
     tests += [_selects(key, rule, sent) for key in selectors(rule)]
     return flip(reduce(both, tests), "not" in rule)
 
 
 def selectors(rule: Mapping[str, Any]) -> list[str]:
-    """What a policy rule looks at beyond from whom and to whom."""
+    """The keys of a policy rule that select packets by more than source and destination address."""
     return [key for key in rule if key not in SAYS_NOTHING and not key.endswith(("_end",))]
 
 
 def _selects(key: str, rule: Mapping[str, Any], sent: Sent) -> Truth:
+    """Whether one selector of a policy rule selects these packets; None when that cannot be decided."""
     name = key.removesuffix("_start")
     if key == "ipproto":
         return None if sent.port is None else str(rule[key]) in ("tcp", "6")
@@ -105,7 +112,7 @@ def _selects(key: str, rule: Mapping[str, Any], sent: Sent) -> Truth:
     if name == "uid":
         return None if sent.uid is None else int(rule[key]) <= sent.uid <= int(rule["uid_end"])
     if key == "iif":
-        return str(rule[key]) == "lo"  # what the node itself sends
+        return str(rule[key]) == "lo"  # `lo` selects the packets that the node itself sends
     if key == "fwmark":
         wanted, mask = int(str(rule[key]), 0), int(str(rule.get("fwmask", "0xffffffff")), 0)
         if sent.marks is not None and all(mark & mask != wanted for mark in (0, *sent.marks)):
@@ -121,7 +128,8 @@ def _leads(
     *,
     certain: bool,
 ) -> RouteRefusal | bool:
-    """The refusal that a rule ends in; True: a way; False: nothing, the next rule is asked."""
+    """The refusal in which a rule ends. True: the rule leads somewhere; False: it does not, and the kernel asks the
+    next rule."""
     text, narrow = rule_text(rule), _is_narrow(rule)
     target = ipaddress.ip_address(address)
     remove = _remove(rule, address)
@@ -136,23 +144,24 @@ def _leads(
         return bool(kind != "throw")
     words = f"{kind} {best['dst']}" + (f" table {table}" if table != "main" else "")
     via = f", to which policy rule `{text}` leads," if table not in ("main", "local", "default") else ""
-    # A rule for few packets was made for what it does to them; another rule's table may serve other packets.
+    # A rule for few packets was made for just this, so the rule goes; another rule's table may serve other packets.
     fix = remove if narrow else mend("no-route", "delete", family=family(target), route=typed(words))
     return RouteRefusal(f"route `{words}`{via} refuses it", fix, certain, text, narrow)
 
 
 def _is_narrow(rule: Mapping[str, Any]) -> bool:
-    """Whether it is about some ports, users or marks only."""
+    """Whether the rule is about some ports, users or marks only."""
     return bool(selectors(rule)) or "not" in rule
 
 
 def _remove(rule: Mapping[str, Any], address: str) -> str:
+    """The remedy that deletes a policy rule."""
     version = family(ipaddress.ip_address(address))
     return mend("no-route", "rule", family=version, priority=word(rule.get("priority")))
 
 
 def _best(rule: Mapping[str, Any], routes: Iterable[Mapping[str, Any]], address: str) -> Mapping[str, Any] | None:
-    """The route that the kernel takes in the table of a rule."""
+    """The route to the address that the kernel takes in the rule's table; None when there is none."""
     table = str(rule.get("table", "main"))
     routes = [route for route in routes if str(route.get("table", "main")) == table]
     routes = [route for route in routes if in_network(address, str(route.get("dst")))]
@@ -160,14 +169,14 @@ def _best(rule: Mapping[str, Any], routes: Iterable[Mapping[str, Any]], address:
 
 
 def detour(sent: Sent, way: Mapping[str, Any]) -> RouteRefusal | None:
-    """The policy rule that surely leads this, and not what else goes to the same address, to another gateway or
-    interface. It is no proof that nobody forwards it there."""
+    """The policy rule that surely leads these packets, but not other packets to the same address, to another gateway or
+    interface; else None. This does not prove that the packets are lost there."""
     try:
         rules = sorted(way.get("rules") or [], key=_priority)
         here = _taken(sent, rules, way.get("routes") or [])
         rest = _taken(sent, [rule for rule in rules if not _is_narrow(rule)], way.get("routes") or [])
     except (ValueError, KeyError, TypeError, OverflowError):
-        return None  # in an unknown form
+        return None  # a rule or route in an unknown form
     if here is None or rest is None or not _is_narrow(here[0]) or _next_hop(here[1]) == _next_hop(rest[1]):
         return None
     text, usual = rule_text(here[0]), _next_hop(rest[1])
@@ -178,7 +187,8 @@ def detour(sent: Sent, way: Mapping[str, Any]) -> RouteRefusal | None:
 def _taken(
     sent: Sent, rules: Iterable[Mapping[str, Any]], routes: Sequence[Mapping[str, Any]]
 ) -> tuple[Mapping[str, Any], Mapping[str, Any]] | None:
-    """The rule and the route of its table by which the kernel sends this; None: it does not, or it cannot be told."""
+    """The policy rule, and the route in its table, by which the kernel sends these packets; None when it sends none, or
+    when that cannot be decided."""
     for rule in rules:
         matches = _matches(rule, sent)
         best = _best(rule, routes, sent.address) if matches is not False else None
@@ -194,12 +204,12 @@ def _next_hop(route: Mapping[str, Any]) -> str:
 
 
 def typed(route: str) -> str:
-    """A route in the words of `ip route`, each as one word of a command."""
+    """A route in the words of `ip route`, each quoted as one word of a command."""
     return " ".join(map(word, route.split()))
 
 
 def _covers(rule: Mapping[str, Any], key: str, address: str | None) -> Truth:
-    """Whether a rule's `from` or `to` takes this address."""
+    """Whether a rule's `from` or `to` includes this address; None when the address is not known."""
     wanted = rule.get(key, "all")
     if wanted == "all":
         return True
@@ -236,18 +246,20 @@ def _length(network: str) -> int:
 
 
 def family(thing: ipaddress.IPv4Address | ipaddress.IPv6Address | ipaddress.IPv4Network | ipaddress.IPv6Network) -> str:
-    """`ip`'s switch for the IP version of this."""
+    """The switch of `ip` for this IP version, with a space after it; "" for IPv4."""
     return "-6 " if thing.version == 6 else ""
 
 
 def gone(at: Context, node: str, address: str, peer: str, evidence: Evidence | None) -> Finding | None:
-    """Why no packet can use `address` of a node, or get from it to the address `peer`, whatever the rules say."""
+    """Why no packet can use a node's own `address`, or get from the node to the address `peer`, whatever the firewall
+    rules say; None when nothing is missing."""
     if evidence is None:
         return None
     return _no_address(at, node, address, evidence) or _no_route(node, peer, evidence)
 
 
 def _no_address(at: Context, node: str, address: str, evidence: Evidence) -> Finding | None:
+    """The finding for an address that the node has lost since the run began, or None."""
     before = at.facts(node).get("interfaces", {})
     name = next((name for name, entry in before.items() if address in entry["addresses"]), None)
     if name is None or not evidence.interfaces:
@@ -277,7 +289,8 @@ def _no_address(at: Context, node: str, address: str, evidence: Evidence) -> Fin
 
 
 def smaller(at: Context, node: str, evidence: Evidence | None) -> Finding | None:
-    """An interface whose MTU shrank: connections that were open before still send packets that no longer fit."""
+    """The finding for an interface whose MTU shrank, or None: connections that were open before still send packets that
+    no longer fit."""
     for name, entry in at.facts(node).get("interfaces", {}).items():
         now = evidence.interfaces.get(name) if evidence is not None else None
         if now is not None and now.mtu and entry.get("mtu") and now.mtu < entry["mtu"]:
@@ -288,6 +301,7 @@ def smaller(at: Context, node: str, evidence: Evidence | None) -> Finding | None
 
 
 def _no_route(node: str, peer: str, evidence: Evidence) -> Finding | None:
+    """The finding when the node has no route to the address `peer`, or None."""
     refused = evidence.no_route_to(peer)
     if refused is None:
         return None
@@ -299,8 +313,8 @@ def _no_route(node: str, peer: str, evidence: Evidence) -> Finding | None:
 
 
 def turned_away(node: str, sent: Sent, what: str, evidence: Evidence | None) -> tuple[Finding, bool] | None:
-    """The policy rule that refuses just this to a peer with a route, or leads it elsewhere, and whether it surely is
-    the reason."""
+    """The finding for a policy rule that refuses just these packets to a reachable peer, or leads them elsewhere, and
+    whether the rule is surely the reason; None when there is none."""
     if evidence is None:
         return None
     sent, ways = replace(sent, uid=evidence.facts.get("uid"), marks=evidence.marks), evidence.ways_to(sent.address)
