@@ -1,4 +1,5 @@
-"""Which ranks made another call than their program or the others, and which made none: from torch's flight records."""
+"""Which ranks made a different call from their program or from other ranks, and which made none: by torch's flight
+records."""
 
 from __future__ import annotations
 
@@ -18,9 +19,10 @@ if TYPE_CHECKING:
 
 
 Kind = Literal["differs", "behind", "uniform", "idle"]
+"""How ranks stand to each other: CallComparison says what each word means."""
 
 UNEVEN = ("alltoall", "allgatherv", "gather", "scatter", "reducescatterv", "send", "recv")
-"""Operations whose sizes may differ between ranks, as letters only."""
+"""Operations whose sizes may differ between ranks; their names have letters only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +35,7 @@ class Call:
 
     @property
     def alike(self) -> tuple[object, ...]:
-        """What must be the same on every rank."""
+        """The part of the call that must be the same on every rank."""
         letters = re.sub(r"[^a-z]", "", self.operation.lower())
         return (letters,) if letters.lstrip("_").startswith(UNEVEN) else (letters, self.sizes, self.dtypes)
 
@@ -46,8 +48,8 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """What one rank did in one process group: the number of the last call it entered, of the last one that was over
-    (0: none), and the calls that are still remembered, by number."""
+    """What one rank did in one process group: the number of the last call it entered and of the last call that was over
+    (0: none), and the calls that are still recorded, by number."""
 
     rank: int
     enqueued: int
@@ -59,9 +61,9 @@ class Trace:
 class CallComparison:
     """How the ranks of a group stand to each other at call `number`.
 
-    `differs`: `ranks` made another call than the rest; all of them when there is no majority. `behind`: `ranks` never
-    made it. `uniform`: every rank is in it, `ranks` are those for which it is not over. `idle`: all are between calls.
-    `made` tells what each rank called, where that is known.
+    `differs`: `ranks` made another call than the rest; all ranks when there is no majority. `behind`: `ranks` never
+    made it. `uniform`: every rank is in it, and it is not over for `ranks`. `idle`: all ranks are between calls.
+    `made`: what each rank called, where that is known.
     """
 
     kind: Kind
@@ -72,7 +74,8 @@ class CallComparison:
 
 
 def compare(traces: Iterable[Trace], group: str = "") -> CallComparison | None:
-    """The first thing that is wrong between these ranks of one process group; None where fewer than two are known."""
+    """How these ranks of one process group stand to each other, at the first call that differs, else at the first that
+    is not over; None when fewer than two ranks are known."""
     by_rank = {trace.rank: trace for trace in traces}
     if len(by_rank) < 2:
         return None
@@ -93,7 +96,7 @@ def compare(traces: Iterable[Trace], group: str = "") -> CallComparison | None:
 
 
 def compare_all(dumps: Mapping[int, Mapping[str, Any]]) -> list[CallComparison]:
-    """Every process group in these Flight Recorder dumps (by rank), what is wrong first."""
+    """The comparison of each process group in these Flight Recorder dumps (by rank), the worst kind first."""
     groups: dict[str, list[Trace]] = defaultdict(list)
     for rank, dump in dumps.items():
         for name, trace in read_dump(rank, dump).items():
@@ -135,7 +138,7 @@ def _call(entry: Mapping[str, Any]) -> Call:
 
 
 def odd_ones(intended: Mapping[int, Call], made: Mapping[int, Call]) -> tuple[int, ...]:
-    """Ranks that made another call than their program asked for: this decides between two ranks."""
+    """Ranks that made another call than their program asked for. With two ranks this decides which one is wrong."""
     return tuple(
         sorted(
             rank
@@ -146,6 +149,8 @@ def odd_ones(intended: Mapping[int, Call], made: Mapping[int, Call]) -> tuple[in
 
 
 def _shape(call: Call) -> tuple[object, ...]:
+    """What of a call is the same in the program's request and in torch's record: letters of the operation, number of
+    elements, types."""
     count = 1
     for side in (side for shape in call.sizes for side in shape):
         count *= side
@@ -153,11 +158,12 @@ def _shape(call: Call) -> tuple[object, ...]:
 
 
 _DTYPES = {"float32": "Float", "float64": "Double", "float16": "Half", "int32": "Int", "int64": "Long"}
-"""torch's Python names for what Flight Recorder calls by the C++ one."""
+"""Flight Recorder's (C++) names of types, by torch's Python names."""
 
 
 def _odd(made: Mapping[int, Call]) -> tuple[int, ...]:
-    """The ranks outside the largest group; every rank when the two largest groups have the same size."""
+    """The ranks outside the largest group of ranks with the same call; every rank when the two largest groups have the
+    same size."""
     camps = Counter(call.alike for call in made.values()).most_common(2)
     if len(camps) > 1 and camps[0][1] == camps[1][1]:
         return tuple(sorted(made))
@@ -165,16 +171,17 @@ def _odd(made: Mapping[int, Call]) -> tuple[int, ...]:
 
 
 def _number(facts: Mapping[str, Any], name: str) -> int:
-    """A sequence number, which torch writes as text or as a number; -1 is nothing yet, as is none."""
+    """A sequence number, which torch writes as text or as a number; 0 when it is missing or -1, which means none
+    yet."""
     return max(0, int(facts.get(name, 0)))
 
 
 MISMATCH = ("data size doesn't match expected size", "mismatch between collectives", "collective mismatch")
-"""What gloo and torch's own debugging say when the sizes of two ranks do not fit, in lower case."""
+"""What gloo and torch's own debugging say, in lower case, when the sizes of two ranks do not fit."""
 
 
 def comparison(pool: RankPool) -> CallComparison | None:
-    """How the ranks stand to each other by torch's own record of their collectives; None where there is none."""
+    """How the ranks stand to each other by torch's own records of their collectives; None when there are no records."""
     dumps = {m.rank.rank: m.record["flight"] for m in pool.members if m.record.get("flight")}
     found = [result for result in compare_all(dumps) if result.kind != "idle"]
     return found[0] if found else None
@@ -199,7 +206,7 @@ def faithless(pool: RankPool) -> tuple[int, ...]:
 
 
 def skipping(pool: RankPool, behind: Sequence[int]) -> tuple[int, ...]:
-    """Of the ranks that are behind, those that have gone on without a call that their program asked for; one that is
+    """Of the ranks that are behind, those that went on without a call that their program asked for. A rank that is
     still on its way into the call is only late."""
     members = [pool.members[rank] for rank in faithless(pool) if rank in behind]
     return tuple(m.rank.rank for m in members if m.stack and not busy_by_itself(m.stack) and asked(m) > enqueued(m))
@@ -211,12 +218,14 @@ def asked(member: RankMember) -> int:
 
 
 def enqueued(member: RankMember) -> int:
+    """How many collectives torch has recorded as entered by the rank."""
     status = (member.record.get("flight") or {}).get("pg_status") or {}
     return max([_number(one, "last_enqueued_collective") for one in status.values()] or [0])
 
 
 def mismatched(pool: RankPool, doing: str) -> dict[str, list[Finding]]:
-    """Ranks that called something else than the others: by the records, or by what gloo says as it aborts."""
+    """Findings by node for ranks that made another call than the others: by the records, or by what gloo prints as it
+    aborts."""
     seen = comparison(pool)
     aborted = [m for m in pool.members if any(phrase in "".join(m.log).lower() for phrase in MISMATCH)]
     guilty: Sequence[int] = ()
@@ -238,7 +247,7 @@ def mismatched(pool: RankPool, doing: str) -> dict[str, list[Finding]]:
         if own:
             guilty = own
         elif others and all(m.record.get("flight") for m in others):
-            guilty = [m.rank.rank for m in aborted]  # the others are seen to have called what they should
+            guilty = [m.rank.rank for m in aborted]  # the records of the others show the right calls
         else:
             guilty = [m.rank.rank for m in pool.members]
         evidence = [f"{m.label} made {_made(m)}" for m in pool.members if m.record.get("flight")][:8]
@@ -266,7 +275,7 @@ def mismatched(pool: RankPool, doing: str) -> dict[str, list[Finding]]:
 
 
 def absent(pool: RankPool, doing: str) -> dict[str, list[Finding]]:
-    """Ranks that never made the call in which the others wait."""
+    """Findings by node for ranks that never made the call in which the others wait."""
     seen = comparison(pool)
     if not seen or seen.kind != "behind":
         return {}
@@ -293,7 +302,8 @@ def absent(pool: RankPool, doing: str) -> dict[str, list[Finding]]:
 
 
 def elsewhere(pool: RankPool, doing: str) -> dict[str, list[Finding]]:
-    """Ranks whose main thread works by itself while the others' wait for them, whatever is recorded."""
+    """Findings by node for ranks whose main thread works by itself while the other ranks wait for it, whatever the
+    records say."""
     known = [member for member in pool.members if member.stack]
     busy = [member for member in known if busy_by_itself(member.stack)]
     waiting = [member for member in pool.members if member not in busy]
@@ -315,12 +325,12 @@ def elsewhere(pool: RankPool, doing: str) -> dict[str, list[Finding]]:
 
 
 WORKS = {"fill", "compare", "room_for", "allreduce"}
-"""Where rank.py works on its own data; elsewhere it waits in a call of torch for the other ranks."""
+"""Functions in which rank.py works on its own data; in all others it waits in a call of torch for other ranks."""
 
 
 def busy_by_itself(stack: Sequence[str]) -> bool:
-    """Whether these frames, the innermost first, end in what is neither torch nor a wait of rank.py: a wrapper around
-    a call of torch, something that Python runs in between, work on its own data."""
+    """Whether a stack, innermost frame first, ends neither in torch nor in a wait of rank.py: in a wrapper around a
+    call of torch, in code that Python runs in between, or in work on the rank's own data."""
     ours = next((frame.rpartition(" in ")[2] for frame in stack if 'rank.py"' in frame), "")
     if 'rank.py"' in stack[0]:
         return ours in WORKS
@@ -329,7 +339,7 @@ def busy_by_itself(stack: Sequence[str]) -> bool:
 
 
 def made_last(member: RankMember) -> Call | None:
-    """The last collective that torch has recorded for a rank."""
+    """The last collective that torch has recorded for a rank; None when there is none."""
     entries = (member.record.get("flight") or {}).get("entries")
     return _call(entries[-1]) if entries else None
 
@@ -339,6 +349,7 @@ def _made(member: RankMember) -> str:
 
 
 def _meant(member: RankMember) -> str:
+    """What runbook asked for, when that is known, as the end of a sentence."""
     calling = member.record.get("calling") or {}
     return (
         f", where runbook asked for {calling['operation']} of {calling['count']} {calling['dtype']}"
@@ -348,6 +359,7 @@ def _meant(member: RankMember) -> str:
 
 
 def _tells(line: str) -> bool:
+    """Whether a line says that sizes do not fit."""
     return any(phrase in line.lower() for phrase in MISMATCH)
 
 
@@ -360,5 +372,6 @@ def _place(member: RankMember) -> str:
 
 
 def _pid(member: RankMember) -> object:
+    """The id of the rank's process, or "PID" where it is not known."""
     started = member.steps.get("started", {})
     return member.processes[0]["pid"] if member.processes else started.get("pid", "PID")

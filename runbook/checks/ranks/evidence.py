@@ -1,7 +1,7 @@
-"""What can be seen of ranks that make no progress, from all nodes at once, and how findings describe it.
+"""What can be seen of ranks that make no progress, on all nodes at once, and how findings describe it.
 
-The kernel's view, stacks and flight records are kept in RUN_DIR/hang; what a verdict needs of them is put into the
-members."""
+The kernel's view, the stacks and the flight records are kept in RUN_DIR/hang. What a verdict needs of them is stored in
+the RankMember of each rank."""
 
 from __future__ import annotations
 
@@ -30,19 +30,20 @@ if TYPE_CHECKING:
 
 
 WATCH_S = 0.4
-"""How long a node watches its ranks: whether they use a CPU, and whether their connections carry anything."""
+"""Seconds for which a node watches its ranks: whether they use a CPU, and whether their connections carry data."""
 
 WRITE_S = 0.25
-"""How long a rank gets to write its stacks and its flight record down."""
+"""Seconds that a rank has to write down its stacks and its flight record."""
 
 MOST_BUSY = 4
+"""How many busy programs of a node are shown."""
 
 ASLEEP = "TtDZX"
-"""States in which a process handles no signal: stopped, traced, in the kernel, dead."""
+"""States of a process that handles no signal: stopped, traced, waiting in the kernel, or dead."""
 
 
 def gather(pool: RankPool, *, watch_s: float = WATCH_S, timeout_s: float = 6.0) -> None:
-    """Look at every rank on every node that still answers, in parallel; back after `timeout_s` at the latest."""
+    """Looks at every rank on every node that still answers, in parallel. Returns after `timeout_s` at the latest."""
     nodes = [name for name in dict.fromkeys(m.rank.node for m in pool.members) if name in pool.run.site.sessions]
     executor = ThreadPoolExecutor(max(1, min(64, len(nodes))), thread_name_prefix="evidence")
     wait([executor.submit(_gather_node, pool, name, watch_s) for name in nodes], timeout=timeout_s)
@@ -75,12 +76,13 @@ def _gather_node(pool: RankPool, name: str, watch_s: float) -> None:
     if asked:
         time.sleep(WRITE_S)
     for member in members:
-        if member in asked or member.over or member.failure:  # what a stopped rank wrote down is out of date
+        if member in asked or member.over or member.failure:  # a stopped rank's files are out of date
             _read(pool, session, member, facts["ranks"].get(str(member.rank.rank), {}).get("stack"))
 
 
 def _read(pool: RankPool, session: Session, member: RankMember, native: str | None) -> None:
-    """What the rank wrote down by itself: its stacks, and its last collectives."""
+    """Reads what the rank wrote down itself: its stacks and its last collectives. `native`: the stack that py-spy saw,
+    or None."""
     number = member.rank.rank
     place = member.rank.file_stem
     dump = _text_of(session, f"stack-{number}.txt")
@@ -101,12 +103,12 @@ def _text_of(session: Session, path: str) -> str:
 
 
 def _keep(pool: RankPool, name: str, text: str) -> None:
-    with contextlib.suppress(OSError, BadName):  # the verdict does not depend on the copy
+    with contextlib.suppress(OSError, BadName):  # the verdict does not need the copy
         write_below(pool.run.run_dir, "hang", name, data=pool.run.redactor.text(text))
 
 
 def main_stack(text: str) -> tuple[str, ...]:
-    """The last dump of the main thread from what faulthandler wrote, innermost frame first."""
+    """The last stack of the main thread in a dump by faulthandler, innermost frame first; empty when there is none."""
     dumps = re.split(r"^(?:(?:Current thread|Thread) 0x[0-9a-f]+|Stack \(most recent).*$", text, flags=re.MULTILINE)
     for block in reversed(dumps):
         frames = [line.strip() for line in block.splitlines() if line.strip().startswith("File ")]
@@ -124,7 +126,7 @@ PASSES_ON = bounded(
 
 
 def progress(member: RankMember) -> str:
-    """How far a rank came, for people."""
+    """How far a rank came, in words."""
     size, turn = member.place
     if size:
         text = f"at {bytes_text(size)}, iteration {turn} of {member.beat.get('turns', '?')}"
@@ -134,8 +136,8 @@ def progress(member: RankMember) -> str:
 
 
 def rank_stopped(label: str, node: str, pid: object, state: str, wchan: object, when: str) -> Finding:
-    """A finding for a rank whose process is in state T, t or D. `when` says what the others wait for, or for how
-    long."""
+    """A finding for a rank whose process is in state T, t or D. `when` says what the others wait for, or for how long
+    they wait."""
     if state == "D":
         waits = str(wchan or "").strip("0") or "the kernel"
         says = f"{label} is in uninterruptible sleep: the kernel waits for a device or a file system; {when}"
@@ -147,6 +149,7 @@ def rank_stopped(label: str, node: str, pid: object, state: str, wchan: object, 
 
 
 def stack_lines(members: Sequence[RankMember]) -> tuple[str, ...]:
+    """The stacks of these ranks as lines of evidence, five frames each; ranks without a known stack are left out."""
     lines: list[str] = []
     for member in members:
         if member.stack:
@@ -156,7 +159,8 @@ def stack_lines(members: Sequence[RankMember]) -> tuple[str, ...]:
 
 
 def busy_lines(pool: RankPool, node: str) -> tuple[str, ...]:
-    """Other programs that used a CPU there when the ranks were last looked at, the busiest first."""
+    """Other programs that used a CPU of the node when the ranks were last looked at, the busiest first, as lines of
+    evidence."""
     return tuple(
         f"pid {one['pid']} of {one['user']} uses {one['cpu']:.0%} of a CPU: {one['command']}"
         for one in (pool.seen.get(node) or {}).get("busy", ())
@@ -164,20 +168,22 @@ def busy_lines(pool: RankPool, node: str) -> tuple[str, ...]:
 
 
 def telling(stack: Sequence[str]) -> list[str]:
-    """The frames without those by which torch passes a call on; all of them where it has no others."""
+    """The frames of a stack without those in which torch only passes a call on; all frames if there are no others."""
     return [frame for frame in stack if not PASSES_ON.search(frame)] or list(stack)
 
 
 def log_name(pool: RankPool, member: RankMember) -> str:
+    """The file on this machine that keeps what a rank printed."""
     return str(pool.run.run_dir / "logs" / f"{member.rank.file_stem}.log")
 
 
 def kept(pool: RankPool) -> str:
-    """Where the stacks and records that were taken are kept."""
+    """A line of evidence that says in which folder the stacks and records are kept."""
     return f"kept: stacks, flight records and process states of every rank: {pool.run.run_dir / 'hang'}"
 
 
 def stopped(member: RankMember, process: dict[str, object], doing: str) -> Finding:
+    """The finding for a rank with this process in state T, t or D."""
     when = f"{doing}, {progress(member)}"
     return rank_stopped(
         member.label, member.rank.node, process["pid"], str(process["state"]), process.get("wchan"), when

@@ -1,5 +1,5 @@
-"""From ranks that stopped, or that stand still, to outcomes: who is at fault, and what only followed. Where no rank
-died and none moves: a stopped process, another call, a rank that never came, or the network."""
+"""From ranks that stopped or stall to outcomes: which node is at fault, and what only followed. When no rank died and
+none moves, the reason is a stopped process, a different call, a rank that never came, or the network."""
 
 from __future__ import annotations
 
@@ -30,17 +30,20 @@ if TYPE_CHECKING:
     from runbook.checks.ranks.pool import RankMember
 
 LOOK_S = 5.0
+"""Seconds that nodes have to answer questions about ranks that stall."""
 TRICKLE = 16 * 1024
-"""Below this many bytes a second between ranks no data flows: the store and keep-alives make less."""
+"""Bytes a second between ranks. With fewer no data flows: the store and keep-alives alone send less."""
 
 LONGER_S = 1.5
-"""Seconds of watching before ranks are said to stand still: one lost packet stops a slow link for a while."""
+"""Seconds for which ranks are watched before a stall is reported: one lost packet stops a slow link for a while."""
 
 FULL_QUEUE = 64 * 1024
+"""Bytes that wait to be sent on a node. More, where other nodes have few, means that the node sends slowly."""
 
 
 def stuck(pool: RankPool, halt: Halt, doing: str) -> Found:
-    """Findings by guilty node, from evidence gathered before and from a look between the nodes now."""
+    """Findings by the node at fault, from evidence gathered before and from a look at the traffic between the nodes
+    now."""
     suspected = halt.kind in ("suspected", "silent")
     if found := mismatched(pool, doing) or ({} if halt.kind == "suspected" else asleep(pool, doing)):
         return with_folder(pool, found)
@@ -68,7 +71,7 @@ def stuck(pool: RankPool, halt: Halt, doing: str) -> Found:
     gather(pool, watch_s=LONGER_S)
     if (flows := moving(pool)) > TRICKLE:
         return flowing(pool, halt, doing, flows)
-    if found := elsewhere(pool, doing):  # on a busy machine a rank comes late to where it stays
+    if found := elsewhere(pool, doing):  # on a busy machine a rank may only now have reached the place where it stays
         return with_folder(pool, found)
     evidence = (*seen.stalled[:4], *ruled_out(pool, seen), *stack_lines(pool.members[:2]))
     if seen.stalled:
@@ -84,7 +87,7 @@ def stuck(pool: RankPool, halt: Halt, doing: str) -> Found:
 
 
 def flowing(pool: RankPool, halt: Halt, doing: str, rate: float) -> Found:
-    """Nothing where the data flows at `rate`, unless something promised far more or the time is up."""
+    """Nothing when the data flows at `rate`, in bytes a second, unless far more was promised or the time is up."""
     as_promised = halt.promised is None or rate > halt.promised / TOO_SLOW
     if halt.kind in ("suspected", "silent") or (as_promised and halt.kind != "late"):
         return {}
@@ -92,7 +95,7 @@ def flowing(pool: RankPool, halt: Halt, doing: str, rate: float) -> Found:
 
 
 def with_folder(pool: RankPool, found: Found) -> Found:
-    """The first finding says where the files are kept."""
+    """The findings, of which the first now says in which folder the evidence is kept."""
     first = next(iter(found))
     head, *rest = found[first]
     found[first] = [head.with_evidence(kept(pool)), *rest]
@@ -100,6 +103,7 @@ def with_folder(pool: RankPool, found: Found) -> Found:
 
 
 def asleep(pool: RankPool, doing: str) -> Found:
+    """Findings for ranks that are stopped, or wait in the kernel, by node."""
     found: Found = {}
     for member in pool.members:
         process = next((process for process in member.processes if process["state"] in "TtD"), None)
@@ -109,8 +113,8 @@ def asleep(pool: RankPool, doing: str) -> Found:
 
 
 def behind(pool: RankPool, doing: str) -> Found:
-    """Ranks that came less far, where no record of their calls tells better: one that waits in an earlier collective
-    may only be the one whose data does not arrive."""
+    """Ranks that came less far than others, when no record of calls says more: a rank that waits in an earlier
+    collective may only be one whose data does not arrive."""
     if found := elsewhere(pool, doing):
         return found
     seen = comparison(pool)
@@ -134,17 +138,19 @@ def behind(pool: RankPool, doing: str) -> Found:
 
 
 def moving(pool: RankPool) -> float:
-    """Bytes a second that the ranks' connections carry, all together; of all interfaces if sockets are not known."""
+    """Bytes a second that the connections of all ranks carry together; that all interfaces carry where sockets are not
+    known."""
     total = 0.0
     for facts in pool.seen.values():
         moved = [rank["moved"] for rank in facts["ranks"].values()]
         known = [bytes_ for bytes_ in moved if bytes_ is not None]
         total += (sum(known) if known else facts.get("carried") or 0) / max(0.1, facts["seconds"])
-    return total / 2  # each end counts it
+    return total / 2  # both ends count each byte
 
 
 def slow(pool: RankPool, doing: str, rate: float, promised: float | None) -> Found:
-    """The data still flows, much more slowly than promised: whose packets queue up where the others' do not?"""
+    """Findings for data that flows much more slowly than promised. They name the nodes on which packets queue up far
+    more than on others, or all nodes."""
     queued: dict[str, int] = {
         name: sum(int(rank.get("queued") or 0) for rank in facts["ranks"].values()) for name, facts in pool.seen.items()
     }
@@ -166,7 +172,8 @@ def slow(pool: RankPool, doing: str, rate: float, promised: float | None) -> Fou
 
 
 def connection_lost(pool: RankPool, broken: Sequence[RankMember], doing: str, seen: Between) -> Found:
-    """Ranks report a broken connection and no rank died: the network broke it, between the two that it joined."""
+    """Findings when ranks report a broken connection and no rank died: the network broke it, between the two nodes at
+    its ends."""
     first = min(broken, key=lambda member: member.heard)
     nodes = [first.rank.node, *ends(pool, first)]
     if len(nodes) < 2:
@@ -182,7 +189,7 @@ def connection_lost(pool: RankPool, broken: Sequence[RankMember], doing: str, se
 
 
 def ends(pool: RankPool, member: RankMember) -> list[str]:
-    """The nodes whose address is in what a rank says of a connection that it lost."""
+    """The nodes whose addresses appear in what a rank says about a connection that it lost."""
     text = member.said
     facts = pool.run.facts
     found = []
@@ -197,18 +204,19 @@ def ends(pool: RankPool, member: RankMember) -> list[str]:
 
 
 def look_between(pool: RankPool) -> Between:
+    """What lies between the nodes of the ranks now; nothing where there is one machine only."""
     if len(pool.inventory.nodes) < 2 or pool.inventory.one_machine:
         return Between()
     return between(at_nodes(pool), timeout_s=LOOK_S)
 
 
 def at_nodes(pool: RankPool) -> Context:
-    """For questions to the nodes of the ranks, which have LOOK_S to answer and print nothing."""
+    """A context for questions to the nodes of the ranks. It gives them LOOK_S to answer, and prints nothing."""
     return Context(pool.run, pool.inventory, "ranks", time.monotonic() + LOOK_S, lambda *_, **__: None)
 
 
 def ruled_out(pool: RankPool, seen: Between) -> tuple[str, ...]:
-    """What was ruled out, and what to try next."""
+    """Evidence: what was ruled out, and what to try next."""
     lines = [f"could not look: {why}" for why in list(seen.blind.values())[:2]]
     looked = [member for member in pool.members if member.processes]
     if looked:
@@ -229,8 +237,8 @@ def ruled_out(pool: RankPool, seen: Between) -> tuple[str, ...]:
 
 
 def outcomes_of_halt(pool: RankPool, halt: Halt, doing: str) -> list[Outcome]:
-    """One outcome a node. The nodes at fault fail; the others are unknown, because nothing was proven about them. None
-    for a suspicion or a silence that is not proven yet, and for a stall that is none because data flows as promised."""
+    """One outcome a node. The nodes at fault fail; the others are unknown, because nothing was proven about them. An
+    empty list for a suspicion or silence that proves nothing yet, and for a stall in which data flows as promised."""
     unknown: dict[str, Outcome] = {}
     for name, error in pool.failures.items():
         unknown[name] = no_answer(name, "launch", error)
@@ -244,7 +252,7 @@ def outcomes_of_halt(pool: RankPool, halt: Halt, doing: str) -> list[Outcome]:
         if member.lost:
             unknown[member.rank.node] = no_answer(member.rank.node, "launch", member.lost)
     gather(pool, watch_s=0.05 if halt.kind == "died" else WATCH_S)
-    # What a node that went silent said last proves nothing about the others.
+    # The last words of a node that went silent prove nothing about the other nodes.
     unknown |= {name: finding for name, finding in at_nodes(pool).lost_nodes().items() if name not in unknown}
     guilty = mismatched(pool, doing)
     if not guilty:
@@ -269,7 +277,8 @@ def outcomes_of_halt(pool: RankPool, halt: Halt, doing: str) -> list[Outcome]:
 
 
 def with_ports_counted(pool: RankPool, guilty: dict[str, list[Finding]]) -> dict[str, list[Finding]]:
-    """A rank only reports that it got no port: this looks up how many its node has, and who holds them."""
+    """The findings, with how many ports the node has and which processes hold them: a rank only reports that it got
+    none."""
     words = {
         node: [finding.says for finding in findings if finding.cause == NO_PORT]
         for node, findings in guilty.items()
@@ -281,6 +290,7 @@ def with_ports_counted(pool: RankPool, guilty: dict[str, list[Finding]]) -> dict
 
 
 def bystander(pool: RankPool, node: str, names: Sequence[str], kind: str) -> Finding:
+    """The finding for a node that is not at fault: its ranks stopped, or waited, because of the nodes in `names`."""
     others = tuple(name for name in names if name != node)
     members = pool.on(node)
     whose = ", ".join(others) or "another node"

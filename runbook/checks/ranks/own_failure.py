@@ -1,4 +1,4 @@
-"""What a rank did wrong by itself: how it ended, or what it said of its own failure."""
+"""What a rank did wrong itself: how it ended, or what it reported of its own failure."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 
 LIMITS: Mapping[int | None, str] = {signal.SIGXCPU: "CPU time (`ulimit -t`)", signal.SIGXFSZ: "file size (`ulimit -f`)"}
+"""The limits behind the signals that the kernel sends when a process exceeds one."""
 
 STOPPED = {
     "workdir-missing": ("workdir-not-writable", "the folder that it works in is missing, or closed to this user"),
@@ -34,25 +35,26 @@ STOPPED = {
     "port-taken": ("port-in-use", "the rendezvous port is taken there"),
     "secrets-missing": ("workdir-not-writable", "the file with the secrets beside the launch script cannot be read"),
 }
-"""Why the launch script stopped (its own events): the cause, and what it means; its page has a remedy of the event's
-name, or that of a rank."""
+"""Why the launch script stopped, by the script's event: the cause, and what the event means. The cause's page has a
+remedy with the event's name, or one for ranks."""
 
 NO_ROOM = bounded(
     r"MemoryError|can't allocate memory|not enough memory|Cannot allocate memory|can't start new thread"
     r"|Resource temporarily unavailable|failed to map segment|thread.* failed",
     re.IGNORECASE,
 )
-"""What a program prints when one of its own limits refuses it memory or processes."""
+"""What a program prints when a limit of its own refuses it memory or processes."""
 
 LAUNCH_SCRIPT = re.compile(r"^\S*/[\w.-]+\.sh: (?:line )?(?:\d+: )?")
 """How a shell begins its messages about the launch script: with a path that means nothing to the user."""
 
 ERROR = bounded(r"\berror\b|\w(Error|Exception):|cannot |failed|not found|no such", re.IGNORECASE)
-"""A line that says what is wrong, where a program ends without a traceback."""
+"""A line that says what is wrong, when a program ends without a traceback."""
 
 
 def own_failure(pool: RankPool, member: RankMember, doing: str) -> Finding | None:
-    """What this rank did wrong by itself; None when its failure follows from another."""
+    """The finding for what this rank did wrong itself; None when its failure follows from another's, or when it did not
+    fail."""
     if member.aftermath:
         return None
     if member.failure is not None:
@@ -64,7 +66,7 @@ def own_failure(pool: RankPool, member: RankMember, doing: str) -> Finding | Non
 
 
 def exited(pool: RankPool, member: RankMember, doing: str) -> Finding:
-    """It ended with an exit code, and its program did not say why."""
+    """The finding for a rank that ended with an exit code and without a report of its own."""
     node, tail, code = pool.inventory.node(member.rank.node), pool.lines(member), member.code
     evidence = tail or (f"exit code {code}, nothing printed",)
     if code == 0 and node.activate and "started" not in member.steps:
@@ -88,6 +90,7 @@ def exited(pool: RankPool, member: RankMember, doing: str) -> Finding:
 
 
 def ended_by_signal(pool: RankPool, member: RankMember, end: ProcessEnd, doing: str) -> Finding:
+    """The finding for a rank that a signal ended."""
     tail, when = pool.lines(member), f"{doing}, {progress(member)}"
     evidence = (f"exit by {end.signal_text}", *tail)
     if end.signal == signal.SIGKILL and (proof := killed_for_memory(pool, member)):
@@ -108,7 +111,7 @@ def ended_by_signal(pool: RankPool, member: RankMember, end: ProcessEnd, doing: 
 
 
 def of_signal(end: ProcessEnd, who: str, when: str, evidence: tuple[str, ...], node: str, log: object) -> Finding:
-    """What the signal that ended a rank proves; `when` ends the sentence."""
+    """The finding for the signal that ended a rank. `who` begins its sentence, and `when` ends it."""
     text, cause = end.signal_text, end.cause
     if end.signal == signal.SIGKILL:
         return finding_for("rank-killed", f"{who} was killed ({text}) {when}", evidence, node=node)
@@ -128,7 +131,7 @@ def of_signal(end: ProcessEnd, who: str, when: str, evidence: tuple[str, ...], n
 
 
 def killed_for_memory(pool: RankPool, member: RankMember) -> tuple[str, ...]:
-    """The proof that the kernel killed it for lack of memory; empty without one."""
+    """The proof that the kernel killed the rank for lack of memory, as lines of evidence; empty when there is none."""
     seen = pool.seen.get(member.rank.node)
     before = member.steps.get("started", {}).get("kernel_kills")
     after = seen.get("kernel_kills") if seen else None
@@ -145,6 +148,7 @@ def killed_for_memory(pool: RankPool, member: RankMember) -> tuple[str, ...]:
 
 
 def reported(pool: RankPool, member: RankMember, said: Mapping[str, object], doing: str) -> Finding:
+    """The finding for a failure that the rank, or its launch script, reported."""
     node = pool.inventory.node(member.rank.node)
     tail = pool.lines(member)
     event = str(said["event"])
@@ -166,7 +170,7 @@ def reported(pool: RankPool, member: RankMember, said: Mapping[str, object], doi
     text = str(said.get("text"))
     trace = said.get("traceback")
     lines = tuple(str(line) for line in trace) if isinstance(trace, list) else ()
-    named = causes().get(str(said.get("cause")))  # a rank says what it likes
+    named = causes().get(str(said.get("cause")))  # a rank may name any cause
     named_cause = named.id if named and "rank" in named.remedies else ""
     means = meaning([*tail, *lines, text]) if named_cause in ("", "program-error") else None
     cause = means.cause if means else named_cause or "program-error"
@@ -180,14 +184,14 @@ def reported(pool: RankPool, member: RankMember, said: Mapping[str, object], doi
 
 
 def script_stopped(event: str, who: str, node: Node, tail: tuple[str, ...]) -> Finding:
-    """Why the launch script stopped, by its own event; `who` begins the sentence."""
+    """The finding for a launch script that stopped with this event of its own; `who` begins the sentence."""
     cause, why = STOPPED[event]
     way = event if event in causes()[cause].remedies else "rank"
     return finding_for(cause, f"{who}: {why.format(activate=node.activate)}", tail, way=way, node=node.name)
 
 
 def remedy_for(means: Cause | None, node: Node) -> str:
-    """What mends a cause that a rank's own words show; nothing where they show none."""
+    """The remedy for a cause that a rank's own words show; "" when `means` is None."""
     if means is None:
         return ""
     if "rank" in causes()[means.cause].remedies:
@@ -196,17 +200,18 @@ def remedy_for(means: Cause | None, node: Node) -> str:
 
 
 IMPORTS = re.compile(r"^\s*(?:import|from)\s+(?P<name>\w+)\b")
-"""The line of a program, as a traceback shows it, that imports a module of no package."""
+"""A line in a traceback that imports a top-level module."""
 
 NOT_IN_IT = re.compile(r" from '(?P<name>\w+)' \((?:most likely due to a circular import\) \()?(?P<file>/[^()]+)\)")
-"""How Python says where a module came from in which it did not find a name."""
+"""How Python says from which file a module came that lacks a name."""
 
 INSTALLED = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python[\d.]+/|\.zip/")
+"""The part of a path by which an installed Python module is known."""
 
 
 def out_of_place(lines: Sequence[str], node: str) -> str:
-    """The remedy where a file that is no part of Python was imported in the place of a module of its standard library,
-    or torch from where nothing is installed; nothing where these lines of an error show no such file."""
+    """The remedy when a file that is no part of Python was imported in place of a module of the standard library, or
+    when torch was imported from outside the installed packages; "" when these lines of an error show no such file."""
     found = [(match["name"], match["file"]) for line in lines for match in [NOT_IN_IT.search(line)] if match]
     for imports, frame in itertools.pairwise(lines):
         asked, came = IMPORTS.match(imports), FRAME.search(frame)
@@ -219,10 +224,11 @@ def out_of_place(lines: Sequence[str], node: str) -> str:
 
 
 FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>\S+))?')
+"""A frame of a traceback: file, line and function."""
 
 
 def last_place(lines: tuple[str, ...]) -> str:
-    """` at FILE:LINE in FUNCTION`, of the innermost frame that a traceback names; nothing where it names none."""
+    """` at FILE:LINE in FUNCTION`, for the innermost frame that a traceback names; "" when it names none."""
     found = [match for line in lines if (match := FRAME.search(line))]
     if not found:
         return ""
@@ -231,7 +237,7 @@ def last_place(lines: tuple[str, ...]) -> str:
 
 
 def meaning(lines: Iterable[str]) -> Cause | None:
-    """The cause that these lines show; None where they are an error like any other, or prove too little."""
+    """The cause that these lines show; None when they prove too little, or show only a consequence."""
     from runbook.diagnose.all_rules import scanner  # takes time: only for a rank that failed
 
     scan = scanner()
@@ -241,7 +247,7 @@ def meaning(lines: Iterable[str]) -> Cause | None:
 
 
 def surely(scan: Scanner) -> Cause | None:
-    """What the logs that were read surely show, where that is more than that something failed."""
+    """The cause that the logs surely show; None when it is unsure, or says no more than that something failed."""
     from runbook.diagnose.judge import judge
 
     found = judge(scan)

@@ -1,8 +1,8 @@
-"""The ranks of a run: started once through the launch script, then given orders by one check after the other.
+"""The ranks of a run: they are started once through the launch script, and one check after the other gives them orders.
 
-Importing torch costs more than all checks together, so ranks start while `reach` looks around, and the connection and
-AllReduce tests use the same processes. What each rank says is kept per member; a wait ends early when a rank died,
-reported its own failure, or when nothing moves any more.
+Importing torch takes longer than all checks together, so ranks start while `reach` looks at the nodes, and
+`connection`, `allreduce` and `links` use the same processes. A RankMember keeps what its rank says. A wait ends early
+when a rank dies, reports a failure of its own, or when no rank makes progress any more.
 """
 
 from __future__ import annotations
@@ -32,22 +32,23 @@ from runbook.transport.session import Session
 SAYS = node_answers.Messages(
     {**node_answers.RANK, **dict.fromkeys(STOPS, node_answers.ScriptStopped)}, among_foreign_output=True
 )
-"""The messages of a rank: from the launch script that starts it, and from the program itself."""
+"""The messages about a rank: from the launch script that starts it, and from the program of the rank itself."""
 
 OF_RANK_0 = ("row", "world", "located")
-"""Messages about all ranks, which the first one sends; from another they are ignored."""
+"""Messages about all ranks, which rank 0 sends; from another rank they are ignored."""
 
 SILENT_S = 2.5
-"""A rank that has not even sent a beat for this long (they come twice a second) is looked at."""
+"""Seconds. A rank that has sent no beat for longer is looked at; beats come twice a second."""
 
 START_S = 12.0
-"""How long a launch script may take to its first word (the activate line runs before it), and a rank to its next."""
+"""Seconds that a launch script may take to its first message (the activate line runs before it), and a rank between
+messages."""
 
 SHOWN_LINES = 8
-"""Of what a rank printed."""
+"""How many of the last lines that a rank printed are shown."""
 
 SETTLE_S = 0.6
-"""How long to wait after the first failure for its origin: a survivor may report before the rank that died."""
+"""Seconds to wait for the origin of the first failure: a survivor may report before the rank that died."""
 
 AFTERMATH = bounded(
     r"closed by peer|connection reset|broken pipe|remote process exited|\bpeer\b|socket closed|pair closure"
@@ -56,15 +57,19 @@ AFTERMATH = bounded(
     r"|Dist(Network|Store)Error|recvValue failed|sendBytes failed|NCCL.*(remote|unhandled system) error",
     re.IGNORECASE,
 )
-"""What a survivor says when another rank or the network failed: a consequence, not a cause."""
+"""What a surviving rank says when another rank or the network failed: a consequence, not a cause."""
 
 UNCAUGHT = bounded(r"^terminate called after throwing an instance of .*\n *what\(\): *(.*)", re.MULTILINE)
-"""What the C++ runtime prints of an exception in a thread of gloo's or NCCL's, before it aborts the process."""
+"""What the C++ runtime prints about an exception in a thread of gloo or NCCL, before it aborts the process."""
 
 
 @dataclass
 class RankMember:
-    """One rank: where it is, what it said last, how it ended."""
+    """One rank: its node, what it said last, what was seen of its processes, and how it ended.
+
+    `steps`: the last message of each step. `heard` and `moved`: when the rank last said anything, and last made
+    progress, on the monotonic clock. `lost`: why its node can no longer be reached.
+    """
 
     rank: Rank
     remote: Remote | None = None
@@ -90,12 +95,13 @@ class RankMember:
 
     @property
     def stopped(self) -> bool:
-        """Whether its process was last seen stopped, or held by a debugger."""
+        """Whether a process of the rank was last seen stopped, or held by a debugger."""
         return any(process["state"] in "Tt" for process in self.processes)
 
     @property
     def said(self) -> str:
-        """What it reports of its failure, or the C++ exception that ended it before Python could report anything."""
+        """What the rank reports of its failure, or the C++ exception that ended it before Python could report anything;
+        else ""."""
         if self.failure is not None:
             return str(self.failure.get("text", ""))
         ended = UNCAUGHT.search("".join(self.log)) if self.over else None
@@ -103,29 +109,31 @@ class RankMember:
 
     @property
     def aftermath(self) -> bool:
-        """Whether what it reports is likely to be another's death or a broken connection."""
+        """Whether the failure that the rank reports is likely to follow from another rank's death or a broken
+        connection."""
         return not (self.failure or {}).get("cause") and bool(AFTERMATH.search(self.said))
 
     def peers_among(self, members: Iterable[RankMember]) -> tuple[str, ...]:
-        """The nodes of these ranks other than its own, by name."""
+        """The names of the nodes of these ranks, without this rank's own."""
         return tuple(sorted({member.rank.node for member in members} - {self.rank.node}))
 
     @property
     def place(self) -> tuple[int, int]:
-        """How far it came in a sweep, comparable between ranks: the size and the iteration."""
+        """How far the rank came in a sweep, comparable between ranks: the size in bytes and the iteration."""
         return int(self.beat.get("size", 0)), int(self.beat.get("turn", 0))
 
 
 TOO_SLOW = 6.0
-"""Data that flows this many times slower than promised is slow; without a promise it is not."""
+"""Data that flows this many times more slowly than promised is slow; without a promise no data is."""
 
 
 @dataclass(frozen=True)
 class Halt:
-    """Why waiting ended early. `kind`: died, failed, stalled, late; or suspected: that may become a stall; or silent: a
-    rank sends no beats. The last two prove nothing yet: a program may be busy while Python's other threads wait.
+    """Why a wait ended early. `kind`: died, failed, stalled or late; suspected: this may become a stall; silent: a rank
+    sends no beats. The last two prove nothing yet: a program may be busy while Python's other threads wait. `seconds`:
+    how long the wait was.
 
-    `promised`: bytes a second that the ranks together should send meanwhile, where something promises that."""
+    `promised`: bytes a second that all ranks together should send meanwhile, or None."""
 
     kind: str
     seconds: float
@@ -133,11 +141,13 @@ class Halt:
 
 
 MANY = 64
+"""With more ranks than this, messages are collected for a while before the ranks are looked at again."""
 LOOK_S = 20e-6
+"""Seconds for each rank, for which messages are collected then."""
 
 
 class RankPool:
-    """All ranks of an inventory. One thread at a time uses it."""
+    """All ranks of an inventory. Only one thread at a time may use it."""
 
     def __init__(self, run: Run, inventory: Inventory, script: str) -> None:
         self.inventory = inventory
@@ -163,7 +173,8 @@ class RankPool:
     # Starting.
 
     def start(self) -> None:
-        """Push the script and the program to every reached node and start its ranks. Returns at once after that."""
+        """Pushes the script and the program to every reached node and starts the ranks there. Does not wait for the
+        ranks."""
         nodes = [node for node in self.inventory.nodes if node.name in self.run.site.sessions]
         for name, result in self.run.site.each(nodes, self._start_node, timeout_s=30.0).items():
             if isinstance(result, BaseException):
@@ -207,8 +218,8 @@ class RankPool:
     # Orders and waiting.
 
     def order(self, message: Mapping[str, Any], own: Callable[[Rank], Mapping[str, Any]] = lambda _: {}) -> None:
-        """Send an order to every rank that lives, with its `own` part in it. A rank whose node is lost is found by the
-        next wait."""
+        """Sends an order to every living rank, together with the part of the order that is the rank's `own`. If a
+        rank's node is lost, the next wait ends with that."""
         self.extra = {}
         self._suspected = False
         now = time.monotonic()
@@ -216,7 +227,7 @@ class RankPool:
             for step in ("done", "wrong"):
                 member.steps.pop(step, None)
             member.finished_size = 0
-            member.beat = {}  # its place was one of the order before
+            member.beat = {}  # its place was one in the order before
             member.moved = now
             if member.remote and not member.over:
                 try:
@@ -234,12 +245,12 @@ class RankPool:
         suspicions: bool = False,
         silence_s: float = SILENT_S,
     ) -> Halt | None:
-        """Wait until every rank has made `step`; None when they all did.
+        """Waits until every rank has made `step`; returns None then.
 
         Ends early when a rank died or reported a failure (after SETTLE_S), when no rank moved for `stall_s()` seconds,
-        or when one sends no beats for `silence_s`. Ranks whose node could not be reached count as dead. With
-        `suspicions` also once an order, after half of that time: a caller that can already judge need not wait
-        longer."""
+        or when a rank sends no beats for `silence_s`. A rank whose node could not be reached counts as dead. With
+        `suspicions` it also ends once an order after half of `stall_s()` without a move: a caller that can judge by
+        then need not wait longer."""
         self._on_message = on_message or (lambda member, message: None)
         begun = time.monotonic()
         bad_since: float | None = None
@@ -252,7 +263,7 @@ class RankPool:
                 blamed = any(member.over and not member.aftermath for member in self.members)
                 if self._being_lost():
                     continue
-                # Only survivors have reported: give the one that died, or whose node is being lost, time to be noticed.
+                # Only survivors have reported: a rank that died, or whose node is being lost, needs time to be noticed.
                 if settled or now - bad_since > (SETTLE_S if blamed else 4 * SETTLE_S):
                     return Halt("died" if any(m.over for m in self.members) else "failed", now - begun)
                 continue
@@ -261,7 +272,7 @@ class RankPool:
             if now - begun > timeout_s:
                 return Halt("late", now - begun)
             if self._being_lost():
-                continue  # a node that says nothing at all will soon be known as lost
+                continue  # a node that sends nothing at all will soon count as lost
             waiting = [member for member in self.members if step not in member.steps]
             still_s = now - max(member.moved for member in self.members)
             if still_s > stall_s():
@@ -273,7 +284,7 @@ class RankPool:
                 return Halt("silent", now - begun)
 
     def go_on(self, halt: Halt) -> None:
-        """A stall or a silence that proved to be none: what counts as one begins anew."""
+        """Resets the clocks after a stall or a silence that proved to be none, so that the next `until` counts anew."""
         now = time.monotonic()
         for member in self.members:
             member.heard = now
@@ -281,10 +292,10 @@ class RankPool:
                 member.moved = now
 
     def gather(self, step: str, *, timeout_s: float, look: Callable[..., None] | None = None) -> None:
-        """Wait until every rank that was started has made `step`, failed or ended: one failure hides no other.
+        """Waits until every rank that was started has made `step`, has failed or has ended: one failure hides no other.
 
-        `look` is called where one falls silent, and fills in its processes: one that is stopped is not waited for, one
-        that is at work is."""
+        `look` fills in the processes of the ranks; it is called when a rank falls silent. A rank that is stopped is not
+        waited for; a rank that works is."""
         begun = looked = time.monotonic()
         waiting = [member for member in self.members if member.remote]
         while waiting and time.monotonic() - begun < timeout_s:
@@ -295,8 +306,8 @@ class RankPool:
             if look and silent and now - looked > SILENT_S:
                 look(watch_s=0.05)
                 looked = time.monotonic()
-            # Beats come from the first moment on, also while torch is imported. Without them it may still be at work:
-            # in the activate line, or in a place where Python's threads wait.
+            # Beats come from the first moment on, even while torch is imported. Without beats a rank may still be at
+            # work: in the activate line, or in code that keeps Python's other threads waiting.
             late = [m for m in waiting if now - m.heard > START_S]
             if waiting and len(late) == len(waiting):
                 if look:
@@ -308,7 +319,7 @@ class RankPool:
                     member.heard = time.monotonic()
 
     def _being_lost(self) -> bool:
-        """Whether some node with a living rank is silent, and not yet given up."""
+        """Whether some node with a living rank is silent, but does not count as lost yet."""
         names = {member.rank.node for member in self.members if member.remote and not member.over}
         sessions = [self.run.site.sessions[name] for name in names if name in self.run.site.sessions]
         return any(session.silence_s > QUIET_S and not session.lost for session in sessions)
@@ -317,7 +328,7 @@ class RankPool:
         try:
             item = self._news.get(timeout=0.05)
             if len(self.members) > MANY:
-                time.sleep(LOOK_S * len(self.members))  # each look is at all of them: so not often
+                time.sleep(LOOK_S * len(self.members))  # each look is at all ranks, so there are fewer looks
             while True:
                 self._learn(*item)
                 item = self._news.get_nowait()
@@ -333,7 +344,7 @@ class RankPool:
             return
         event = message.get("event")
         if "started" not in member.steps and message.get("step") != "started" and event not in STOPS:
-            return  # no rank speaks yet: what `activate` prints may look like anything
+            return  # no rank speaks yet: what `activate` prints may look like any message
         if not self._may_say(member, message):
             return
         if event == "beat":
@@ -359,7 +370,7 @@ class RankPool:
         self._on_message(member, message)
 
     def _may_say(self, member: RankMember, message: Message) -> bool:
-        """Whether this rank may send that message; it may not speak for other ranks."""
+        """Whether this rank may send that message: a rank may not speak for other ranks."""
         event, own, ranks = message.get("event"), member.rank.rank, len(self.members)
         if event in OF_RANK_0 and own != 0:
             return False
@@ -374,14 +385,14 @@ class RankPool:
     # Looking.
 
     def lines(self, member: RankMember) -> tuple[str, ...]:
-        """The end of what a rank printed besides its messages."""
+        """The last lines that a rank printed besides its messages."""
         text = "".join(member.log)
         return tuple(line.rstrip() for line in text.splitlines() if line.strip())[-SHOWN_LINES:]
 
     # Ending.
 
     def dismiss(self) -> None:
-        """Let the ranks end (they do when stdin ends), and stop together those that do not within a second."""
+        """Lets the ranks end, which they do when stdin ends, and stops those that have not ended after a second."""
         alive: list[Remote] = []
         for member in self.members:
             if member.remote and not member.over:
@@ -398,19 +409,20 @@ class RankPool:
         self.close()
 
     def close(self) -> None:
-        """Close the files of what the ranks print."""
+        """Closes the files that keep what the ranks print."""
         for log in self._logs:
             log.close()
 
 
 def still_up(remotes: Sequence[Remote], seconds: float) -> list[Remote]:
-    """Those that have not ended after so long."""
+    """The programs that have not ended after `seconds`, counted for all together."""
     deadline = time.monotonic() + seconds
     return [remote for remote in remotes if not remote.over.wait(max(0.0, deadline - time.monotonic()))]
 
 
 def start_pool(run: Run, inventory: Inventory, script: str) -> RankPool:
-    """The pool that is up if it has the same nodes and still lives; else a new one, started through `SCRIPT.sh`."""
+    """The pool that is up, if it has the same nodes and rendezvous and all its ranks live; else a new pool, started
+    through `SCRIPT.sh`."""
     pool = run.pool
     if isinstance(pool, RankPool):
         alive = all(member.remote and not member.over and not member.failure for member in pool.members)
@@ -423,7 +435,7 @@ def start_pool(run: Run, inventory: Inventory, script: str) -> RankPool:
 
 
 def dismiss_pool(run: Run) -> None:
-    """End the ranks that are up, if any: for a stage that needs the port free, or at the end of the run."""
+    """Ends the ranks that are up, if any: for a stage that needs their port free, or at the end of the run."""
     if run.pool is not None:
         run.pool.dismiss()
         run.pool = None
