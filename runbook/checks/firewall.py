@@ -120,7 +120,7 @@ def judge(
     dead_paths: Mapping[str, Sequence[Finding]] | None = None,
 ) -> list[Outcome]:
     """One outcome a node. By node, `held` has findings for ports that could not be bound, and `dead_paths` findings for
-    paths that some ports take in vain."""
+    dead ones among parallel paths to other nodes."""
     seen = FirewallJudge(at, mesh, trouble, held or {}, pairs.note() if pairs else "", dead_paths or {})
     return [seen.outcome(node) for node in at.nodes]
 

@@ -1,1 +1,2 @@
-"""ping: the check, and what it finds out about names, addresses, routes, sizes and loss, a question a module."""
+"""ping: the check, and one module for each question that it answers: names, addresses, routes, packet sizes and
+loss."""

@@ -17,16 +17,18 @@ from runbook.model.units import listed
 from runbook.model.verdict import Finding
 
 SLOW_S = 2.0
-"""A lookup that takes longer has waited for a name server that did not answer."""
+"""Seconds. A lookup that takes longer has waited for a name server that did not answer."""
 
 
 def names_used(met: Iterable[Node], rendezvous: str) -> list[str]:
-    """The names that a node resolves which meets these: every address of theirs that is not a number."""
+    """The names that a node resolves when it meets these nodes: the rendezvous and every address of theirs that is a
+    name."""
     return sorted({address for address in (rendezvous, *(node.address for node in met)) if not is_ip(address)})
 
 
 def name_findings(seen: Observations, node: Node) -> list[Finding]:
-    """What the names mean on this node: nothing, loopback, another machine, another family of addresses."""
+    """Findings for names that are wrong on this node: they mean nothing, loopback, another machine, or another IP
+    version."""
     at, answer = seen.at, seen.answers[node.name]
     if at.inventory.one_machine or len(at.nodes) == 1:
         return []
@@ -40,8 +42,8 @@ def name_findings(seen: Observations, node: Node) -> list[Finding]:
 
 
 def _nobody_dials(seen: Observations, node: Node, name: str, lookup: Mapping[str, Any]) -> bool:
-    """Whether this is a node's own name, which means loopback there and which the job does not use: an interface in the
-    inventory says what its peers dial."""
+    """Whether this is the node's own name, which means loopback there and which the job does not use: by an interface
+    in the inventory, peers dial another address."""
     return (
         name == node.address != seen.at.inventory.rendezvous.address
         and seen.data_address(node.name) != name
@@ -50,7 +52,8 @@ def _nobody_dials(seen: Observations, node: Node, name: str, lookup: Mapping[str
 
 
 def name_warnings(seen: Observations, node: Node) -> Iterator[str]:
-    """Names that mean loopback without harm, and name servers that delay the job without stopping it."""
+    """Warnings about names that mean loopback without harm, and about name servers that delay the job without stopping
+    it."""
     lookups: Mapping[str, Mapping[str, Any]] = seen.answers[node.name]["names"]
     for name, said in lookups.items():
         if len(seen.at.nodes) > 1 and _nobody_dials(seen, node, name, said):
@@ -70,6 +73,7 @@ def name_warnings(seen: Observations, node: Node) -> Iterator[str]:
 
 
 def _name_finding(seen: Observations, node: Node, name: str, target: str, lookup: Mapping[str, Any]) -> Finding | None:
+    """The finding for a name that should mean the node `target`, or None when it does or no harm is proven."""
     addresses: list[str] = lookup["addresses"] or []
     truth = seen.own[target]
     if addresses and addresses[0] in truth:
@@ -97,7 +101,7 @@ def _name_finding(seen: Observations, node: Node, name: str, target: str, lookup
     if right in addresses:
         spoken = {version(address) for address in seen.own[node.name] if not is_link_local(address)}
         if version(first) != version(right) and version(first) not in spoken:
-            return None  # addresses of a family that this machine does not use are not dialled
+            return None  # addresses of an IP version that this machine does not use are not dialled
         means = listed(addresses)
         says = f"on {node.name} the name {name} means {means}, and {first}, which is dialled first, is not {target}'s"
         cause = "name-resolves-to-loopback" if is_loopback(first) else "name-wrong-address"
@@ -108,7 +112,7 @@ def _name_finding(seen: Observations, node: Node, name: str, target: str, lookup
     others = [owner.name for owner in seen.at.nodes if owner.name in owners - {target}]
     elsewhere = [found for where, found in seen.meanings.get(name, ()) if where != node.name]
     if not others and not any(not found & set(addresses) for found in elsewhere):
-        return None  # it means the same on every node: an address behind NAT
+        return None  # the name means the same on every node: an address behind NAT
     evidence = (*looked_up, f"{target} has {', '.join(truth)}")
     families = {version(address) for address in addresses}
     if not others and not families & {version(address) for address in truth if not is_link_local(address)}:
@@ -123,6 +127,7 @@ def _name_finding(seen: Observations, node: Node, name: str, target: str, lookup
 def _unresolvable(
     seen: Observations, node: Node, name: str, lookup: Mapping[str, Any], fix: str, peers: tuple[str, ...]
 ) -> Finding:
+    """The finding for a name that the node cannot resolve, with the reason as far as it is known."""
     servers, answer = _servers(seen, node), seen.answers[node.name]
     late = f" within {lookup['seconds']:.1f} s" if lookup["seconds"] >= SLOW_S else ""
     says = f"{node.name} cannot resolve {name}" + (f": no answer{late} from {servers}" if late else "")
@@ -148,9 +153,10 @@ def _unresolvable(
 
 
 def own_name_finding(seen: Observations, node: Node, *, interface_helps: bool = True) -> Finding | None:
-    """Without an interface to use, gloo tells its peers what the node's own host name means there.
+    """The finding for a node whose own host name means a wrong address there, or None. Without an interface to use,
+    gloo tells its peers the address that this name means.
 
-    The inventory can set one for torch's gloo, but not for JAX's.
+    The inventory can set an interface for torch's gloo, but not for JAX's.
     """
     answer = seen.answers[node.name]
     if answer["own"] is None:
@@ -188,7 +194,7 @@ def own_name_finding(seen: Observations, node: Node, *, interface_helps: bool = 
 
 
 def _of_that_name(seen: Observations, node: Node, means: Sequence[str]) -> str:
-    """The other node that has this one's host name, where that name means it; empty where there is none."""
+    """Another node that has this node's host name, and to which the name leads; "" when there is none."""
     at, hostname = seen.at, seen.answers[node.name]["hostname"]
     others = (name for address in means for name in seen.owners.get(address, ()))
     apart = (name for name in others if name in seen.answers and at.machine(name) != at.machine(node.name))
@@ -196,7 +202,8 @@ def _of_that_name(seen: Observations, node: Node, means: Sequence[str]) -> str:
 
 
 def _other_family(seen: Observations, node: Node, own: list[str], *, interface_helps: bool) -> Finding | None:
-    """The node resolves its own host name to one IP version, most others theirs to the other."""
+    """The finding when this node resolves its own host name to one IP version and most others theirs to the other, or
+    None."""
     hostname = seen.answers[node.name]["hostname"]
     first = {
         name: said["own"]["addresses"][0]
@@ -220,15 +227,16 @@ def _other_family(seen: Observations, node: Node, own: list[str], *, interface_h
 
 
 def gloo_announces(seen: Observations, node: Node) -> str:
-    """The first address of the node's own host name that gloo can bind; without one it warns and takes loopback."""
+    """The address that gloo tells its peers: the first address of the node's own host name that gloo can bind. Without
+    one, gloo warns and takes loopback."""
     own = seen.answers[node.name]["own"]
     truth = seen.own[node.name]
     return next((one for one in (own and own["addresses"]) or () if is_loopback(one) or one in truth), "127.0.0.1")
 
 
 def _fix(node: Node, name: str, right: str, lines: Sequence[Sequence[Any]]) -> str:
-    """What makes a name mean an address there. The /etc/hosts of containers and pods is a mount, which no `sed -i` can
-    replace, and which the next start writes anew."""
+    """The remedy that makes a name mean the address `right` on a node. The /etc/hosts of a container or pod is a mount,
+    which `sed -i` cannot replace and which the next start writes anew."""
     if not node.entry and node.connection != "kubernetes":
         return correct_hosts(name, right, lines)
     way = "add-host" if node.entry else "host-aliases"
@@ -236,7 +244,8 @@ def _fix(node: Node, name: str, right: str, lines: Sequence[Sequence[Any]]) -> s
 
 
 def correct_hosts(name: str, right: str, lines: Sequence[Sequence[Any]]) -> str:
-    """The command that makes a name mean an address: it removes other lines of /etc/hosts and adds one."""
+    """The command that makes a name mean an address: it removes the name from other lines of /etc/hosts and adds a
+    line."""
     append = f"echo {word(f'{right} {name}')} | sudo tee -a /etc/hosts"
     if not lines:
         return Remedy.run(append)

@@ -1,4 +1,5 @@
-"""Do packets get lost? Echoes tell how many, TCP which way and whether a job feels it, rules whether by chance."""
+"""Do packets get lost? Echoes show how many, TCP shows which way and whether a job feels it, and rules show whether
+they drop by chance."""
 
 from __future__ import annotations
 
@@ -21,22 +22,24 @@ if TYPE_CHECKING:
     from runbook.firewall.explain_node import Explanation
 
 LOSS_TOLERATED = 0.025
-"""Of 300 echoes, 7: at 5 % loss as many or fewer are lost once in fifty times, at 1 % more than that once in eighty."""
+"""The share of lost echoes that is tolerated: 7 of 300. With a loss of 5 %, 7 or fewer are lost once in fifty times;
+with a loss of 1 %, more than 7 once in eighty."""
 
 ENOUGH = 50
-"""Of so many echoes, a loss of 10 % takes two or more in 97 of 100 rounds. Some ping programs send three at most."""
+"""Of this many echoes, a loss of 10 % takes two or more in 97 of 100 rounds. Some ping programs send three at most."""
 
 SLOW_S = 0.15
-"""A segment that has to be sent again after a timeout waits for at least the kernel's 200 ms: so long may transfers
-take that lost nothing, where the kernel does not count what it sent again."""
+"""Seconds. A segment that is sent again after a timeout waits for at least the kernel's 200 ms. Where the kernel does
+not count what it sent again, a faster transfer lost nothing."""
 
 CHI_SQUARE = 6.63
-"""Two counts of equal chance differ by more, as a square over their sum, once in a hundred times."""
+"""The square of the difference of two counts, over their sum: between equal losses it exceeds this once in a hundred
+times."""
 
 
 @dataclass(frozen=True)
 class Loss:
-    """Echoes of one pair: `lost` of `sent`. `harmless`: nothing to fail a run for."""
+    """The lost echoes of one pair: `lost` of `sent`. `harmless`: the loss does not fail the run."""
 
     pair: Pair
     sent: int
@@ -51,8 +54,8 @@ class Loss:
 
 
 def losses(seen: Observations, pairs: Iterable[Pair]) -> list[Loss]:
-    """Those pairs of which some echoes came back and others did not, in both rounds together. A single one that is
-    missing says nothing: a busy host answers late."""
+    """The loss of each pair of which some echoes came back and others did not, in both rounds together. A single
+    missing echo says nothing: a busy host answers late."""
     found = []
     for pair in pairs:
         if not pair.echoes_lost:
@@ -66,13 +69,13 @@ def losses(seen: Observations, pairs: Iterable[Pair]) -> list[Loss]:
 
 
 def loses(pair: Pair) -> bool:
-    """Whether more echoes get lost than chance would have it."""
+    """Whether more echoes are lost than chance explains."""
     sent, lost = _counted(pair)
     return pair.echoes_lost and lost > sent * LOSS_TOLERATED
 
 
 def loss_findings(seen: Observations, found: Iterable[Loss]) -> dict[str, list[Finding]]:
-    """By node: the one that all losing pairs have in common, or both ends where none is."""
+    """Findings by node: for the node that all losing pairs have in common, or for both ends where there is none."""
     bad = [loss for loss in found if not loss.harmless]
     blame = seen.blame(loss.pair.ends for loss in bad)
     return {
@@ -82,7 +85,7 @@ def loss_findings(seen: Observations, found: Iterable[Loss]) -> dict[str, list[F
 
 
 def warning(loss: Loss) -> str:
-    """The note for a loss that fails nothing; when TCP loses nothing, it begins with `harmless`."""
+    """The note about a loss that does not fail the run. When TCP loses nothing, it begins with `harmless`."""
     pair = loss.pair
     share = f"{loss.lost} of {loss.sent} pings ({100 * loss.share:.1f} %)"
     if loss.flows:
@@ -114,19 +117,19 @@ def _finding(seen: Observations, name: str, peers: list[str], found: list[Loss])
 
 
 def _rounds(pair: Pair) -> list[Facts]:
-    """What was counted: the first round of echoes, and the longer one that follows where some of it were lost."""
+    """The rounds with counts: the first round of echoes, and the longer one that follows when some were lost."""
     return [one for one in (pair.small, pair.target.get("again")) if one and one.get("sent")]
 
 
 def _counted(pair: Pair) -> tuple[int, int]:
-    """How many echoes were sent, and how many of them lost."""
+    """How many echoes were sent, and how many of them were lost."""
     rounds = _rounds(pair)
     sent = sum(one["sent"] for one in rounds)
     return sent, max(0, sent - sum(one["received"] for one in rounds))
 
 
 def _lost_once(pair: Pair) -> bool:
-    """Whether there was a second round, and it lost at most one echo: a loss that stays would show there."""
+    """Whether there was a second round, and it lost at most one echo: a lasting loss would show there."""
     again = pair.target.get("again") or {}
     return int(again.get("sent", 0)) >= ENOUGH and again["sent"] - again.get("received", 0) <= 1
 
@@ -143,8 +146,8 @@ def _felt(dial: Dial) -> str:
 
 
 def _direction(seen: Observations, name: str, peers: list[str]) -> str:
-    """The direction that loses, when only one does: the sender counts what it sent again. Nothing where one of the
-    counts is not known, or where losses in both directions would differ as much once in a hundred times."""
+    """The direction that loses packets, as the end of a sentence, when only one does: the sender counts what it sent
+    again. "" where a count is not known, or where the counts differ no more than equal losses would by chance."""
     counts = [(_sent_again(seen.pair(name, peer)), _sent_again(seen.pair(peer, name))) for peer in peers]
     if any(None in both for both in counts):
         return ""
@@ -183,7 +186,8 @@ def _flows(seen: Observations, pair: Pair) -> bool:
 
 
 def chance_findings(seen: Observations, losing: Iterable[Pair]) -> dict[str, list[Finding]]:
-    """By node: its rule that stops some of the packets of these pairs, TCP's among them; nothing where none does."""
+    """By node, a finding for its rule that drops some packets of these pairs, TCP among them; empty when no rule
+    does."""
     from runbook.firewall.evaluate import Flow
     from runbook.firewall.explain_connection import Ends, explain_blocked
 

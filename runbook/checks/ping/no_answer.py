@@ -1,4 +1,4 @@
-"""A peer that answers neither ICMP nor TCP: a wrong address, a filter, a missing way back, or no machine there."""
+"""Why a peer answers neither ICMP nor TCP: a wrong address, a filter, a missing way back, or no machine there."""
 
 from __future__ import annotations
 
@@ -28,16 +28,19 @@ if TYPE_CHECKING:
     from runbook.firewall.explain_connection import Blocked
 
 ROUTER_SAYS = re.compile(r"^From (\S+?):? icmp_seq=\d+ (.+)$", re.MULTILINE)
+"""A line in which ping reports a router's message: the router's address, and its reason."""
 FEW_HOPS = 32
-"""Fewer than what any system gives its packets."""
+"""A packet that may cross fewer hops than this has a lowered limit: every system starts with more."""
 SYSCTL_LASTS = "the fix lasts until the next boot: to keep it, write it into /etc/sysctl.d"
+"""The line of evidence beside a remedy that sets a sysctl."""
 NO_BUFFER = "No buffer space available"
 OWN_REFUSALS = {"EINVAL": "blackhole", "EACCES": "prohibit"}
-"""What `connect` says of a route that refuses; of an `unreachable` one it says what routers say as well."""
+"""How a route that refuses is known by the errno of `connect`. For an `unreachable` route the errno is the one that
+routers cause too."""
 
 
 def silence_findings(seen: Observations, pairs: list[Pair]) -> Found:
-    """By guilty node."""
+    """Findings for pairs without an answer, by guilty node."""
     found: Found = defaultdict(list)
     if not pairs:
         return found
@@ -63,7 +66,7 @@ def silence_findings(seen: Observations, pairs: list[Pair]) -> Found:
             left.append(pair)
         else:
             found[guilty].append(finding)
-    # What explains one direction explains the silence of the other one as well.
+    # What explains the silence of one direction explains that of the other as well.
     explained = pairs_with(found)
     left = [pair for pair in left if pair.ends not in explained]
     blame = seen.blame(pair.ends for pair in left)
@@ -76,7 +79,7 @@ def silence_findings(seen: Observations, pairs: list[Pair]) -> Found:
 
 
 def _no_room_for_neighbours(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
-    """The neighbour table of either end is full: its kernel sends nothing to further neighbours."""
+    """A full neighbour table at either end: its kernel sends nothing to further neighbours."""
     family = "ipv6" if ":" in pair.numeric else "ipv4"
     table, asking = {"ipv6": ("ndisc_cache", "neighbour discovery"), "ipv4": ("arp_cache", "ARP")}[family]
     for name, way in ((pair.source, pair), (pair.peer, seen.pair(pair.peer, pair.source))):
@@ -105,6 +108,7 @@ def _no_room_for_neighbours(seen: Observations, pair: Pair) -> tuple[str, Findin
 
 
 def _not_its_own(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
+    """The finding when the peer's address is on none of its interfaces."""
     own = seen.own[pair.peer]
     if not is_ip(pair.address) or not own or pair.numeric in own:
         return None
@@ -112,8 +116,8 @@ def _not_its_own(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
 
 
 def _refuses_itself(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
-    """One end's own kernel refuses to send, with an error that no packet brings: a route does that, also where there is
-    no iproute2 to show it."""
+    """The finding when one end's own kernel refuses to send, with an errno that no packet causes: a route does that,
+    even where there is no iproute2 to show it."""
     for way in filter(None, (pair, seen.pair(pair.peer, pair.source))):
         refused = next((d for d in way.dials if d.outcome == "rejected" and d.errno in OWN_REFUSALS), None)
         if refused is not None:
@@ -132,8 +136,8 @@ def _refuses_itself(seen: Observations, pair: Pair) -> tuple[str, Finding] | Non
 
 
 def _led_astray(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
-    """One end sends what is for the other one elsewhere: to a gateway, because its netmask leaves the other out, or out
-    of another interface, whose own network takes the other in."""
+    """The finding when one end sends packets for the other elsewhere: to a gateway, because its netmask leaves the
+    other out, or by another interface, whose network includes the other."""
     for way in (pair, seen.pair(pair.peer, pair.source)):
         used = way.route.get("dev") if way else None
         if way is None or used is None:
@@ -164,9 +168,9 @@ def _led_astray(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
 
 
 def _reverse_path(seen: Observations, pair: Pair, *, proven: bool) -> tuple[str, Finding] | None:
-    """The peer would send its answers by another interface than our packets come in by, and drops these for that. Only
-    IPv4 has such a filter. It covers ARP as well; with `proven`, one that has dropped nothing of what surely came to it
-    is not the reason."""
+    """The finding when the peer would send its answers by another interface than our packets arrive by, and therefore
+    drops these. Only IPv4 has such a filter. It also covers ARP. With `proven`, a filter that dropped nothing of what
+    surely arrived is not the reason."""
     arrives = seen.data_interface(pair.peer)
     back = seen.pair(pair.peer, pair.source)
     if arrives is None or back is None or ":" in pair.numeric:
@@ -200,8 +204,8 @@ def _reverse_path(seen: Observations, pair: Pair, *, proven: bool) -> tuple[str,
 
 
 def clone_findings(seen: Observations, pairs: Iterable[Pair]) -> Found:
-    """Of pairs that do not answer, those whose ends have one hardware address. What all others lose on their way to
-    either end follows from it."""
+    """Findings for silent pairs whose ends have the same hardware address. What other nodes lose on their way to either
+    end follows from that."""
     found: Found = {}
     for guilty, finding in filter(None, (_same_hardware(seen, pair) for pair in pairs)):
         found.setdefault(guilty, [finding])
@@ -209,8 +213,8 @@ def clone_findings(seen: Observations, pairs: Iterable[Pair]) -> Found:
 
 
 def _same_hardware(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
-    """Both ends have the same hardware address: machines made from one image. The later one in order gets a new
-    address."""
+    """The finding when both ends have the same hardware address, as machines made from one image have. The node that is
+    later by name gets a new address."""
     places = {name: seen.data_interface(name) or "" for name in pair.ends}
     interfaces = {name: seen.interface(name, place) for name, place in places.items()}
     macs = {name: one["mac"] if one else None for name, one in interfaces.items()}
@@ -237,7 +241,8 @@ def _same_hardware(seen: Observations, pair: Pair) -> tuple[str, Finding] | None
 
 
 def _no_arp(seen: Observations, pair: Pair, evidence: dict[str, Evidence | None]) -> tuple[str, Finding] | None:
-    """One end does not answer ARP on this interface: ARP is off there, or a rule of nft's `arp` family drops it."""
+    """The finding when one end does not answer ARP on this interface: ARP is off there, or a rule of nft's `arp` family
+    drops it."""
     from runbook.firewall.explain_node import arp_stop
 
     if pair.route.get("via") or ":" in pair.numeric:
@@ -272,17 +277,18 @@ def _no_arp(seen: Observations, pair: Pair, evidence: dict[str, Evidence | None]
 
 
 def _rule(seen: Observations, pair: Pair, evidence: dict[str, Evidence | None]) -> tuple[str, Finding] | None:
+    """The finding when a rule at one end blocks everything between the two."""
     from runbook.firewall.evaluate import Flow
     from runbook.firewall.explain_connection import Ends, explain_blocked, sure
 
     arrives = seen.data_interface(pair.peer)
     flow = Flow(seen.numeric(pair.source), pair.numeric, seen.at.inventory.rendezvous.port, in_interface=arrives)
     ends = Ends.of(evidence, pair.source, pair.peer)
-    # Not even ICMP comes through: everything between the two is blocked.
+    # Not even ICMP comes through, so everything between the two is blocked.
     blocked = explain_blocked("dropped", flow, replace(ends, ports=ANY_PORT))
     blocked = blocked if sure(blocked) else None
     discovery: Blocked | None = None
-    if flow.version == 6 and not pair.route.get("via"):  # without it, machines on a segment cannot find each other
+    if flow.version == 6 and not pair.route.get("via"):  # without ICMPv6, machines on a segment cannot find each other
         discovery = explain_blocked("dropped", replace(flow, protocol="ipv6-icmp"), ends)
         discovery = discovery if sure(discovery) else None
     first = blocked or discovery
@@ -299,7 +305,8 @@ def _rule(seen: Observations, pair: Pair, evidence: dict[str, Evidence | None]) 
 
 
 def _ipsec(seen: Observations, pair: Pair, evidence: dict[str, Evidence | None]) -> tuple[str, Finding] | None:
-    """An IPsec policy of either end that blocks all packets between the two, or wants them protected."""
+    """The finding for an IPsec policy at either end that blocks all packets between the two, or demands that they are
+    protected."""
     perhaps: tuple[str, Finding] | None = None
     for name, other in ((pair.source, pair.peer), (pair.peer, pair.source)):
         for arriving in (False, True):
@@ -329,7 +336,7 @@ def _ipsec(seen: Observations, pair: Pair, evidence: dict[str, Evidence | None])
 
 
 def _short_lived(seen: Observations, pair: Pair, evidence: dict[str, Evidence | None]) -> tuple[str, Finding] | None:
-    """One end's packets live for so few hops that a router on the way drops them."""
+    """The finding when packets of one end may cross so few hops that a router on the way drops them."""
     for way in (pair, seen.pair(pair.peer, pair.source)):
         known = evidence.get(way.source) if way else None
         if way is None or known is None or known.ttl is None or known.ttl >= FEW_HOPS or not way.route.get("via"):
@@ -351,8 +358,8 @@ def _short_lived(seen: Observations, pair: Pair, evidence: dict[str, Evidence | 
 
 
 def _router(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
-    """A router on the way says why not; when the address is the sender's own, it says that no machine answers ARP.
-    Without iproute2 the route does not tell which address that is."""
+    """The finding when a router on the way says why it does not pass the packets on. A message from the sender's own
+    address only means that no machine answers ARP. Without iproute2 the route does not tell which address that is."""
     own = {pair.route.get("src"), *seen.own[pair.source], *(dial.local for dial in pair.dials)}
     for router, says in ROUTER_SAYS.findall(str(pair.small.get("raw", ""))):
         if router in own or router == pair.numeric:
@@ -390,8 +397,8 @@ def _router(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
 
 
 def _gateway(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
-    """The route to the peer leads through a gateway that is dead, or not needed since the peer is in a network of our
-    own."""
+    """The finding when the route to the peer leads through a gateway that is dead, or that is not needed since the peer
+    is in a network of our own."""
     via, gateway = pair.route.get("via"), pair.target.get("gateway")
     if not via or not gateway:
         return None
@@ -427,7 +434,8 @@ def _gateway(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
 
 
 def _nobody(seen: Observations, name: str, peers: list[str], pairs: list[Pair]) -> Finding:
-    """Nothing explains it. `name` is what these pairs have in common, or one end of the only one."""
+    """The finding when nothing explains the silence. `name` is the node that these pairs have in common, or one end of
+    the only pair."""
     toward = [pair for pair in pairs if pair.peer == name]
     first = (toward or pairs)[0]
     address, callers = (seen.numeric(name), peers) if len(peers) > 1 else (first.numeric, [first.source])
@@ -461,7 +469,8 @@ def _nobody(seen: Observations, name: str, peers: list[str], pairs: list[Pair]) 
 
 
 def _nothing_between(seen: Observations, blame: BlamedNodes, pairs: list[Pair], peers: tuple[str, ...]) -> Finding:
-    """Groups of nodes that do not hear each other: the same for all of them, with one pair as the example."""
+    """The finding for groups of nodes that do not hear each other: the same for all of them, with one pair as the
+    example."""
     first = pairs[0]
     return finding_for(
         "host-unreachable",

@@ -1,4 +1,4 @@
-"""What was seen between the nodes: every node's answers about its peers, and the TCP that was tried."""
+"""What was seen between the nodes: every node's answers about its peers, and the TCP connections that were tried."""
 
 from __future__ import annotations
 
@@ -24,15 +24,16 @@ if TYPE_CHECKING:
     from runbook.firewall.collected_rules import Evidence
 
 REFUSED = re.compile(r"\b(?:connect|sendmsg|sendto): ")
-"""How ping begins what the kernel said when it would not send."""
+"""The words before an error of the kernel in ping's output, when the kernel would not send."""
 
 ANSWERS = ("open", "refused", "reset", "stranger", "silent", "lost")
-"""Dials that prove that packets travel both ways, whatever came of them."""
+"""Outcomes of dials that prove that packets travel both ways, whatever became of the connection."""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """What `source` saw of `peer` at `address`; `dials` are the TCP connections that it tried there."""
+    """What `source` saw of `peer` at `address`: `target` is its answer, `dials` are the TCP connections that it tried
+    there."""
 
     source: str
     peer: str
@@ -64,7 +65,7 @@ class Pair:
 
     @property
     def answered(self) -> bool:
-        """Whether TCP got any answer at all."""
+        """Whether a dial got any answer at all."""
         return any(dial.outcome in ANSWERS for dial in self.dials)
 
     @property
@@ -73,7 +74,7 @@ class Pair:
 
     @property
     def round_trips(self) -> Dial | None:
-        """TCP with one byte a packet: what it had to send again tells the loss on the way from here to the peer."""
+        """The dial that sends one byte a packet, or None: what it sent again shows the loss on the way to the peer."""
         return next((dial for dial in self.dials if dial.mode == "trips"), None)
 
     @property
@@ -83,28 +84,30 @@ class Pair:
 
     @property
     def echoes(self) -> str:
-        """What became of the small echoes, in ping's own words."""
+        """The counts of small echoes, in ping's own words."""
         lines = str(self.small.get("raw", "")).splitlines()
         return next((line for line in lines if "transmitted" in line), "some echoes are lost")
 
     @property
     def routeless(self) -> bool:
-        """Whether the kernel refuses to send there; an `ip` that does not know the question says nothing of it."""
+        """Whether the kernel refuses to send to the peer. An `ip` that does not know the question says nothing about
+        that."""
         refused = "RTNETLINK" in str(self.route.get("error"))
         return refused and not self.small.get("received") and not self.answered
 
     @property
     def unasked(self) -> bool:
-        """Whether there is no ping program, or one that takes none of our options: it has sent nothing."""
+        """Whether the source has no ping program, or one that takes none of our options: it has sent nothing."""
         return not_sent(self.small)
 
     @property
     def untried(self) -> bool:
-        """Whether nothing at all is known of the way: no echo was sent, and TCP got no answer."""
+        """Whether nothing at all is known about the way: no echo was sent, and TCP got no answer."""
         return not self.small and not self.answered and not self.routeless and not self.unmeasured
 
     @property
     def unanswered(self) -> bool:
+        """Whether echoes were sent and neither they nor TCP got an answer."""
         return (
             bool(self.small)
             and not self.unasked
@@ -121,6 +124,7 @@ class Pair:
 
     @property
     def full_size_proven(self) -> bool:
+        """Whether full-size packets get through both ways, by echoes or by TCP."""
         if self.full.get("received"):
             return True
         return bool(self.full_dials) and all(dial.outcome == "open" for dial in self.full_dials)
@@ -135,12 +139,12 @@ class Pair:
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """Evidence: what ping printed last, and what became of the first dials."""
+        """Evidence: the last lines that ping printed, and the results of the first dials."""
         return (*self.echo_says(), *map(str, self.dials[:2]))
 
 
 def not_sent(echoes: Facts) -> bool:
-    """Whether a ping program is missing, or told neither what it sent nor what the kernel said to that."""
+    """Whether a ping program is missing, or says neither what it sent nor why the kernel would not send."""
     if not echoes or "sent" in echoes or echoes.get("timed_out"):
         return False
     return not REFUSED.search(str(echoes.get("raw", "")))
@@ -148,7 +152,7 @@ def not_sent(echoes: Facts) -> bool:
 
 @dataclass(frozen=True)
 class Observations:
-    """`answers` are those of the nodes that answered, by name."""
+    """Everything that was seen. `answers`: those of the nodes that answered, by name."""
 
     at: Context
     answers: Mapping[str, PingAnswer]
@@ -178,7 +182,7 @@ class Observations:
         return found
 
     def blame(self, bad: Iterable[frozenset[str]]) -> BlamedNodes:
-        """Whose doing these pairs of nodes are."""
+        """The nodes to blame for these bad pairs."""
         return BlamedNodes.of(bad, {pair.ends for pair in self.pairs}, groupings(self.at))
 
     def pair(self, source: str, peer: str) -> Pair | None:
@@ -191,7 +195,8 @@ class Observations:
 
     @cached_property
     def meanings(self) -> Mapping[str, Sequence[tuple[str, frozenset[str]]]]:
-        """By name, what it means where: on each node that resolves it to more than loopback."""
+        """By name, its meanings: the node, and the addresses there, for each node on which the name means more than
+        loopback."""
         return grouped(
             (name, (node, frozenset(looked["addresses"])))
             for node, answer in self.answers.items()
@@ -201,12 +206,12 @@ class Observations:
 
     @cached_property
     def own(self) -> Mapping[str, list[str]]:
-        """By node, every address on its interfaces that is not loopback."""
+        """By node, every address on its interfaces except loopback."""
         return {node.name: self.at.own_addresses(node.name) for node in self.at.nodes}
 
     @cached_property
     def owners(self) -> Mapping[str, list[str]]:
-        """The nodes that have an address on an interface."""
+        """By address, the nodes that have it on an interface."""
         return grouped((address, name) for name, own in self.own.items() for address in dict.fromkeys(own))
 
     @cached_property
@@ -228,12 +233,12 @@ class Observations:
         return self.at.data_address(self.at.inventory.node(node))
 
     def numeric(self, node: str) -> str:
-        """The address that the job dials on a node, as a number, as its peers resolve it."""
+        """The address at which the job dials a node, as a number, as the node's peers resolve it."""
         found = self._by_peer[node].numeric if node in self._by_peer else ""
         return found if is_ip(found) else number(self.at, node)
 
     def data_interface(self, node: str) -> str | None:
-        """The interface that carries the address which the job dials."""
+        """The interface that has the address which the job dials; None when it is not known."""
         address = self.numeric(node)
         for name, entry in self.interfaces(node).items():
             if any(prefix.partition("/")[0] == address for prefix in entry["prefixes"]):
@@ -242,7 +247,7 @@ class Observations:
         return next(iter(select_interfaces(expression, self.interfaces(node))), None) if expression else None
 
     def prefixes(self, node: str, interface: str | None = None) -> list[tuple[str, str]]:
-        """(interface, address/length) of a node's addresses that others could reach."""
+        """(interface, address/length) for those of a node's addresses that other nodes could reach."""
         return [
             (name, prefix)
             for name, entry in self.interfaces(node).items()
@@ -251,14 +256,14 @@ class Observations:
         ]
 
     def rules(self, nodes: Iterable[str]) -> dict[str, Evidence | None]:
-        """The packet filters of these nodes, with their ways to each other."""
+        """The packet filters of these nodes, with their routes to each other."""
         from runbook.checks.network.packet_filters import rules_of
 
         address = {name: self.numeric(name) for name in sorted(nodes)}
         return rules_of(self.at, list(address), {name: [address[n] for n in address if n != name] for name in address})
 
     def owner_of(self, mac: str) -> str | None:
-        """The node that has this hardware address on an interface."""
+        """The node that has this hardware address on an interface, or None."""
         for node in self.answers:
             if any(entry["mac"] == mac for entry in self.interfaces(node).values()):
                 return node
@@ -266,7 +271,7 @@ class Observations:
 
 
 def pairs_with(findings: Mapping[str, Iterable[Finding]]) -> set[frozenset[str]]:
-    """Pairs of nodes with a finding: whatever else is wrong between them follows from it."""
+    """Pairs of nodes that have a finding: whatever else is wrong between them follows from it."""
     return {frozenset((name, peer)) for name, own in findings.items() for one in own for peer in one.peers}
 
 
@@ -275,5 +280,5 @@ def _own_affair(prefix: str) -> bool:
 
 
 def version(address: str) -> int:
-    """4 or 6."""
+    """The IP version of an address, 4 or 6."""
     return 6 if ":" in address else 4

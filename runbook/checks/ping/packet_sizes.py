@@ -1,4 +1,4 @@
-"""Do full-size packets get through? If not: which rule, interface or hop is it, and on which way?"""
+"""Do full-size packets get through? If not: which rule, interface or hop stops them, and in which direction?"""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ LEAST = 1280
 
 @dataclass(frozen=True)
 class VanishingWay:
-    """One direction in which full-size packets vanish; `lines` are the proofs. An echo needs both directions, so what
-    it proves stands for either: `by_tcp` is what one-way TCP says. If full-size echoes pass, the MTU is not the
-    reason."""
+    """One direction in which full-size packets vanish. `lines`: the proofs. `by_tcp`: TCP in this direction alone shows
+    it. `by_icmp`: echoes show it; an echo needs both directions, so it accuses either. `echoes_pass`: full-size echoes
+    come back, so the MTU is not the reason."""
 
     source: str
     destination: str
@@ -42,9 +42,9 @@ class VanishingWay:
 
 @dataclass(frozen=True)
 class SizeReason:
-    """Why a direction carries no full-size packets: which node, what, the commands that mend it, and the proof.
-    `any_size`: the rule does not look at the size, and dropped large packets only because they have more bytes, or came
-    later."""
+    """Why a direction carries no full-size packets: the node, the reason in words, the commands that mend it, and the
+    proof. `any_size`: the rule does not look at sizes, and dropped large packets only because they have more bytes or
+    came later."""
 
     node: str
     why: str
@@ -54,12 +54,12 @@ class SizeReason:
 
 
 def cannot_probe(pair: Pair) -> bool:
-    """Whether this node's ping knows no full-size probes."""
+    """Whether the source's ping cannot send full-size probes."""
     return not_sent(pair.full)
 
 
 def smaller_path(pair: Pair) -> str | None:
-    """The path MTU, when a router reports it: TCP adapts to it."""
+    """The path MTU that a router reports, as text, or None: TCP adapts to it."""
     raw = str(pair.full.get("raw", "")).lower()
     if "too long" not in raw and "frag needed" not in raw and "too big" not in raw:
         return None
@@ -67,16 +67,16 @@ def smaller_path(pair: Pair) -> str | None:
 
 
 def only_icmp_limited(seen: Observations, pair: Pair) -> bool:
-    """Full-size ICMP is lost, full-size TCP passes both ways, and the MTUs are the same. With different ones TCP still
-    agrees on the smaller, and RDMA does not."""
+    """Whether full-size ICMP is lost although full-size TCP passes both ways and the MTUs are equal. With different
+    MTUs, TCP agrees on the smaller one, and RDMA does not."""
     back = seen.pair(pair.peer, pair.source)
     both = [dial for way in (pair, back) if way for dial in way.full_dials]
     return bool(both) and all(dial.outcome == "open" for dial in both) and _mtu(pair) == _mtu(back)
 
 
 def ways(seen: Observations, icmp: list[Pair], explained: Collection[frozenset[str]]) -> list[VanishingWay]:
-    """Directions in which full-size packets vanish. `icmp`: pairs whose full-size echoes did. Of `explained` pairs,
-    such as those that lose small packets as well, nothing follows from a transfer that broke off."""
+    """Directions in which full-size packets vanish. `icmp`: pairs whose full-size echoes vanish. For `explained` pairs,
+    such as those that lose small packets too, a transfer that broke off proves nothing."""
     transfers: dict[tuple[str, str], list[bool]] = defaultdict(list)
     # Where not even the first small packets come through, the size is not the reason.
     mute = {pair.ends for pair in seen.pairs if any(dial.outcome == "silent" for dial in pair.full_dials)}
@@ -102,7 +102,7 @@ def ways(seen: Observations, icmp: list[Pair], explained: Collection[frozenset[s
 
 
 def size_findings(seen: Observations, found: list[VanishingWay]) -> dict[str, list[Finding]]:
-    """By node: one finding for each rule, MTU or unknown hop."""
+    """Findings by node: one for each rule, MTU or unknown hop."""
     if not found:
         return {}
     evidence = seen.rules({name for way in found for name in way.ends})
@@ -156,8 +156,9 @@ def _directions(node: str, those: list[VanishingWay]) -> str:
 def _rule(
     seen: Observations, way: VanishingWay, found: list[VanishingWay], evidence: Mapping[str, Evidence | None]
 ) -> SizeReason | None:
-    """A rule of one of the ends that drops by length, and what opens it for all that it was seen to drop. Where echoes
-    of that size pass, one that perhaps drops TCP is more likely than a hop that lets through ICMP alone."""
+    """The rule at one of the ends that drops by length, with commands that let through all that it was seen to drop;
+    None when there is none. Where echoes of that size pass, a rule that perhaps drops TCP is more likely than a hop
+    that lets only ICMP through."""
     from runbook.firewall.evaluate import Flow
     from runbook.firewall.explain_connection import Ends, also_small, explain_blocked
 
@@ -171,7 +172,7 @@ def _rule(
     lines: list[str] = []
     for source, destination, protocol in kinds:
         if protocol != "tcp" and any(protocol in command for command in commands):
-            continue  # the answers to an echo are let in with it
+            continue  # an echo's answers are let in with it
         flow = Flow(
             seen.numeric(source),
             seen.numeric(destination),
@@ -186,7 +187,7 @@ def _rule(
             flow,
             replace(
                 ends,
-                ports=ANY_PORT,  # data flows on whatever ports the kernel picks
+                ports=ANY_PORT,  # data flows on any ports that the kernel picks
                 sources=sorted({seen.numeric(one.source) for one in found if one.destination == destination}),
                 destinations=sorted({seen.numeric(one.destination) for one in found if one.source == source}),
             ),
@@ -198,7 +199,7 @@ def _rule(
         reasons = (e for name, e in blocked.explanations if name == blocked.node and (e.blocks or e.candidates))
         culprit = next(reasons, None)
         if culprit is None:
-            continue  # a NAT rule
+            continue  # a NAT rule explains this
         likely = "" if blocked.decided else "most likely "
         node, why = node or blocked.node, why or f"{likely}{culprit.where} of {blocked.node}: `{culprit.rule}`"
         any_size = any_size or (protocol == "tcp" and also_small(blocked, flow, ends))
@@ -208,8 +209,8 @@ def _rule(
 
 
 def _different(seen: Observations, way: VanishingWay) -> SizeReason | None:
-    """The ends' MTUs differ: the node whose value is the odd one is to be mended. When two values are equally common,
-    the wrong one is the one that no network uses, or else the larger: the smaller one passes everywhere."""
+    """The reason when the MTUs of the ends differ: the node with the unusual value is named. When two values are
+    equally common, the wrong one is the one below LEAST, or else the larger: the smaller one passes everywhere."""
     values = {node.name: seen.mtus[node.name] for node in seen.nodes if node.name in seen.mtus}
     mine, its = values.get(way.source), values.get(way.destination)
     if not mine or not its or mine == its:
@@ -233,6 +234,8 @@ def _different(seen: Observations, way: VanishingWay) -> SizeReason | None:
 
 
 def _hop(seen: Observations, node: str, those: list[VanishingWay]) -> Finding:
+    """The finding when no rule and no interface explains it: something between the nodes carries only smaller
+    packets."""
     way = next((one for one in those if node == one.source), those[0])
     mtu = _mtu(seen.pair(way.source, way.destination)) or 1500
     shown = [f"interface MTU of {name}: {seen.mtus.get(name)}" for name in sorted({n for w in those for n in w.ends})]
@@ -261,5 +264,5 @@ def _echo(pair: Pair) -> str:
 
 
 def _mtu(pair: Pair | None) -> int | None:
-    """The MTU of the interface by which a node sends to its peer."""
+    """The MTU of the interface by which a node sends to its peer; None when it is not known."""
     return pair.route.get("mtu") if pair else None

@@ -1,4 +1,4 @@
-"""ping: from every node to every other: names resolve, packets come back, and full-size packets do too."""
+"""ping: from every node to every other: names resolve, packets come back, and full-size packets come back too."""
 
 from __future__ import annotations
 
@@ -58,12 +58,12 @@ class Ping(Check):
         starved: dict[str, list[str]] = {}
         busy: dict[str, AwakeFacts] = {}
         if len(at.nodes) > 1 and not first:
-            # TCP with full segments, one direction at a time: the traffic that the job will really send.
+            # TCP with full segments, one direction at a time, is the traffic that the job will really send.
             with Mesh(at, lambda node: [Want(0, "full")]) as mesh:
                 lossy = any(pair.echoes_lost for pair in echoes.pairs)
                 modes = ("up", "down", *(["trips"] if lossy else []))
                 mesh.dial(modes, pairs=pairs, extra=lambda peer: ssh_port(at, peer))
-                # Among many at once data may come too late, on a machine that is short of CPU: alone it is tried again.
+                # Among many dials at once data may come too late on a machine that is short of CPU: tried again, alone.
                 mesh.again([dial for dial in mesh.dials if dial.outcome in (UNMEASURED, "lost")])
             dials, busy = [dial for dial in mesh.dials if dial.outcome != "unsent"], mesh.busy
             starved = without_ports(mesh)
@@ -71,11 +71,11 @@ class Ping(Check):
         silent.update(at.lost_nodes())
         for name in silent:
             answers.pop(name, None)
-        for answer in answers.values():  # what others saw of a lost node says nothing about the path
+        for answer in answers.values():  # what other nodes saw of a lost node says nothing about the path
             answer["targets"] = [target for target in answer["targets"] if target["peer"] not in silent]
         seen = Observations(at, answers, dials)
         if any(pair.ends & starved.keys() and not pair.full.get("received") for pair in seen.pairs):
-            # TCP could not be tried, and echoes do not prove the path: nothing is known about it.
+            # TCP could not be tried, and echoes alone do not prove the path, so nothing is known about it.
             first = {name: [finding] for name, finding in exhausted(at, starved).items()}
         judge = Judge(seen, first, busy, pairs)
         for name in starved if not first else ():
@@ -83,7 +83,8 @@ class Ping(Check):
         return judge.outcomes(silent)
 
     def _asked(self, at: Context, pairs: Pairs) -> dict[str, PingAnswer | Outcome]:
-        """The nodes' answers. A node that had no CPU and missed echoes is asked again when the others are quiet."""
+        """The nodes' answers by name, or outcomes for nodes that gave none. A node that had no CPU and missed echoes is
+        asked again when the others are quiet."""
 
         def arguments(node: Node) -> Facts:
             met = [node, at.inventory.master, *(at.inventory.node(name) for name in pairs.peers[node.name])]
@@ -103,13 +104,14 @@ class Ping(Check):
 
 
 def untried(echoes: Observations, silent: Mapping[str, Outcome]) -> dict[str, Outcome]:
-    """Of these nodes, on which our program for TCP did not run, those of which echoes alone do not prove every way."""
+    """Of the nodes in `silent`, on which our program for TCP did not run, those that have a way which echoes alone do
+    not prove."""
     unproven = {name for pair in echoes.pairs if not pair.full.get("received") for name in pair.ends}
     return {name: outcome for name, outcome in silent.items() if name in unproven}
 
 
 def overslept(answer: PingAnswer | Outcome) -> bool:
-    """Whether a node that missed an answer may have slept through it."""
+    """Whether a node that missed an answer may have been kept from its CPU meanwhile."""
     return (
         not isinstance(answer, Outcome)
         and sleepy(answer["awake"])
@@ -118,11 +120,13 @@ def overslept(answer: PingAnswer | Outcome) -> bool:
 
 
 def lost_some(target: PingTarget) -> bool:
+    """Whether some echoes of either size did not come back."""
     return any(one and one.get("received", 0) < one.get("sent", 0) for one in (target["small"], target["full"]))
 
 
 def targets(at: Context, node: Node, pairs: Pairs) -> list[dict[str, Any]]:
-    """Its peers, each at the address that the job will dial; `spare` is the inventory's where that is another one."""
+    """The node's peers, each at the address that the job will dial. `spare` is the inventory's address where that is
+    another one."""
     found = []
     for name in pairs.peers[node.name]:
         peer = at.inventory.node(name)
@@ -133,14 +137,15 @@ def targets(at: Context, node: Node, pairs: Pairs) -> list[dict[str, Any]]:
 
 
 def ssh_port(at: Context, peer: Node) -> list[tuple[str, int, str]]:
-    """A port where something surely listens, for hosts that drop everything else."""
+    """The peer's SSH port, on which a program surely listens: for hosts that drop everything else."""
     if peer.connection != "ssh":
         return []
     return [(at.data_address(peer), peer.ssh.port or 22, "ssh")]
 
 
 def before_packets(seen: Observations) -> dict[str, list[Finding]]:
-    """What names and addresses alone tell: with these wrong, what became of the packets says nothing."""
+    """By node, findings about names and addresses alone: while these are wrong, the fate of the packets says
+    nothing."""
     found: dict[str, list[Finding]] = defaultdict(list)
     for node in seen.nodes:
         found[node.name] += name_findings(seen, node)
@@ -150,7 +155,7 @@ def before_packets(seen: Observations) -> dict[str, list[Finding]]:
 
 
 class Judge:
-    """Every pair of nodes, and which node's doing it is when one of them is not in order."""
+    """The judge of all pairs of nodes: which node is at fault when a pair is not in order."""
 
     def __init__(
         self,
@@ -186,7 +191,8 @@ class Judge:
         return outcomes
 
     def _paths(self) -> None:
-        """From the root upwards: no way there, no answer, answers that get lost, large ones that do."""
+        """Judges the paths from the root upwards: no route, no answer, answers that get lost, large packets that get
+        lost."""
         seen = self.seen
         for pair in seen.pairs:
             self._warn(pair)
@@ -214,6 +220,7 @@ class Judge:
             self.unknown[pair.source].append(_untried(pair))
 
     def _left(self, pairs: Iterable[Pair]) -> list[Pair]:
+        """The pairs that no finding explains yet, and that were measured."""
         explained = pairs_with(self.findings)
         pairs = [pair for pair in pairs if not pair.ends & self.cloned]
         return [pair for pair in pairs if pair.ends not in explained and not pair.unmeasured]
@@ -228,7 +235,8 @@ class Judge:
             self.findings[name] += own
 
     def _warn(self, pair: Pair) -> None:
-        """ICMP that is missing where TCP passes, or a tool that is missing where nothing does."""
+        """Warns about ICMP that is missing where TCP passes. Adds to `unknown` where ping is missing and TCP does not
+        pass."""
         if pair.unasked and any(dial.outcome == "open" for dial in pair.dials):
             here = (
                 "no ping program here" if pair.small.get("missing") else "the ping program here takes no such options"
@@ -249,8 +257,8 @@ class Judge:
             )
 
     def _full_size_vanished(self, pair: Pair, limited: bool) -> bool:
-        """Whether full-size echoes are lost where small ones come back, and nothing harmless explains it. `limited`:
-        that not all pings are answered was reported already."""
+        """Whether full-size echoes are lost while small ones come back, and nothing harmless explains that. `limited`:
+        a limit on pings was already reported."""
         if not pair.small.get("received") or pair.full.get("received"):
             return False
         if cannot_probe(pair):
@@ -276,7 +284,7 @@ class Judge:
 
     @cached_property
     def _usual(self) -> str:
-        """The proof that holds for all nodes: with many nodes it is said once."""
+        """The proof that holds for all nodes, so that a report with many nodes says it once."""
         trips = sorted(pair.small.get("ms", 0.0) for pair in self.seen.pairs if pair.small.get("received"))
         trip = f", half of them within {max(trips[len(trips) // 2], 0.1):.1f} ms" if trips else " over TCP"
         mtus = sorted({mtu for pair in self.seen.pairs if (mtu := pair.route.get("mtu"))})
@@ -328,7 +336,7 @@ def _unproven(pair: Pair) -> Finding:
 
 
 def merged(findings: list[Finding]) -> list[Finding]:
-    """Findings that say the same of several peers become one."""
+    """The findings, of which those with the same cause and sentence become one."""
     first: dict[tuple[str, str], Finding] = {}
     for finding in findings:
         first.setdefault((finding.cause, finding.says), finding)

@@ -1,4 +1,4 @@
-"""Is every node's address its own, on an interface that peers reach, and has the kernel a route to every peer?"""
+"""Is every node's address its own and on an interface that peers reach, and has the kernel a route to every peer?"""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from runbook.model.verdict import Finding, Found
 
 
 def address_findings(seen: Observations) -> Found:
-    """What is wrong with the addresses before a single packet is looked at."""
+    """Findings by node about addresses, before any packet is looked at."""
     if seen.at.inventory.one_machine or len(seen.nodes) < 2:
         return {}
     return _shared(seen) or _led_to_another(seen) or _of_another(seen) or _taken_for_own(seen) or _families(seen)
 
 
 def _shared(seen: Observations) -> Found:
-    """Two nodes with one address: in the inventory, or on their interfaces."""
+    """Findings for two nodes with one address, in the inventory or on their interfaces."""
     at = seen.at
     found: Found = defaultdict(list)
     for first, second in _sharing(seen):
@@ -46,7 +46,8 @@ def _shared(seen: Observations) -> Found:
 
 
 def _led_to_another(seen: Observations) -> Found:
-    """Nodes for which a login leads to the machine of another node, which has that one's address and not theirs."""
+    """Findings for nodes whose login leads to the machine of another node, which has the other node's address and not
+    theirs."""
     found: Found = {}
     for nodes in grouped((seen.at.machine(node.name), node) for node in seen.nodes).values():
         own = seen.own[nodes[0].name]
@@ -70,7 +71,8 @@ def _led_to_another(seen: Observations) -> Found:
 
 
 def _of_another(seen: Observations) -> Found:
-    """Nodes for which the inventory has another one's address: what is measured there is not theirs."""
+    """Findings for nodes for which the inventory has the address of another node: what is measured there is not
+    theirs."""
     found: Found = {}
     for node in seen.nodes:
         own, machine = seen.own[node.name], seen.at.machine(node.name)
@@ -83,11 +85,9 @@ def _of_another(seen: Observations) -> Found:
 
 
 def wrong_address(seen: Observations, name: str, whose: str, evidence: tuple[str, ...], peer: str) -> Finding:
-    """The inventory's address of a node is none of its own. The right one is that in the same network, if there is one.
-
-    Args:
-        whose: what is known of the address instead.
-    """
+    """The finding when the inventory's address of a node is on none of its interfaces. The remedy names its address in
+    the same network, if there is one. `whose` says what is known of the wrong address; `peer` is the node that met
+    it."""
     wrong, own = ipaddress.ip_address(seen.numeric(name)), seen.own[name]
     prefixes = [ipaddress.ip_interface(prefix) for _, prefix in seen.prefixes(name)]
     near = [str(prefix.ip) for prefix in prefixes if wrong in prefix.network]
@@ -103,8 +103,8 @@ def wrong_address(seen: Observations, name: str, whose: str, evidence: tuple[str
 
 
 def _taken_for_own(seen: Observations) -> Found:
-    """Nodes whose kernel keeps what is meant for a peer: a route of type `local`, without the address on an
-    interface."""
+    """Findings for nodes whose kernel keeps packets to a peer: it has a route of type `local`, without the address on
+    an interface."""
     found: Found = defaultdict(list)
     for pair in seen.pairs:
         if not pair.route.get("local") or pair.numeric in seen.own[pair.source] or is_loopback(pair.numeric):
@@ -129,7 +129,7 @@ def _taken_for_own(seen: Observations) -> Found:
 
 
 def _sharing(seen: Observations) -> list[tuple[Node, Node]]:
-    """Pairs of nodes of which one has the address that the other is dialled at, in the inventory's order."""
+    """Pairs of nodes in which one has the address at which the other is dialled, in the inventory's order."""
     place = {node.name: at for at, node in enumerate(seen.nodes)}
     written = grouped((node.address, node.name) for node in seen.nodes)
     pairs = {
@@ -172,7 +172,7 @@ def _carried_twice(seen: Observations, guilty: str, first: str, second: str, add
 
 
 def _place(seen: Observations, node: str, address: str) -> tuple[str, str]:
-    """The interface that carries an address, and the address with its length."""
+    """The interface that has an address, and the address with its length; placeholders when they are not known."""
     return _carrying(seen, node, address) or ("IFACE", address)
 
 
@@ -181,7 +181,7 @@ def _carrying(seen: Observations, node: str, address: str) -> tuple[str, str] | 
 
 
 def _families(seen: Observations) -> Found:
-    """The job speaks one family of addresses: a node whose interface has none of it cannot be reached."""
+    """Findings for nodes without an address of the IP version that most others use: the job speaks only one version."""
     reach = {node.name: _versions(seen, node.name) for node in seen.nodes}
     if len(reach) < 2 or not all(reach.values()) or set.intersection(*reach.values()):
         return {}
@@ -211,7 +211,7 @@ def _families(seen: Observations) -> Found:
 
 
 def _versions(seen: Observations, node: str) -> set[int]:
-    """The families of addresses on the interface that the job uses there."""
+    """The IP versions of the addresses on the interface that the job uses on a node."""
     address, interface = seen.numeric(node), seen.data_interface(node)
     held = {version(prefix) for _, prefix in seen.prefixes(node, interface)} if interface else set()
     return held | ({version(address)} if is_ip(address) else set())
@@ -223,7 +223,7 @@ def _example(seen: Observations, node: str) -> str:
 
 
 def address_warnings(seen: Observations, node: Node) -> Iterator[str]:
-    """What may lead the job's traffic elsewhere without stopping what was tried here."""
+    """Warnings about what may lead the job's traffic elsewhere without stopping what was tried here."""
     place, dialled = seen.data_interface(node.name), seen.numeric(node.name)
     held = [prefix.partition("/")[0] for _, prefix in seen.prefixes(node.name, place)] if place else []
     alike = [address for address in held if version(address) == version(dialled)]
@@ -240,7 +240,8 @@ def address_warnings(seen: Observations, node: Node) -> Iterator[str]:
 
 
 def wrong_interface(seen: Observations, pairs: list[Pair]) -> Found:
-    """Nodes whose chosen interface cannot be reached, while their address in the inventory, on another one, answers."""
+    """Findings for nodes whose chosen interface cannot be reached, while their address in the inventory, on another
+    interface, answers."""
     found: Found = {}
     for peer in dict.fromkeys(pair.peer for pair in pairs):
         node = seen.at.inventory.node(peer)
@@ -268,8 +269,8 @@ def wrong_interface(seen: Observations, pairs: list[Pair]) -> Found:
 
 
 def flapped(seen: Observations) -> Found:
-    """Nodes whose link went down or up since `reach` looked, by the kernel's own count: what was lost meanwhile follows
-    from that."""
+    """Findings for nodes whose link went down or up since `reach` looked, by the kernel's own count: losses meanwhile
+    follow from that."""
     found: Found = {}
     for node in seen.nodes:
         name = seen.data_interface(node.name)
@@ -295,8 +296,8 @@ def flapped(seen: Observations) -> Found:
 
 
 def strangers(seen: Observations) -> Found:
-    """Nodes for whose address another machine answers on the segment, by its hardware address; reported only when TCP
-    to that address failed for a node."""
+    """Findings for nodes whose address another machine on the segment uses, by its hardware address. Only where TCP to
+    that address failed for a node."""
     found: Found = {}
     for pair in seen.pairs:
         opened = [dial.outcome in ("open", "lost") for dial in pair.full_dials]
@@ -316,12 +317,12 @@ def strangers(seen: Observations) -> Found:
 
 
 def _answers_for(seen: Observations, pair: Pair) -> str | None:
-    """The hardware address that the peer's address leads to, when that is not one of the peer's."""
+    """The hardware address that the peer's address leads to, when it is not one of the peer's own; else None."""
     mac = _neighbour(pair)
     macs = [entry["mac"] for entry in seen.interfaces(pair.peer).values()]
     if mac is None or not macs or mac in macs or pair.route.get("via"):
         return None
-    # A virtual network answers for all with one hardware address: that is not a second machine.
+    # A virtual network answers for all addresses with one hardware address: that is no second machine.
     return None if any(_neighbour(other) == mac and other.peer != pair.peer for other in seen.pairs) else mac
 
 
@@ -331,7 +332,7 @@ def _neighbour(pair: Pair) -> str | None:
 
 
 def _fixed_entry(pair: Pair, mac: str, mine: str) -> Finding:
-    """A permanent entry of the ARP table, written by hand, that is wrong now."""
+    """The finding for a permanent entry in the source's ARP table, written by hand, that is wrong now."""
     at = word(pair.numeric)
     return finding_for(
         "host-unreachable",
@@ -346,6 +347,7 @@ def _fixed_entry(pair: Pair, mac: str, mine: str) -> Finding:
 
 
 def _stranger(seen: Observations, pair: Pair, mac: str, mine: str) -> Finding:
+    """The finding when another machine answers ARP for the peer's address."""
     owner = seen.owner_of(mac)
     at = word(pair.numeric)
     return finding_for(
@@ -364,7 +366,7 @@ def _stranger(seen: Observations, pair: Pair, mac: str, mine: str) -> Finding:
 
 
 def route_findings(seen: Observations, pairs: list[Pair]) -> dict[str, list[Finding]]:
-    """For pairs without a route: by the node that is to be mended."""
+    """Findings for pairs without a route, by the node that has to be mended."""
     found: dict[str, list[Finding]] = defaultdict(list)
     grouped: dict[tuple[str, str, str], list[Pair]] = defaultdict(list)
     apart: list[Pair] = []
@@ -394,7 +396,8 @@ def _finding(source: str, pairs: list[Pair], why: str, fix: str) -> Finding:
 
 
 def _refused(pair: Pair) -> tuple[str, str] | None:
-    """The kernel did refuse, so a rule that may refuse is the reason when no other is left."""
+    """The reason and the remedy when a route or rule refuses these packets, or None. The kernel did refuse, so a rule
+    that only may refuse is the most likely reason."""
     found = refusal(Sent(pair.numeric, pair.route.get("src")), pair.route)
     if found is None:
         return None
@@ -402,7 +405,8 @@ def _refused(pair: Pair) -> tuple[str, str] | None:
 
 
 def _connected(seen: Observations, pair: Pair) -> tuple[str, str] | None:
-    """The peer is in the network of one of our own addresses, and yet there is no route to that network."""
+    """The reason and the remedy when the peer is in the network of one of the source's addresses, but the route to that
+    network is gone; else None."""
     for interface, prefix in _own_first(seen, pair.source):
         network = ipaddress.ip_interface(prefix).network
         there = any(route.get("dst") == str(network) for route in pair.route.get("routes") or [])
@@ -420,7 +424,8 @@ def _connected(seen: Observations, pair: Pair) -> tuple[str, str] | None:
 
 
 def netmask(seen: Observations, pair: Pair) -> tuple[str, str] | None:
-    """The peer's network holds our address, ours does not hold the peer's: our prefix is too long."""
+    """The reason and the remedy when the peer's network includes our address and our network does not include the
+    peer's: our prefix is too long. Else None."""
     for interface, prefix in _own_first(seen, pair.source):
         mine = ipaddress.ip_interface(prefix)
         if ipaddress.ip_address(pair.numeric) in mine.network and not taken_for_all(seen, pair):
@@ -436,16 +441,16 @@ def netmask(seen: Observations, pair: Pair) -> tuple[str, str] | None:
 
 
 def taken_for_all(seen: Observations, pair: Pair) -> bool:
-    """Whether the source's netmask makes the peer's address the one by which all of its network are meant: the kernel
-    knows a way there, and sends nothing to a single machine."""
+    """Whether the source's netmask makes the peer's address the broadcast address of its network: the kernel then has a
+    route, but sends nothing to a single machine."""
     address = ipaddress.ip_address(pair.numeric)
     networks = [ipaddress.ip_interface(prefix).network for _, prefix in seen.prefixes(pair.source)]
     return any(address == net.broadcast_address for net in networks if net.version == 4 and net.num_addresses > 2)
 
 
 def _missing(seen: Observations, pair: Pair) -> str:
-    """The peer has a route to this node, which has none back: through the gateway that leads to others, if there is
-    one, for all of the peer's network."""
+    """The remedy when the peer has a route to this node and this node has none back: through the gateway that leads to
+    others, if there is one, for all of the peer's network."""
     gateways = [other.route["via"] for other in seen.pairs if other.source == pair.source and other.route.get("via")]
     if gateways:
         place = _carrying(seen, pair.peer, pair.numeric)
@@ -458,7 +463,7 @@ def _missing(seen: Observations, pair: Pair) -> str:
 
 
 def _apart(seen: Observations, name: str, peers: list[str], pairs: list[Pair]) -> Finding:
-    """Nodes in different networks, and nothing leads from one to the other."""
+    """The finding for nodes in different networks without a route between them."""
     mine = _networks(seen, [name])
     theirs = _networks(seen, peers)
     interface = seen.data_interface(name) or "IFACE"
@@ -484,11 +489,11 @@ def _apart(seen: Observations, name: str, peers: list[str], pairs: list[Pair]) -
 
 
 def _networks(seen: Observations, names: Iterable[str]) -> dict[str, tuple[str, str]]:
-    """By node: the interface that the job uses, and its address with length."""
+    """By node, the interface that has the address which the job dials, and that address with its length."""
     return {name: place for name in names if (place := _carrying(seen, name, seen.numeric(name)))}
 
 
 def _own_first(seen: Observations, node: str) -> list[tuple[str, str]]:
-    """A node's addresses, those on the interface that the job uses before the others."""
+    """A node's addresses, with those on the interface that the job uses first."""
     chosen = seen.data_interface(node)
     return sorted(seen.prefixes(node), key=lambda place: place[0] != chosen)

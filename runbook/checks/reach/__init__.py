@@ -1,1 +1,1 @@
-"""reach: the check, and what it wants of a node before anything starts there: login, interfaces, GPUs, torch."""
+"""reach: the check, and what it demands of a node before anything starts there: login, interfaces, GPUs, torch."""
