@@ -21,13 +21,14 @@ from runbook.transport import node_answers
 from runbook.transport.node_answers import AdapterFacts, IbstatAnswer
 
 UNITS = {"": 1e-9, "K": 1e-6, "M": 1e-3, "G": 1.0, "T": 1e3}
+"""Gbit/s by the unit that `tc` prints."""
 RATE = r"(\d+(?:\.\d+)?)([KMGT]?)bit"
 
 
 @dataclass(frozen=True, slots=True)
 class NodeAdapters:
-    """`interfaces`: what `node/adapters.py` says of those that TCP uses. `ports`: the HCA ports that NCCL uses.
-    `inner`: the loopback interface, which carries TCP between ranks of one node."""
+    """The adapters of one node. `interfaces`: what `node/adapters.py` says of the interfaces that TCP uses. `ports`:
+    the HCA ports that NCCL uses. `inner`: the loopback interface, which carries TCP between ranks of the node."""
 
     interfaces: Mapping[str, AdapterFacts]
     ports: tuple[Port, ...] = ()
@@ -35,7 +36,7 @@ class NodeAdapters:
 
     @property
     def gbps(self) -> float | None:
-        """Gbit/s of the slowest interface; None when the kernel does not know the rate of one of them."""
+        """Gbit/s of the slowest interface; None when the kernel does not know the rate of every interface."""
         rates = [facts["mbit"] for facts in self.interfaces.values()]
         known = [rate for rate in rates if rate]
         return min(known) / 1000 if known and len(known) == len(rates) else None
@@ -43,7 +44,8 @@ class NodeAdapters:
 
 @dataclass(frozen=True, slots=True)
 class SlowReason:
-    """Why a node is slow, by its own account. `gbytes`: what it is limited to in GB/s; None: not a matter of a rate."""
+    """Why a node is slow, by its own account. `gbytes`: the rate that this limits it to, in GB/s; None when it sets no
+    rate."""
 
     says: str
     command: str
@@ -52,7 +54,7 @@ class SlowReason:
 
 
 def ask(at: Context) -> dict[str, NodeAdapters | Outcome]:
-    """Ask every node; an outcome stands for one that could not be asked."""
+    """The adapters of every node by name, or the outcome of a node that could not be asked."""
     adapters = at.ask(
         node_answers.ADAPTERS, lambda node: {"interfaces": [*interfaces_of(at, node), "lo"]}, timeout_s=6.0
     )
@@ -70,7 +72,8 @@ def ask(at: Context) -> dict[str, NodeAdapters | Outcome]:
 
 
 def interfaces_of(at: Context, node: Node) -> list[str]:
-    """The interfaces that carry the job's TCP: those that are named, else the one with the node's address."""
+    """The interfaces that carry the job's TCP: those that the inventory names, else the interface with the node's
+    address."""
     known: Mapping[str, Facts] = at.facts(node.name).get("interfaces", {})
     expression = socket_interface(at.inventory, node)
     if expression and (chosen := select_interfaces(expression, known)):
@@ -80,7 +83,7 @@ def interfaces_of(at: Context, node: Node) -> list[str]:
 
 
 def adapters_of(at: Context, node: Node, answer: IbstatAnswer) -> list[Port]:
-    """The active ports that NCCL would use; none if it is set not to use any, or there are none."""
+    """The active ports that NCCL would use; none if it is set to use no port, or if there are none."""
     if network_environment(at.inventory, node).get("NCCL_IB_DISABLE") == "1":
         return []
     chosen = select(hca_expression(at.inventory, node), ports_of(answer)[0])
@@ -88,7 +91,7 @@ def adapters_of(at: Context, node: Node, answer: IbstatAnswer) -> list[Port]:
 
 
 def reasons(wires: NodeAdapters, others: Sequence[NodeAdapters]) -> list[SlowReason]:
-    """What slows this node's own adapters down, the slowest first; `others` are its peers'."""
+    """What slows down the node's own adapters, the slowest first. `others` are the adapters of the other nodes."""
     found = port_reasons(wires, others) if wires.ports else tcp_reasons(wires, others)
     return sorted(found, key=lambda reason: (reason.gbytes is None, reason.gbytes or 0.0))
 
@@ -99,11 +102,13 @@ def inner_reasons(wires: NodeAdapters) -> list[SlowReason]:
 
 
 def tcp_reasons(wires: NodeAdapters, others: Sequence[NodeAdapters]) -> list[SlowReason]:
+    """What slows down the interfaces that TCP uses: limits of `tc`, half duplex, or a lower rate than on other
+    nodes."""
     found: list[SlowReason] = []
     usual = max((other.gbps for other in others if other.gbps), default=None)
     for name, facts in wires.interfaces.items():
         found += shapers(name, facts["tc"] or {})
-        mbit, metal = facts["mbit"], facts["hardware"] or [name]  # of a bond several
+        mbit, metal = facts["mbit"], facts["hardware"] or [name]  # a bond has several devices
         renegotiate = {device: mend("node-slow", "renegotiate", metal=word(device)) for device in metal}
         for device, duplex in zip(metal, facts["duplex"], strict=False):
             if duplex == "half":
@@ -117,8 +122,8 @@ def tcp_reasons(wires: NodeAdapters, others: Sequence[NodeAdapters]) -> list[Slo
 
 
 def port_reasons(wires: NodeAdapters, others: Sequence[NodeAdapters]) -> list[SlowReason]:
-    """HCA ports that came up slower than those of the same name on other nodes; than the fastest one around, where no
-    other node has one of that name. A node's ports may be of several kinds."""
+    """HCA ports that came up slower than ports of the same name on other nodes; or slower than the fastest of all,
+    where no other node has a port of that name. A node's ports may be of several kinds."""
     rates = [(port.name, port.rate_gbps) for each in others for port in each.ports if port.rate_gbps]
     alike = {name: max(those) for name, those in grouped(rates).items()}
     fastest = max([*alike.values(), *(port.rate_gbps or 0.0 for port in wires.ports)], default=0.0)
@@ -169,7 +174,7 @@ def shapers(name: str, tc: Mapping[str, str]) -> list[SlowReason]:
 
 
 def rate_after(word: str, text: str) -> float | None:
-    """Gbit/s behind this word in what `tc` printed."""
+    """The Gbit/s after this word in the output of `tc`, or None."""
     match = re.search(rf"\b{word} {RATE}", text)
     return float(match[1]) * UNITS[match[2]] if match else None
 
@@ -179,7 +184,7 @@ def mbit_text(gbps: float) -> str:
 
 
 def wire_text(wires: NodeAdapters) -> list[str]:
-    """Errors that the interfaces counted since boot, where there are any."""
+    """Errors that the interfaces counted since boot, a line for each interface that has any."""
     return [
         f"{name}: {', '.join(f'{key} {count}' for key, count in facts['counters'].items() if count)}"
         for name, facts in wires.interfaces.items()

@@ -1,4 +1,4 @@
-"""Which nodes are to blame for a slow AllReduce, from the measurements: the layer, what their adapters say, and the
+"""Which nodes are to blame for a slow AllReduce, by the measurements: in which layer, what their adapters say, and the
 remedy."""
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from runbook.model.units import bandwidth_text, listed, some
 from runbook.model.verdict import Finding
 
 STARVED = 1 / 3
-"""A rank is slow by itself below this part of the fastest one: sound machines of one cluster differ by less, even when
+"""A rank is slow by itself below this part of the fastest rank: sound machines of one cluster differ by less, even when
 other programs run on them."""
 
 QUEUED = (0.6, 0.5, 0.3)
-"""It is slow as well below this part, when its threads waited for a CPU this share of the time, and so much longer than
-those of the luckiest rank."""
+"""A rank is also slow by itself below the first part of the fastest rank, if its threads waited for a CPU for more than
+the second share of the time, and for the third share more than those of the rank that waited least."""
 
 
 @dataclass(frozen=True)
 class Blame:
-    """`charges`: what is held against a node, empty where none stands out; then `common` says what all have in common,
-    and `remedy` where to look. `cleared`: why a node that is not charged is fine. `measured` is evidence for all
-    nodes."""
+    """What explains a slow AllReduce. `charges`: by node, the finding against it; empty when no node stands out. Then
+    `common` says what all nodes have in common, and `remedy` where to look. `cleared`: why a node that is not charged
+    is fine. `measured`: evidence for all nodes."""
 
     charges: Mapping[str, Finding] = field(default_factory=dict)
     common: str = ""
@@ -40,8 +40,8 @@ class Blame:
 
 
 def blame(members: Sequence[RankMember], found: Isolation, wires: Mapping[str, NodeAdapters], gate: float) -> Blame:
-    """Who is to blame. The innermost layer in which a node stands out decides: a rank that is slow by itself slows
-    every link."""
+    """Who is to blame. The innermost layer in which a node stands out decides: a rank that is slow by itself slows down
+    every link. `gate` is in GB/s."""
     nodes = list(dict.fromkeys(member.rank.node for member in members))
     home = {member.label: member.rank.node for member in members}
     own = {
@@ -69,8 +69,8 @@ def blame(members: Sequence[RankMember], found: Isolation, wires: Mapping[str, N
 
 
 def _starved(members: Sequence[RankMember], found: Isolation) -> dict[str, Finding]:
-    """Ranks that are slow when no other rank takes part, and whose links are slow too: CPU, GPU or memory of their
-    node."""
+    """By node, a finding for ranks that are slow even when no other rank takes part, and whose links are slow too: the
+    reason is the CPU, GPU or memory of their node."""
     best = max((rate for rate, _ in found.alone.values()), default=0.0)
     least = min((waited for _, waited in found.alone.values()), default=0.0)
     verdict = found.between.verdict
@@ -84,7 +84,7 @@ def _starved(members: Sequence[RankMember], found: Isolation) -> dict[str, Findi
             continue
         node = member.rank.node
         if not verdict.clean and node not in involved:
-            continue  # its links are fine, so that is not why all of them together are slow
+            continue  # its links are fine, so this does not explain a slow AllReduce
         cpu = not member.steps.get("imported", {}).get("gpu")
         why = f" (its threads waited {waited:.0%} of the time for a CPU)" if waited > 0.2 and cpu else ""
         says = (
@@ -97,7 +97,8 @@ def _starved(members: Sequence[RankMember], found: Isolation) -> dict[str, Findi
 
 
 def _inside(layer: LinkLayer, home: Mapping[str, str], wires: Mapping[str, NodeAdapters]) -> dict[str, Finding]:
-    """Ranks that are slow with other ranks of their node: NVLink, PCIe, shared memory, TCP over loopback."""
+    """By node, a finding for ranks that are slow with other ranks of their node: by NVLink, PCIe, shared memory, or TCP
+    over loopback."""
     charges: dict[str, Finding] = {}
     verdict = layer.verdict
     slow = [link for link in layer.rates if link.source in verdict.sending or link.destination in verdict.receiving]
@@ -119,6 +120,7 @@ def _between(
     members: Sequence[RankMember],
     wires: Mapping[str, NodeAdapters],
 ) -> dict[str, Finding]:
+    """By node, a finding for nodes and links that are slow between nodes."""
     charges: dict[str, Finding] = {}
     verdict, rates = layer.verdict, layer.rates
     if verdict.clean:
@@ -163,13 +165,15 @@ def charge_of(
     peers: tuple[str, ...] = (),
     cause: str = "allreduce-slow",
 ) -> Finding:
-    """With the reason that the node's own adapters give, if they do: then the remedy is a command."""
+    """A finding against a node. If the node's own adapters give a reason, the sentence says so and the remedy is a
+    command."""
     if own:
         says, remedy = f"{says}: {own[0].says}", Remedy.run(f"{own[0].command}", node=node)
     return Finding(cause, says, remedy, (*evidence, *(each.evidence for each in own)), peers)
 
 
 def where_to_look(node: str, wires: Mapping[str, NodeAdapters]) -> str:
+    """The remedy for a slow node whose adapters give no reason: which ports or interface to look at."""
     mine = wires.get(node)
     if mine and mine.ports:
         names = ", ".join(port.name for port in mine.ports)
@@ -186,7 +190,7 @@ def _limited(node: str, reason: SlowReason, layer: LinkLayer) -> Finding:
 
 
 def rails_of(layer: LinkLayer, links: Sequence[Link], members: Sequence[RankMember]) -> tuple[str, ...]:
-    """Where single pairs of ranks make a link slow: with GPUs each pair has an adapter of its own."""
+    """Evidence about single pairs of ranks that make a link slow: with GPUs each pair has an adapter of its own."""
     labels = {member.rank.rank: member.label for member in members}
     found = []
     for link in links:
@@ -202,6 +206,7 @@ def rails_of(layer: LinkLayer, links: Sequence[Link], members: Sequence[RankMemb
 
 
 def _common(found: Isolation, gate: float) -> str:
+    """What all nodes have in common when none stands out, in words."""
     if found.stopped:
         return f"which layer is slow could not be measured: {found.stopped}"
     parts = []
@@ -219,7 +224,7 @@ def _common(found: Isolation, gate: float) -> str:
 
 
 def shared_remedy(wires: Mapping[str, NodeAdapters]) -> str:
-    """Where to look when no node stands out."""
+    """The remedy that says where to look when no node stands out."""
     for mine in wires.values():
         if mine.ports:
             return mend("allreduce-slow", "adapters")
@@ -229,7 +234,7 @@ def shared_remedy(wires: Mapping[str, NodeAdapters]) -> str:
 
 
 def _cleared(nodes: Sequence[str], charges: Mapping[str, Finding], found: Isolation) -> dict[str, str]:
-    """What speaks for the nodes that are not charged: the links among them."""
+    """By node, why the nodes that are not charged are fine: the rates of the links among them."""
     free = [node for node in nodes if node not in charges]
     rates = found.between.rates
     among = {link: rate for link, rate in rates.items() if link.source in free and link.destination in free}
@@ -241,7 +246,7 @@ def _cleared(nodes: Sequence[str], charges: Mapping[str, Finding], found: Isolat
 
 
 def _measured(found: Isolation) -> list[str]:
-    """The numbers, slowest links first."""
+    """The measured rates as lines of evidence, the slowest links first."""
     lines = []
     for name, layer in (("between nodes", found.between), ("inside a node", found.inside)):
         if layer.rates:

@@ -1,9 +1,9 @@
-"""Where a slow AllReduce loses its time: each rank alone, pairs inside a node, pairs of nodes in each direction.
+"""Where a slow AllReduce loses its time: each rank alone, pairs inside a node, or pairs of nodes in each direction.
 
-An end is whatever can be slow: a node, or one rank of a node. A link goes one way, from one end to another. First every
-end sends to the next one (a ring, as AllReduce does), so each is tried once as a sender and once as a receiver. A link
-that is slow leaves two suspects and the path between them; each suspect is then tried with a partner that is proven
-good in that very role. In one round no end is on two links: a slow neighbour makes nobody else look slow.
+An end is anything that can be slow: a node, or one rank of a node. A link goes one way, from one end to another. First
+every end sends to the next (a ring, as AllReduce does), so each is tried once as sender and once as receiver. A slow
+link leaves two suspects and the path between them; each suspect is then tried with a partner that is proven good in the
+opposite role. In one round no end is on two links, so a slow neighbour makes no other end look slow.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from runbook.model.grouping import grouped
 
 SLOWER_THAN_GATE = 0.7
 SLOWER_THAN_BEST = 0.5
-"""A link is slow below the gate and below this part of the fastest: 0.7 where that one meets the gate, so that it is
-proven to be possible; else 0.5, what is between healthy links of one cluster at most."""
+"""A link is slow if it is below the gate and below a part of the fastest link: 0.7 if the fastest meets the gate, which
+proves that the gate is possible; else 0.5, since healthy links of one cluster differ by no more."""
 
 
 @dataclass(frozen=True, slots=True)
 class RingVerdict:
-    """What the links prove. `sending`, `receiving`: ends that are slow in this role with every partner. `paths`: links
-    that are slow where nothing tells the two ends apart, or where both are fine with others."""
+    """What the links prove. `sending`, `receiving`: ends that are slow in this role with every partner. `paths`: slow
+    links for which nothing tells which end is at fault, or whose ends are both fine with others."""
 
     sending: tuple[str, ...] = ()
     receiving: tuple[str, ...] = ()
@@ -46,14 +46,15 @@ class RingVerdict:
 
 
 def ring(ends: Sequence[str]) -> list[Link]:
-    """Every end to the next; two ends give both directions, one gives nothing."""
+    """The links from every end to the next. Two ends give both directions, one gives none."""
     if len(ends) < 2:
         return []
     return [Link(end, ends[(index + 1) % len(ends)]) for index, end in enumerate(ends)]
 
 
 def rounds(links: Iterable[Link]) -> list[list[Link]]:
-    """The links in as few rounds as a greedy choice finds: two for a ring of an even number of ends, else three."""
+    """The links in rounds in which no end is on two links, by a greedy choice: two rounds for a ring of an even number
+    of ends, else three."""
     found: list[tuple[set[str], list[Link]]] = []
     for link in links:
         ends = {link.source, link.destination}
@@ -68,14 +69,15 @@ def rounds(links: Iterable[Link]) -> list[list[Link]]:
 
 
 def slow_links(measured: Mapping[Link, float], gate: float) -> list[Link]:
-    """Links that are slow beside the fastest one, slowest first. GB/s."""
+    """Links that are slow beside the fastest one, the slowest first. Rates and gate are in GB/s."""
     best = max(measured.values(), default=0.0)
     part = SLOWER_THAN_GATE if best >= gate else SLOWER_THAN_BEST
     return sorted((link for link, rate in measured.items() if rate < min(gate, part * best)), key=measured.__getitem__)
 
 
 def second_look(measured: Mapping[Link, float], gate: float) -> list[Link]:
-    """Each slow link again, since once may be chance, and each of its ends with a partner that is proven good.
+    """Links to measure next: each slow link again, since one slow rate may be chance, and each of its ends with a
+    partner that is proven good.
 
     Partners are used evenly, so that many suspects need few rounds.
     """
@@ -105,7 +107,7 @@ def second_look(measured: Mapping[Link, float], gate: float) -> list[Link]:
 
 
 def circles(links: Iterable[Link]) -> dict[str, str]:
-    """For every end one that stands for its ring: ranks of one node are no partners for those of another."""
+    """For every end, an end that stands for its ring: ranks of one node are no partners for ranks of another."""
     toward: dict[str, str] = {}
 
     def of(end: str) -> str:
@@ -119,9 +121,11 @@ def circles(links: Iterable[Link]) -> dict[str, str]:
 
 
 def judge(first: Mapping[Link, float], second: Mapping[Link, float], gate: float) -> RingVerdict:
-    """Who is to blame, by the ring and by the second look. A link that was slow only once accuses no node."""
+    """Which ends or paths are to blame, by the ring and by the second look. A link that was slow only once accuses no
+    node."""
     suspects = slow_links(first, gate)
-    # Both looks on one scale. The better of the two counts for a link: a rate that it reached once is possible.
+    # Both looks are judged on one scale. The better of the two counts for a link: a rate that was reached once is
+    # possible.
     best = {link: max(first.get(link, 0.0), second.get(link, 0.0)) for link in {**first, **second}}
     slow = set(slow_links(best, gate))
     good = first.keys() - set(suspects)
@@ -151,14 +155,17 @@ def _once(names: Iterable[str]) -> tuple[str, ...]:
 
 
 DEADLINE_S = 20.0
+"""Seconds for all measurements of a slow AllReduce together."""
 WAY_S = 0.25
+"""Seconds for which one direction is measured."""
 MOST_ROUNDS = 4
-"""Of second looks: with more suspects than this has room for, the slowest are looked at."""
+"""How many rounds the second look inside nodes may take; with more suspects than these have room for, the slowest are
+measured."""
 
 
 @dataclass
 class LinkLayer:
-    """Links of one kind: GB/s of each in the ring and in the second look, and the pairs of ranks it was made of."""
+    """Links of one kind: the GB/s of each in the ring and in the second look, and the rates of its pairs of ranks."""
 
     first: dict[Link, float] = field(default_factory=dict)
     second: dict[Link, float] = field(default_factory=dict)
@@ -167,7 +174,7 @@ class LinkLayer:
 
     @property
     def rates(self) -> dict[Link, float]:
-        """The better of the two looks."""
+        """The better rate of the two looks, in GB/s."""
         return {
             link: max(self.first.get(link, 0.0), self.second.get(link, 0.0)) for link in {**self.first, **self.second}
         }
@@ -179,8 +186,9 @@ class LinkLayer:
 
 @dataclass
 class Isolation:
-    """What was measured. `alone`: GB/s in its own memory and the share of time without a CPU, by rank. `busy`: by node,
-    who uses the CPUs there, looked at when ranks differ. `stopped`: why not everything could be measured."""
+    """What was measured. `alone`: by rank, GB/s in its own memory and the share of time without a CPU. `busy`: by node,
+    programs that use its CPUs, looked at when ranks differ. `stopped`: why not everything could be measured, or
+    None."""
 
     alone: dict[int, tuple[float, float]] = field(default_factory=dict)
     busy: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -190,7 +198,7 @@ class Isolation:
 
 
 def isolate(pool: RankPool, at: Context, gate: float) -> Isolation:
-    """Measure every layer. `gate` is the bus bandwidth, in GB/s, that all of them together should have had."""
+    """Measures every layer. `gate`: the bus bandwidth, in GB/s, that the AllReduce should have had."""
     found = Isolation()
     by_node = grouped((member.rank.node, member) for member in pool.members)
     numbers = {member.label: member.rank.rank for member in pool.members}
@@ -215,8 +223,8 @@ def isolate(pool: RankPool, at: Context, gate: float) -> Isolation:
 
 
 def between(done: Search) -> LinkLayer:
-    """A layer from a search: the ranks far below the others. One that is only a little slower does not explain why all
-    are slow."""
+    """The layer of links between nodes, from a search. Only nodes and links far below the others are blamed: a little
+    slower does not explain why the AllReduce is slow."""
     judged, best = done.verdict, done.best
     limit = SLOWER_THAN_GATE * judged.normal.median
 
@@ -241,7 +249,8 @@ def between(done: Search) -> LinkLayer:
 def _look_inside(
     ranks: MeasuringRanks, layer: LinkLayer, links: Sequence[Link], numbers: Mapping[str, int], gate: float
 ) -> None:
-    """Measures every pair of a ring once, then slow pairs and their ends again; keeps what is known when time is up."""
+    """Measures every pair of a ring once, then slow pairs and their ends again. When time is up, what is known
+    stays."""
 
     def measure(group: Sequence[Link]) -> dict[Link, float]:
         pairs = {link: (numbers[link.source], numbers[link.destination]) for link in group}

@@ -1,4 +1,4 @@
-"""Findings by node from measured links, with what to do there. Pure."""
+"""Findings by node from measured links, with their remedies. Pure."""
 
 from __future__ import annotations
 
@@ -22,28 +22,29 @@ from runbook.model.units import from_to, link_text, listed, significant
 from runbook.model.verdict import Finding
 
 SHOWN = 6
-"""Links in the evidence; `links.csv` has them all."""
+"""How many links are shown as evidence; `links.csv` has them all."""
 
 LATE_TIMES, LATE_US = 5.0, 100.0
-"""A warning: a few bytes take this many times as long as usual, and this much longer, with every partner."""
+"""A node gets a warning when a few bytes take this many times as long as is usual, and this many microseconds longer,
+with every partner."""
 
 VAGUE = 0.25
-"""The noise is mentioned when it hides everything that is less than this far below the median."""
+"""The noise is mentioned when it hides rates that are up to this far below the median."""
 
 WITHOUT_CPU = 0.2
-"""Where this part of all transfers did not count, since an end had no CPU, slow links all over prove nothing either:
-what else the machines have no time for is not seen."""
+"""When this part of all transfers does not count, since an end had no CPU, slow links all over prove nothing either:
+the machines may be short of time in ways that are not seen."""
 
 SHARED = 0.6
-"""A warning: less than this part of one direction's rate remains while the other direction is busy, and others keep
-more."""
+"""A node gets a warning when less than this part of one direction's rate remains while the other direction is busy, and
+other nodes keep more."""
 
 VERBS = {Role.SENDS: ("sends", "whoever receives"), Role.RECEIVES: ("receives", "whoever sends")}
 
 
 @dataclass(frozen=True)
 class LinkFindings:
-    """Findings and warnings by node; `unsettled`: why nothing is known of a node."""
+    """Findings and warnings by node. `unsettled`: by node, why nothing is known about it."""
 
     findings: Mapping[str, list[Finding]] = field(default_factory=dict)
     unsettled: Mapping[str, Finding] = field(default_factory=dict)
@@ -53,7 +54,7 @@ class LinkFindings:
 def tell(
     done: Search, members: Sequence[RankMember], wires: Mapping[str, NodeAdapters], floor: float | None
 ) -> LinkFindings:
-    """`floor`: Gbit/s that every node should have at least, where that is known."""
+    """The findings of a search. `floor`: Gbit/s that every node should have at least, or None."""
     return _FindingsOfLinks(done, members, wires, floor).findings()
 
 
@@ -99,20 +100,21 @@ class _FindingsOfLinks:
     # Numbers as text.
 
     def _lost(self, links: Iterable[Link]) -> float | None:
-        """The share of segments that each of these links lost at least, most times; None where one is not lossy.
+        """The share of segments that each of these links lost at least, most times; None if one of the links is not
+        lossy.
 
-        Not every time: few packets carry a short transfer, and sometimes none of them is among the lost ones."""
+        Not every time: a short transfer has few packets, and sometimes none of them is lost."""
         losses = [[each.moved.losses or 0.0 for each in self.of_link.get(link, ()) if each.counts] for link in links]
         least = min((statistics.median_low(of_link) if of_link else 0.0 for of_link in losses), default=0.0)
         return least if least >= self.lossy_from else None
 
     def _loss(self, links: Iterable[Link]) -> str:
-        """The end of a sentence, where these links lose packets."""
+        """The end of a sentence when these links lose packets; else ""."""
         lost = self._lost(links)
         return "" if lost is None else f", and most times {lost:.1%} of the TCP segments or more are lost"
 
     def _cause(self, links: Collection[Link], slow: str) -> str:
-        """`link-lossy` where packets are lost, unless the rate is also held back: a rate limit loses packets too."""
+        """`link-lossy` when packets are lost, unless the rate is also held back: a rate limit loses packets too."""
         limit = self.verdict.normal.suspect * self.median
         held_back = slow == "node-slow" and all(self.rates[link] < limit for link in links)
         return slow if held_back or self._lost(links) is None else "link-lossy"
@@ -129,7 +131,7 @@ class _FindingsOfLinks:
         return from_to(gbps(min(rates)), gbps(max(rates)))
 
     def _evidence(self, links: Iterable[Link]) -> tuple[str, ...]:
-        """The slowest of them, each with its rounds."""
+        """The slowest of these links as lines of evidence, each with its rounds."""
         lines = []
         slowest = sorted(links, key=self.rates.__getitem__)
         for link in slowest[:SHOWN]:
@@ -160,7 +162,8 @@ class _FindingsOfLinks:
         )
 
     def _too_busy(self) -> dict[str, Finding]:
-        """Every node, where links are slow all over and many transfers found an end without a CPU."""
+        """A finding for every node, when links are slow all over and an end got no CPU in many transfers; else
+        empty."""
         waits = [each for each in self.done.found if not each.counts]
         if len(waits) < WITHOUT_CPU * len(self.done.found):
             return {}
@@ -168,7 +171,7 @@ class _FindingsOfLinks:
         return {node: too_busy_finding(node, seen, self._evidence_of(waits)) for node in self.done.nodes}
 
     def _reasons(self, node: str) -> list[SlowReason]:
-        """What its own adapters say that explains a rate below the usual one."""
+        """What the node's own adapters say that explains a rate below the usual one."""
         if node not in self.wires:
             return []
         others = [wires for name, wires in self.wires.items() if name != node]
@@ -230,6 +233,7 @@ class _FindingsOfLinks:
         self._of_switch(nodes, says, [leaf.name], links)
 
     def _leaf_pair(self, pair: Link) -> None:
+        """Adds the findings for two leaves between which everything is slow in one direction."""
         leaf_of = self.done.leaf_of
         links = [
             link
@@ -258,6 +262,7 @@ class _FindingsOfLinks:
     # What is unknown, and warnings.
 
     def _unsettled(self) -> dict[str, Finding]:
+        """By node, why a node without a finding is not proven: it had no CPU, or was measured too rarely."""
         busy = set(self.done.too_busy)
         found: dict[str, Finding] = {}
         for node in self.done.nodes:
@@ -334,7 +339,7 @@ class _FindingsOfLinks:
         return leaves is not None and any(leaves.end(role) in self.judged.shared_uplinks for role in Role)
 
     def _late(self) -> list[tuple[str, str]]:
-        """Nodes for which a few bytes take far longer than for others."""
+        """Warnings for nodes for which a few bytes take far longer than for others."""
         own = {
             node: [each.moved.us for each in self.of_node.get(node, ()) if each.moved.us is not None]
             for node in self.done.nodes
@@ -356,7 +361,7 @@ class _FindingsOfLinks:
         ]
 
     def _half_duplex(self) -> list[tuple[str, str]]:
-        """Nodes that lose much of a direction while the other is busy, where others do not."""
+        """Warnings for nodes that lose much of one direction while the other is busy, when others do not."""
         kept: dict[str, list[float]] = {}
         for each in self.done.found:
             if each.counts and each.moved.both is not None and each.moved.gbytes:
@@ -375,12 +380,12 @@ class _FindingsOfLinks:
 
 
 def gbps(gbytes: float) -> str:
-    """GB/s in, as links are rated."""
+    """A rate in words; GB/s in, Gbit/s out, as links are rated."""
     return link_text(gbytes * 8)
 
 
 def as_metrics(found: Iterable[MeasuredLink]) -> list[dict[str, object]]:
-    """Measured links as the result has them, in Gbit/s and microseconds; what does not count is left out."""
+    """Measured links as the result has them, in Gbit/s and microseconds, without measurements that do not count."""
     return [
         {
             "from": each.link.source,
@@ -397,7 +402,7 @@ def as_metrics(found: Iterable[MeasuredLink]) -> list[dict[str, object]]:
 
 
 def as_csv(done: Search) -> str:
-    """Every measurement, those that do not count as well."""
+    """Every measurement as CSV, also those that do not count."""
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     numbers = ["gbps", "both_gbps", "us", "losses", "seconds", "waited"]

@@ -1,7 +1,9 @@
-"""Which bus bandwidth is normal for what a job runs on. Every number, with its source, stands in `normal_busbw.json`.
+"""Which bus bandwidth is normal for the hardware of a job. Every number, with its source, stands in
+`normal_busbw.json`.
 
-Inside one node the measured numbers of that GPU hold. Between nodes a ring carries what a node's adapters carry, less
-the protocol, and never more than the GPUs exchange inside a node. GB/s are 10^9 bytes, link rates Gbit/s.
+Inside one node the numbers that were measured with that GPU hold. Between nodes a ring carries what a node's adapters
+carry, less the protocol, and never more than the GPUs exchange inside a node. GB/s are 10^9 bytes; link rates are in
+Gbit/s.
 """
 
 from __future__ import annotations
@@ -27,9 +29,9 @@ from runbook.model.verdict import Outcome
 class BandwidthSetting:
     """What decides how fast an AllReduce can be.
 
-    `gpus`: the GPU of each rank as torch names it, none on CPUs. `ranks`: how many each node has. `adapters`: for each
-    node the rates of the HCA ports that NCCL takes; empty where it has none. `link_gbps`: of the slowest interface that
-    TCP would use, None where the kernel does not know. `algorithm`: NCCL_ALGO.
+    `gpus`: the GPU of each rank as torch names it; empty on CPUs. `ranks`: how many ranks each node has. `adapters`:
+    for each node, the rates in Gbit/s of the HCA ports that NCCL takes; empty where it has none. `link_gbps`: Gbit/s of
+    the slowest interface that TCP would use; None where the kernel does not know one. `algorithm`: NCCL_ALGO.
     """
 
     backend: str
@@ -47,8 +49,8 @@ class BandwidthSetting:
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """What is normal once messages are large. `high` None: only a lower bound is known. `half_bytes`: the size at which
-    half of it is reached."""
+    """The bus bandwidth that is normal with large messages, in GB/s. `high` None: only a lower bound is known.
+    `half_bytes`: the message size at which half of it is reached."""
 
     what: str
     low: float
@@ -68,7 +70,8 @@ class Expectation:
         return float(table()["ramp"]["plateau_at_halves"] * self.half_bytes)
 
     def gate(self, size: float) -> float:
-        """Below this it is slow, at messages of `size` bytes: part of what is normal, and of the plateau."""
+        """GB/s. A bandwidth below this, with messages of `size` bytes, is slow: a part of what is normal at that
+        size."""
         small = table()["ramp"]["small"]
         part = float(table()["gate"]["of_low"]) * (small["of_gate"] if size < small["below_bytes"] else 1.0)
         return part * self.low * size / (size + self.half_bytes)
@@ -76,7 +79,7 @@ class Expectation:
 
 @dataclass(frozen=True, slots=True)
 class NotKnown:
-    """No number for this hardware, and why."""
+    """That no number is known for this hardware, and why."""
 
     what: str
     why: str
@@ -84,7 +87,7 @@ class NotKnown:
 
 @dataclass(frozen=True, slots=True)
 class BandwidthComparison:
-    """A measured bandwidth in GB/s, at messages of `size` bytes, beside what is normal."""
+    """A measured bus bandwidth in GB/s, with messages of `size` bytes, beside what is normal."""
 
     expected: Expectation
     measured: float
@@ -96,12 +99,12 @@ class BandwidthComparison:
 
     @property
     def early(self) -> bool:
-        """Whether messages were too small to show the whole bandwidth."""
+        """Whether the messages were too small to show the whole bandwidth."""
         return self.size < self.expected.plateau_bytes
 
     @property
     def ratio(self) -> float:
-        """The ratio to the nearer end of the normal range; 1 inside it."""
+        """The ratio to the nearer end of the normal range; 1 inside the range."""
         high = self.expected.high or max(self.expected.low, self.measured)
         return self.measured / min(max(self.measured, self.expected.low), high)
 
@@ -126,11 +129,13 @@ class BandwidthComparison:
 
 @functools.cache
 def table() -> Mapping[str, Any]:
+    """The content of `normal_busbw.json`."""
     data: Mapping[str, Any] = json.loads(resources.files(__package__).joinpath("normal_busbw.json").read_text("utf-8"))
     return data
 
 
 def expect(setting: BandwidthSetting) -> Expectation | NotKnown:
+    """The bus bandwidth that is normal for this setting, or why no number is known."""
     what = described(setting)
     if sum(setting.ranks) < 2:
         return NotKnown(what, "one rank sends nothing")
@@ -148,7 +153,7 @@ def expect(setting: BandwidthSetting) -> Expectation | NotKnown:
 
 
 def described(setting: BandwidthSetting) -> str:
-    """`2 nodes of 8 × H100 80GB HBM3 over 8 × 400 Gbit/s`."""
+    """The setting in words: `2 nodes of 8 × H100 80GB HBM3 over 8 × 400 Gbit/s`."""
     counts = sorted(set(setting.ranks))
     many = "-".join(str(count) for count in (counts if len(counts) < 2 else (counts[0], counts[-1])))
     gpu = setting.gpus[0].removeprefix("NVIDIA ") if setting.gpus else "rank"
@@ -169,6 +174,8 @@ def described(setting: BandwidthSetting) -> str:
 
 
 def _inside_rows(setting: BandwidthSetting) -> list[Mapping[str, Any]]:
+    """Rows of the table for this GPU and number of GPUs in a node; of the chosen algorithm where there is such a
+    row."""
     rows = [
         row
         for row in table()["inside"]
@@ -241,8 +248,8 @@ def _half(setting: BandwidthSetting, key: str) -> float:
 
 
 def link_floor(setting: BandwidthSetting, promised_gbps: float | None = None) -> float | None:
-    """Gbit/s that each node should at least move one way, all its ranks together with ranks of one other node; None
-    when unknown. `promised_gbps`: what the inventory promises of each adapter."""
+    """Gbit/s that each node should move at least in one direction, all its ranks together with ranks of one other node;
+    None when unknown. `promised_gbps`: what the inventory promises of each adapter."""
     part = float(table()["gate"]["of_low"])
     if setting.one_machine or setting.nodes < 2:
         return None
@@ -259,12 +266,12 @@ def link_floor(setting: BandwidthSetting, promised_gbps: float | None = None) ->
 
 
 def span_text(low: float, high: float) -> str:
-    """`328 to 388 GB/s`; GB/s in."""
+    """A range of rates in GB/s in words: `328 to 388 GB/s`."""
     return from_to(bandwidth_text(low), bandwidth_text(high))
 
 
 def setting_of(pool: RankPool, at: Context, wires: Mapping[str, NodeAdapters]) -> BandwidthSetting:
-    """`wires` of every node."""
+    """The setting of a job. `wires` must have every node."""
     nodes = at.nodes
     said = [member.steps.get("imported", {}).get("gpu") for member in pool.members]
     rates = [wires[node.name].gbps for node in nodes]
@@ -283,8 +290,8 @@ def setting_of(pool: RankPool, at: Context, wires: Mapping[str, NodeAdapters]) -
 
 @dataclass(frozen=True)
 class Norm:
-    """The normal bandwidth of this hardware, or why there is no number for it; None when `silent` nodes gave no
-    answer."""
+    """The normal bandwidth of this hardware, or why there is no number for it. `known` is None when `silent` nodes gave
+    no answer."""
 
     silent: Mapping[str, Outcome]
     known: Expectation | NotKnown | None

@@ -1,8 +1,9 @@
-"""Who is measured with whom: rounds in which each node has one partner. Pure: names in, pairs of names out.
+"""Which nodes are measured with each other: rounds in which each node has one partner. Pure: names in, pairs of names
+out.
 
-Up to eight nodes everybody meets everybody. With more, the first round crosses every pair of leaves (node k of leaf a
-meets node a of leaf k) and the second stays inside them. After that the suspects meet proven partners, slow links are
-measured again, and idle nodes are paired as well, so that every round loads the network like the first.
+With up to eight nodes every pair meets. With more, the first round crosses every pair of leaves (node k of leaf a meets
+node a of leaf k), and the second stays inside the leaves. After that, suspects meet proven partners and slow links are
+measured again; idle nodes are paired too, so that every round loads the network as the first one did.
 """
 
 from __future__ import annotations
@@ -14,18 +15,19 @@ from dataclasses import dataclass
 from runbook.checks.bandwidth.slow_links import Judgement, Link, Measured, Role
 
 EVERYBODY_UP_TO = 8
+"""With up to this many nodes every pair is measured."""
 MOST_EXTRA_ROUNDS = 9
-"""After the first ones: what is not settled by then is reported as unsettled."""
+"""How many rounds may follow the first ones: what is not settled by then is reported as unsettled."""
 
 PROBES = 2
-"""Other links between the same two leaves, beside the one that was slow."""
+"""How many other links between the same two leaves are measured beside a slow one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Meeting:
     """Two nodes that are measured with each other in one round. `asked`: the result is needed; otherwise the pair only
-    keeps the network as busy as before. `long`: a transfer that takes three times as long. `alone`: nobody else leaves
-    or enters the leaves of the two meanwhile, so that what is slow then is slow by itself."""
+    keeps the network as busy as before. `long`: a transfer that takes three times as long. `alone`: no other node
+    leaves or enters the leaves of the two meanwhile, so that a slow rate is the pair's own."""
 
     one: str
     other: str
@@ -49,17 +51,17 @@ class Schedule:
         self._groups = groups(self.nodes, self.leaf_of)
         everybody = every_pair or len(nodes) <= EVERYBODY_UP_TO
         self._first = round_robin(self.nodes) if everybody else [crossing(self._groups)]
-        self._inside = not everybody  # whether a second round is due, in which the neighbours meet
+        self._inside = not everybody  # whether a second round is due, inside the groups
 
     def __len__(self) -> int:
-        """How many rounds there are at least."""
+        """The least number of rounds."""
         return len(self._first) + self._inside
 
     def round(
         self, number: int, judged: Judgement | None, measured: Sequence[Measured], again: Sequence[tuple[str, str]] = ()
     ) -> list[Meeting]:
-        """The meetings of a round, counted from 0; none when all is settled. `judged` is what `measured` proves so far;
-        `again`: pairs that were measured and proved nothing."""
+        """The meetings of a round, counted from 0; empty when all is settled. `judged` is what `measured` proves so
+        far; `again`: pairs that were measured and proved nothing."""
         if number < len(self._first):
             return [Meeting(*pair) for pair in self._first[number]]
         if judged is None or number >= len(self) + MOST_EXTRA_ROUNDS:
@@ -73,14 +75,14 @@ class Schedule:
         second = self._inside and number == len(self._first)
         if not booked.meetings and not second:
             return []
-        # Nobody knows what nodes of unknown leaf share with whom: beside them the idle ones rest.
+        # A node of unknown leaf may share an uplink with any other: beside its meeting alone, the idle nodes rest.
         if not any(each.alone and not {each.one, each.other} <= self.leaf_of.keys() for each in booked.meetings):
             for one, other in self._company(booked, met if second else set(), cross=not second):
                 booked.add(Meeting(one, other, asked=second))
         return booked.meetings
 
     def _settle(self, booked: _Round, judged: Judgement, met: set[frozenset[str]]) -> None:
-        """Book the pairs whose result is needed, the most decisive first."""
+        """Books the pairs whose result is needed, the most decisive first."""
         for leaf in judged.leaves_to_cross:
             for number, node in enumerate(self._of(leaf.name)):
                 booked.with_partner(node, self._elsewhere(node, judged, leaf.role), met, long=True, last=number % 2 > 0)
@@ -103,19 +105,21 @@ class Schedule:
         return [node for node in self.nodes if self.leaf_of.get(node) == leaf]
 
     def _proven(self, node: str, judged: Judgement, roles: Sequence[Role]) -> list[str]:
-        """Partners whose opposite roles are proven, the best first: for all of these roles, then of the same leaf."""
+        """Partners that are proven in the opposite roles, the best first: proven for most of these roles, then of the
+        same leaf."""
         leaf = self.leaf_of.get(node)
         use = {other: sum(judged.proven(other, role.opposite) for role in roles) for other in self.nodes}
         found = [other for other in self.nodes if other != node and use[other]]
         return sorted(found, key=lambda other: (-use[other], self.leaf_of.get(other) != leaf))
 
     def _elsewhere(self, node: str, judged: Judgement, role: Role) -> list[str]:
+        """Proven partners on other leaves."""
         leaf = self.leaf_of[node]
         partners = self._proven(node, judged, [role])
         return [other for other in partners if self.leaf_of.get(other) not in (leaf, None)]
 
     def _probe(self, booked: _Round, link: Link, judged: Judgement, met: set[frozenset[str]]) -> None:
-        """Other links from the one leaf to the other, between nodes that are proven."""
+        """Books other links from the one leaf to the other, between proven nodes."""
         senders = [node for node in self._of(self.leaf_of[link.source]) if judged.proven(node, Role.SENDS)]
         receivers = [node for node in self._of(self.leaf_of[link.destination]) if judged.proven(node, Role.RECEIVES)]
         found = 0
@@ -128,8 +132,8 @@ class Schedule:
                 found += 1
 
     def _company(self, booked: _Round, met: set[frozenset[str]], *, cross: bool) -> Iterator[tuple[str, str]]:
-        """Pairs of those who are idle: with `cross`, half of them as in the first round; the others inside their
-        groups, without those that met before; what is left, anyhow."""
+        """Pairs of idle nodes. With `cross`, half of the first round's pairs come first; then pairs inside the groups
+        that have not met; then the rest in any order."""
         for one, other in self._first[0][::2] if cross else ():
             if booked.free(one) and booked.free(other):
                 yield one, other
@@ -149,7 +153,8 @@ class Schedule:
 
 
 class _Round:
-    """Meetings of one round, in which no node is booked twice and no leaf is crossed beside a meeting that is alone."""
+    """Meetings of one round. No node is booked twice, and a leaf that a meeting has alone is not crossed by another
+    meeting."""
 
     def __init__(self, nodes: Iterable[str], leaf_of: Mapping[str, str]) -> None:
         self._free = set(nodes)
@@ -162,6 +167,7 @@ class _Round:
         return node in self._free
 
     def add(self, meeting: Meeting) -> None:
+        """Books a meeting, unless it does not fit beside those that are booked."""
         one, other = meeting.one, meeting.other
         if one not in self._free or other not in self._free or one == other:
             return
@@ -184,7 +190,8 @@ class _Round:
         alone: bool = False,
         last: bool = False,
     ) -> None:
-        """With the first free node, preferably one that the node has not met. `last`: the partner sends first."""
+        """Books a meeting of the node with the first free partner, preferably one that it has not met. `last`: the
+        partner sends first."""
         if node not in self._free:
             return
         free = [other for other in partners if other in self._free]
@@ -195,7 +202,8 @@ class _Round:
 
 
 def groups(nodes: Sequence[str], leaf_of: Mapping[str, str]) -> list[list[str]]:
-    """The nodes by leaf; those of unknown leaf in blocks of √n, since neighbours in a list are often neighbours."""
+    """The nodes by leaf. Nodes of unknown leaf are in blocks of √n, since neighbours in a list are often neighbours in
+    the network."""
     known: dict[str, list[str]] = {}
     unknown = []
     for node in nodes:
@@ -208,7 +216,8 @@ def groups(nodes: Sequence[str], leaf_of: Mapping[str, str]) -> list[list[str]]:
 
 
 def round_robin(nodes: Sequence[str]) -> list[list[tuple[str, str]]]:
-    """Every pair once, in rounds in which no node is in two pairs: the circle method. With an odd number one rests."""
+    """Every pair once, in rounds in which no node is in two pairs: the circle method. With an odd number of nodes, one
+    rests in each round."""
     circle: list[str | None] = [*nodes, *([None] * (len(nodes) % 2))]
     found = []
     for _ in range(len(circle) - 1):
@@ -221,8 +230,8 @@ def round_robin(nodes: Sequence[str]) -> list[list[tuple[str, str]]]:
 
 def crossing(grouped: Sequence[Sequence[str]]) -> list[tuple[str, str]]:
     """One round that crosses the groups: node k of group a meets node a of group k, so that every two groups meet, as
-    far as a group's nodes last. The others meet somebody of another group where that is possible. The first of a pair
-    sends first: of each group about half do, so that its uplink has to carry about half of its nodes at a time."""
+    far as a group has nodes. The other nodes meet a node of another group where that is possible. The first of a pair
+    sends first: about half of each group does, so that an uplink has to carry about half of its nodes at a time."""
     largest = max(map(len, grouped), default=0)
     pairs = []
     for start in range(0, len(grouped), max(1, largest)):
@@ -238,10 +247,11 @@ def crossing(grouped: Sequence[Sequence[str]]) -> list[tuple[str, str]]:
 
 
 def halves(nodes: Sequence[str]) -> list[tuple[str, str]]:
-    """The first half with the second, in order; with an odd number the last one rests."""
+    """Pairs of the first half with the second, in order; with an odd number of nodes the last one rests."""
     half = len(nodes) // 2
     return list(zip(nodes[:half], nodes[half : 2 * half], strict=True))
 
 
 def neighbours(nodes: Sequence[str]) -> list[tuple[str, str]]:
+    """Pairs of nodes that are next to each other in the list."""
     return list(zip(nodes[::2], nodes[1::2], strict=False))

@@ -1,4 +1,4 @@
-"""Which link is slow: the ranks measure pairs of nodes in rounds until it is settled."""
+"""Which link is slow: the ranks measure pairs of nodes in rounds until that is settled."""
 
 from __future__ import annotations
 
@@ -19,21 +19,24 @@ from runbook.model.inventory import Node
 from runbook.model.units import counted
 
 ALONE_S = 0.4
+"""Seconds for which a rank is measured alone."""
 UNEVEN = 0.5
-"""Ranks that differ by more than this are measured again before one is blamed: other programs run as well."""
+"""When the slowest rank reaches less than this part of the fastest, ranks are measured again before one is blamed:
+other programs run as well."""
 
 STALL_S = 10.0
-"""A stall: nothing moves at all for this long. Even over a link of 100 kbit/s a message takes less."""
+"""Seconds of a stall, in which nothing moves at all. Even over a link of 100 kbit/s a message takes less."""
 
 Pair = tuple[int, int, float]
-"""Two ranks, and for about how many seconds each way is to last."""
+"""Two ranks, and for about how many seconds each direction lasts."""
 
 
 @dataclass(frozen=True, slots=True)
 class PairMeasured:
-    """What one rank received from another. GB/s one way alone; how long that took, and for how much of it one of the
-    two did not run; GB/s while the other way was busy as well; microseconds for a few bytes; the share of its TCP
-    segments that the source's node lost, each burst of them as one."""
+    """What one rank received from another. `gbytes`: GB/s while only this direction was busy; `seconds`: how long that
+    took; `waited`: seconds of it in which one of the two did not run. `both`: GB/s while the other direction was busy
+    too. `us`: microseconds for a few bytes, one way. `losses`: the share of TCP segments that the source's node lost;
+    each burst of losses counts as one."""
 
     gbytes: float
     seconds: float
@@ -44,7 +47,7 @@ class PairMeasured:
 
 
 class Unfinished(Exception):
-    """A measurement did not come to an end. `halt` says how, where it was the ranks."""
+    """A measurement did not come to an end. `halt` says how the wait for the ranks ended, if that is why."""
 
     def __init__(self, says: str, halt: Halt | None = None) -> None:
         super().__init__(says)
@@ -52,9 +55,10 @@ class Unfinished(Exception):
 
 
 class MeasuringRanks:
-    """Until a deadline on the monotonic clock, of the stage and for all measurements together. Raises Unfinished.
+    """Orders ranks to measure, until a deadline on the monotonic clock for all measurements together. Methods raise
+    Unfinished.
 
-    `go_on` is asked about a halt: whether it proves nothing, so that waiting goes on.
+    `go_on` is asked about a halt: True means that the halt proves nothing, so that waiting goes on.
     """
 
     def __init__(
@@ -68,7 +72,8 @@ class MeasuringRanks:
                 raise Unfinished(f"the measurement could not be brought to {name}: {result}")
 
     def alone(self) -> dict[int, tuple[float, float]]:
-        """By rank, GB/s in its own memory and the share of time without a CPU; the better of two where they differ."""
+        """By rank, GB/s in its own memory and the share of time without a CPU. When ranks differ much, the better of
+        two measurements."""
         found = self._alone()
         if uneven(found):
             found = {rank: max(again, found.get(rank, again)) for rank, again in self._alone().items()}
@@ -79,11 +84,12 @@ class MeasuringRanks:
         return {int(each["rank"]): (float(each["gbytes"]), float(each["waited"])) for each in said}
 
     def meet(self, pairs: Sequence[Pair], *, trips: int = 0, both: bool = False) -> dict[tuple[int, int], PairMeasured]:
-        """What every pair moved, by source and destination: all pairs at once, and no rank in two of them."""
+        """What every pair moved, by source and destination. All pairs are measured at once; no rank may be in two of
+        them."""
         mine = {rank: pair for pair in pairs for rank in pair[:2]}
 
         def own(rank: Rank) -> dict[str, Any]:
-            return {"pair": mine.get(rank.rank)}  # each node gets its own pair only, not those of a thousand others
+            return {"pair": mine.get(rank.rank)}  # each rank gets only its own pair, not those of a thousand others
 
         said = self._run({"trips": trips, "both": both}, "moved", own)
         found = {(int(each["source"]), int(each["destination"])): _moved(each) for each in said}
@@ -95,7 +101,7 @@ class MeasuringRanks:
     def _run(
         self, what: Mapping[str, Any], event: str, own: Callable[[Rank], Mapping[str, Any]] = lambda _: {}
     ) -> list[Mapping[str, Any]]:
-        """Give the order and return what the ranks said of it."""
+        """Gives the order, and returns what the ranks said about it."""
         if self._ends <= time.monotonic():
             raise Unfinished("there was no time left to measure the rest")
         said: list[Mapping[str, Any]] = []
@@ -134,34 +140,35 @@ def _moved(said: Mapping[str, Any]) -> PairMeasured:
 
 
 def uneven(alone: Mapping[int, tuple[float, float]]) -> bool:
+    """Whether ranks differ so much, measured alone, that they are measured again."""
     rates = [rate for rate, _ in alone.values()]
     return min(rates, default=0.0) < UNEVEN * max(rates, default=0.0)
 
 
 LONGER = 3.0
-"""A long transfer takes so many times as long."""
+"""A long transfer takes this many times as long as a short one."""
 
 TRIES = 3
-"""For a link of which no measurement counts."""
+"""How many times a link is tried at most, as long as no measurement of it counts."""
 
 EXPLAINED = 0.5
-"""A slow rate does not count where this part of the time that was lost is time in which one of the ends did not run."""
+"""A slow rate does not count when an end did not run for this part of the time that was lost."""
 
 
 LOSSY, LOSSY_TIMES = 0.01, 5.0
-"""A link loses packets where it loses this share of its TCP segments, not all at once, and so many times the
-median of all links: losses all over a busy network accuse no link."""
+"""A link loses packets when it loses at least this share of its TCP segments (a burst of losses counts as one), and
+this many times the median of all links: losses all over a busy network accuse no link."""
 
 LOSSY_PART = 0.4
-"""A transfer that lost packets counts as if it had carried this part of its bytes: on a short path TCP hides losses
-that cost most of the rate on a fast or a long one. So lossy links are found as slow ones are."""
+"""A transfer that lost packets counts as if it had carried this part of its bytes, so that lossy links are found as
+slow ones are. On a short path TCP hides losses that would cost most of the rate on a fast or a long path."""
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredLink:
-    """One link in one round (counted from 0): GB/s and seconds of all pairs of ranks together, which run side by side
-    as an AllReduce makes them. `rails` is GB/s by the numbers of the two ranks; `counts`: whether both ends could be
-    measured."""
+    """One link in one round (counted from 0). `moved`: the numbers of all pairs of ranks together, which run side by
+    side as in an AllReduce. `rails`: GB/s by the numbers of the two ranks. `counts`: whether both ends had a CPU, so
+    that the rate proves something."""
 
     link: Link
     round: int
@@ -173,7 +180,8 @@ class MeasuredLink:
 
 @dataclass
 class Search:
-    """What was measured. `stopped`: why it ended early. `enough`: GB/s above which more makes no difference."""
+    """What was measured. `stopped`: why the search ended early, or None. `enough`: GB/s above which more makes no
+    difference."""
 
     nodes: tuple[str, ...]
     leaf_of: Mapping[str, str]
@@ -201,7 +209,7 @@ class Search:
 
     @property
     def lossy_from(self) -> float:
-        """The share of segments lost from which a link loses packets."""
+        """The share of lost segments from which on a link counts as losing packets."""
         losses = [each.moved.losses for each in self.found if each.counts and each.moved.losses is not None]
         return max(LOSSY, LOSSY_TIMES * statistics.median(losses)) if losses else math.inf
 
@@ -210,12 +218,12 @@ class Search:
 
     @property
     def verdict(self) -> LinksVerdict:
-        """Without measurements no node is accused."""
+        """What the measurements prove. Without measurements no node is accused."""
         return verdict(self.judge()) if self.measured else LinksVerdict(Normal(0.0, 0.0))
 
     @property
     def best(self) -> dict[Link, float]:
-        """GB/s that each link reached once."""
+        """The best rate of each link, in GB/s."""
         found: dict[Link, float] = {}
         for each in self.found:
             if each.counts:
@@ -224,7 +232,7 @@ class Search:
 
     @property
     def again(self) -> list[tuple[str, str]]:
-        """Pairs with a link of which nothing counts yet, as long as another try may help."""
+        """Pairs with a link for which no measurement counts yet, as long as another try may help."""
         open_ = [
             all_[0] for all_ in self._tried.values() if len(all_) < TRIES and not any(each.counts for each in all_)
         ]
@@ -232,17 +240,17 @@ class Search:
 
     @property
     def never_counted(self) -> list[Link]:
-        """Links of which nothing counts, however often they were tried."""
+        """Links for which no measurement counts, however often they were tried."""
         return [link for link, tried in self._tried.items() if not any(one.counts for one in tried)]
 
     @property
     def _tried(self) -> dict[Link, list[MeasuredLink]]:
-        """What was asked of each link."""
+        """By link, the measurements whose results were needed."""
         return grouped((each.link, each) for each in self.found if each.meeting.asked)
 
     @property
     def too_busy(self) -> list[str]:
-        """Nodes that were measured again and again, and had no CPU for it each time: nothing is known about them."""
+        """Nodes that were measured and had no CPU each time, so that nothing is known about them."""
         tried = {name for each in self.found for name in (each.link.source, each.link.destination)}
         return [name for name in self.judge().untested(self.nodes) if name in tried] if self.found else []
 
@@ -259,7 +267,7 @@ def look(
     enough: float = math.inf,
     say: Callable[[str], object] = lambda _: None,
 ) -> Search:
-    """Measure in rounds until all is settled. `seconds` is for one way of a short transfer."""
+    """Measures in rounds until all is settled. `seconds` is for one direction of a short transfer."""
     by_node = grouped((member.rank.node, member) for member in members)
     done = Search(tuple(by_node), dict(leaf_of or {}), enough)
     schedule = Schedule(done.nodes, done.leaf_of, every_pair=every_pair)
@@ -282,7 +290,7 @@ def look(
 
 
 def _rails(by_node: Mapping[str, Sequence[RankMember]], meeting: Meeting, seconds: float) -> list[Pair]:
-    """Every rank of one node and the rank with the same place on the other: with GPUs, each through its own adapter."""
+    """The pairs of ranks of two nodes: ranks with the same place on each. With GPUs each pair has its own adapter."""
     here, there = by_node[meeting.one], by_node[meeting.other]
     lasts = seconds * (LONGER if meeting.long else 1.0)
     return [(one.rank.rank, other.rank.rank, lasts) for one, other in zip(here, there, strict=False)]
@@ -291,7 +299,8 @@ def _rails(by_node: Mapping[str, Sequence[RankMember]], meeting: Meeting, second
 def _found(
     link: Link, number: int, meeting: Meeting, pairs: Sequence[Pair], moved: Mapping[tuple[int, int], PairMeasured]
 ) -> MeasuredLink:
-    """A link is as fast as its slowest pair lets it be: AllReduce gives all pairs the same work."""
+    """The measurement of a link, from its pairs of ranks. A link is as fast as its slowest pair allows: AllReduce gives
+    all pairs the same work."""
     ways = [(one, other) if link.source == meeting.one else (other, one) for one, other, _ in pairs]
     said = [moved[way] for way in ways]
     both = [each.both for each in said if each.both is not None]
@@ -309,7 +318,7 @@ def _found(
 
 
 def with_counts(before: Sequence[MeasuredLink], new: Sequence[MeasuredLink]) -> list[MeasuredLink]:
-    """The new measurements, each with `counts`: a slow one proves nothing if an end had no CPU meanwhile."""
+    """The new measurements with `counts`: a slow one does not count if an end had no CPU meanwhile."""
     usual = normal(each.moved.gbytes for each in (*before, *new))
     return [
         MeasuredLink(each.link, each.round, each.meeting, each.moved, each.rails, not starved(each.moved, usual))
@@ -318,7 +327,7 @@ def with_counts(before: Sequence[MeasuredLink], new: Sequence[MeasuredLink]) -> 
 
 
 def starved(moved: PairMeasured, usual: Normal) -> bool:
-    """Whether it is slow and most of the time that was lost is explained by an end that did not run."""
+    """Whether the rate is slow, and most of the lost time is explained by an end that did not run."""
     ratio = moved.gbytes / usual.median if usual.median else 1.0
     return ratio < usual.suspect and moved.waited >= EXPLAINED * (1 - ratio) * moved.seconds
 

@@ -1,10 +1,12 @@
-"""What measured links prove: which node, in which direction, which link, which leaf. Pure: numbers in, names out.
+"""What measured links prove: which node in which direction, which link, or which leaf is slow. Pure: numbers in, names
+out.
 
-A rate is compared with the median of the others, and with how far these lie apart (MAD). A slow link has two suspects
-and the path between them. A node that was fast once in a role is proven in that role. A node is accused in a role only
-if links with three different partners that are proven in the opposite role are all slow, and then a longer transfer
-too, which has the uplinks of both leaves to itself; a link only if it is slow three times, the last time alone, while
-both of its ends are proven elsewhere. What is slow only beside others is the leaf's uplink, which its nodes share.
+A rate is compared with the median of the other rates, and with their spread (MAD). A slow link has two suspects, and
+the path between them. A node that was fast once in a role is proven in that role. A node is accused in a role only if
+links with three different partners that are proven in the opposite role are all slow, and after that a longer transfer
+too, which has the uplinks of both leaves to itself. A link is accused only if it is slow three times, the last time
+alone, while both of its ends are proven elsewhere. If links are slow only beside others, the reason is the leaf's
+uplink, which its nodes share.
 """
 
 from __future__ import annotations
@@ -17,41 +19,48 @@ from enum import Enum
 from functools import cached_property
 
 CONFIRMATIONS = 3
-"""So many different proven partners before a node is accused, and so many tries before a link is."""
+"""How many different proven partners an accused node must have met, and how many tries an accused link must have
+had."""
 
 SUSPECT, CONFIRMED, MEAN = 0.10, 0.07, 0.095
-"""How far below the median one rate is suspect, each rate of an accused must be, and their mean must be."""
+"""Shares below the median. A single rate is suspect from the first on; each rate of an accused must be below by the
+second, and their mean by the third."""
 
 SUSPECT_SIGMAS, CONFIRMED_SIGMAS, MEAN_SIGMAS = 3.3, 2.3, 3.1
-"""The same in standard deviations, where these are wider: noise accuses no node."""
+"""The same three limits in standard deviations, which count where they are wider: noise accuses no node."""
 
 WIDEST = 0.5
-"""Less than half of what is usual is suspect, however wide the noise."""
+"""A rate of less than half the median is suspect, however wide the noise."""
 
 ANCHOR = 0.9
-"""The quantile from which the search for the median of the sound ones begins. With half of all nodes slow in both
+"""The quantile at which the search for the median of the sound rates begins. With half of all nodes slow in both
 directions, a quarter of the links is sound; of four nodes, a sixth."""
 
 NEAR = 0.85
+"""Rates of at least this part of the anchor begin the search. Also the tolerance for chance in the number of sound
+links."""
 ALONE = 0.4
-"""Of what leaves a leaf by an uplink that is too narrow, this part may be fast: who has it alone for a while."""
+"""This part of the links out of a leaf with too narrow an uplink may be fast: those that have the uplink to themselves
+for a while."""
 
 SHARED = 0.1
-"""When more than this part of what crosses elsewhere was slow as well, and something out of the leaf was fast, if only
-alone, all leaves have narrow uplinks: many build them so."""
+"""All leaves have narrow uplinks, as many networks are built, when more than this part of the links between other
+leaves was slow as well, and a link out of the leaf was fast, if only alone."""
 
 COMMON = 0.4
-"""When more than this part of the nodes is slow, single nodes do not explain it."""
+"""When more than this part of the nodes is slow, single faults do not explain it."""
 
 OWN_REFERENCE = 12
-"""This many links that were not asked about are a reference for their own round; with fewer, all rounds share one."""
+"""A round with this many links that were not asked about is its own reference; with fewer, all rounds share one."""
 
 MAD_TO_SIGMA = 1.4826
+"""The standard deviation of normally distributed numbers is this many times their MAD."""
 ENOUGH_FOR_MAD = 24
-"""With fewer rates the MAD is unreliable; the standard deviation, without the slow ones, is close enough."""
+"""With fewer rates the MAD is unreliable; the standard deviation, without the slow rates, is close enough."""
 
 
 class Role(Enum):
+    """What a node does on a link."""
     SENDS = "sends"
     RECEIVES = "receives"
 
@@ -76,7 +85,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A node, or a leaf, in one of its roles."""
+    """A node or a leaf, in one of its roles."""
 
     name: str
     role: Role
@@ -84,7 +93,8 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """GB/s of one link in one round (counted from 0). `asked`, `long` and `alone` as in a meeting."""
+    """The rate of one link in one round (counted from 0), in GB/s. `asked`, `long` and `alone` are those of the
+    Meeting."""
 
     link: Link
     gbytes: float
@@ -96,7 +106,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Normal:
-    """What is usual: the median in GB/s, and the standard deviation as a part of it."""
+    """What is usual: the median in GB/s, and the standard deviation as a share of the median."""
 
     median: float
     sigma: float
@@ -115,8 +125,8 @@ class Normal:
 
 
 def normal(rates: Iterable[float]) -> Normal:
-    """Of the sound ones among these, which slow ones cannot drag down: start near the top, and take in whatever lies no
-    further from the median than noise explains."""
+    """What is usual among the sound ones of these rates. Slow rates cannot drag it down: the search starts near the
+    top, and takes in every rate that noise explains."""
     ordered = sorted(rates)
     anchor = ordered[round(ANCHOR * (len(ordered) - 1))]
     near = [rate for rate in ordered if rate >= NEAR * anchor]
@@ -136,7 +146,7 @@ def normal(rates: Iterable[float]) -> Normal:
 
 @dataclass(frozen=True, slots=True)
 class RelativeRate:
-    """One measured rate beside what is usual for its kind and round: 1 is usual."""
+    """One measured rate, relative to what is usual for its kind and round: 1 is usual."""
 
     ratio: float
     normal: Normal
@@ -154,13 +164,14 @@ class RelativeRate:
 
 
 def once_fast(rates: Sequence[RelativeRate]) -> bool:
-    """Whether one of them is fast: clearly, where another one is not."""
+    """Whether one of these rates is fast; if others are not, clearly fast."""
     slow = any(rate.suspect for rate in rates)
     return any(not (rate.confirmed if slow else rate.suspect) for rate in rates)
 
 
 def compared(measured: Sequence[Measured], leaf_of: Mapping[str, str]) -> dict[Link, list[RelativeRate]]:
-    """Compares each rate with its kind: inside a leaf or between leaves, in the same round where it has enough."""
+    """The relative rates of each link. A rate is compared with rates of its kind (inside a leaf or between leaves), of
+    the same round where that has enough."""
     kinds: dict[bool, list[float]] = defaultdict(list)
     company: dict[tuple[bool, int], list[float]] = defaultdict(list)
     for each in measured:
@@ -171,7 +182,7 @@ def compared(measured: Sequence[Measured], leaf_of: Mapping[str, str]) -> dict[L
     every = [each.gbytes for each in measured]
     usual = {crosses: normal(rates if len(rates) >= OWN_REFERENCE else every) for crosses, rates in kinds.items()}
     own = {place: normal(rates) for place, rates in company.items() if len(rates) >= OWN_REFERENCE}
-    noise = normal(every).sigma if every else 0.0  # what a few rates show of it may be far too little
+    noise = normal(every).sigma if every else 0.0  # the spread of a few rates alone may be far too small
     found: dict[Link, list[RelativeRate]] = defaultdict(list)
     for each in measured:
         crosses = _crosses(each.link, leaf_of)
@@ -187,7 +198,7 @@ def _crosses(link: Link, leaf_of: Mapping[str, str]) -> bool:
 
 
 class Judgement:
-    """What these measurements prove, and what is still to be asked."""
+    """What the measurements prove, and what is still to be measured."""
 
     def __init__(self, nodes: Sequence[str], measured: Sequence[Measured], leaf_of: Mapping[str, str]) -> None:
         self.nodes = tuple(nodes)
@@ -195,10 +206,10 @@ class Judgement:
         self.rates = compared(measured, leaf_of)
         self.normal = normal(each.gbytes for each in measured)
         self.best = {link: max(rates, key=lambda rate: rate.ratio) for link, rates in self.rates.items()}
-        """A rate that was reached once is possible."""
+        """The best rate of each link: a rate that was reached once is possible."""
         beside = {link: [rate for rate in rates if not rate.alone] for link, rates in self.rates.items()}
         self._beside = {link: rates for link, rates in beside.items() if rates}
-        """The rates while others crossed the same leaves, which share their uplinks."""
+        """The rates that were measured while others crossed the same leaves, which share their uplinks."""
         self._links: dict[Endpoint, list[Link]] = defaultdict(list)
         for link in self.rates:
             for role in Role:
@@ -212,10 +223,11 @@ class Judgement:
     # Nodes.
 
     def proven(self, node: str, role: Role) -> bool:
-        """Whether it was fast in this role, with any partner."""
+        """Whether the node was fast in this role, with any partner."""
         return Endpoint(node, role) in self._proven
 
     def untested(self, nodes: Iterable[str]) -> list[str]:
+        """The nodes without a measurement in one of the roles."""
         return [node for node in nodes if not all(self._links.get(Endpoint(node, role)) for role in Role)]
 
     @cached_property
@@ -234,7 +246,7 @@ class Judgement:
         return found
 
     def _enough(self, end: Endpoint) -> bool:
-        """Whether enough proven partners were met, and with all of them it was slow."""
+        """Whether the end met enough proven partners, and was slow with all of them."""
         against = self._slow_ends[end]
         least = min(CONFIRMATIONS, len(self.nodes) - 1)
         return (
@@ -244,17 +256,20 @@ class Judgement:
         )
 
     def _tried_alone(self, end: Endpoint) -> bool:
+        """Whether the end was measured while no other node left or entered its leaf."""
         return any(rate.alone for link in self._links[end] for rate in self.rates[link])
 
     @cached_property
     def accused(self) -> list[Endpoint]:
-        """Nodes slow in a role with every partner, also in the longer transfer; a slow leaf stands for its nodes."""
+        """Nodes that are slow in a role with every partner, also in the longer transfer. Nodes of a slow leaf are left
+        out."""
         return [
             end for end in self._slow_ends if self._enough(end) and self._tried_alone(end) and not self._explained(end)
         ]
 
     @property
     def nodes_to_confirm(self) -> list[Endpoint]:
+        """Nodes that would be accused, but for the longer transfer, which is still due."""
         return [
             end
             for end in self._slow_ends
@@ -263,7 +278,7 @@ class Judgement:
 
     @property
     def suspects(self) -> dict[str, list[Role]]:
-        """Nodes with the roles in which more has to be known of them."""
+        """Nodes about which more must be known, with the roles in question."""
         found: dict[str, list[Role]] = defaultdict(list)
         for end, against in self._slow_ends.items():
             done = self._enough(end) or len(against) >= 2 * CONFIRMATIONS
@@ -275,7 +290,7 @@ class Judgement:
 
     @cached_property
     def _slow_links(self) -> list[Link]:
-        """The link is slow although both ends are fast with others; with two nodes there are no others."""
+        """Links that are slow although both ends are fast with others; with two nodes there are no others."""
         return [
             link
             for link, rate in self.best.items()
@@ -294,7 +309,7 @@ class Judgement:
 
     @property
     def links_to_repeat(self) -> list[tuple[Link, bool]]:
-        """Each with whether the longer transfer is due."""
+        """Slow links to measure again, each with whether the longer transfer is due."""
         return [
             (link, len(self.rates[link]) >= CONFIRMATIONS - 1)
             for link in self._slow_links
@@ -305,7 +320,7 @@ class Judgement:
 
     @property
     def links_to_surround(self) -> list[Link]:
-        """Slow ones between two leaves of which nothing else is known yet."""
+        """Slow links between two leaves about which nothing else is known yet."""
         return [
             link
             for link in self._slow_links
@@ -314,14 +329,14 @@ class Judgement:
 
     @cached_property
     def slow_links(self) -> list[Link]:
-        """Links that are slow while both ends are fast with others; those between two slow leaves are reported as
+        """Links that are slow while both ends are fast with others. Links between two slow leaves are reported as
         leaves."""
         slow = set(self.slow_leaf_pairs)
         return [link for link in self._slow_links if self._confirmed_link(link) and self.leaves_of(link) not in slow]
 
     @property
     def open_links(self) -> list[Link]:
-        """Slow links that nothing proven explains: slow once, or not often enough for a finding."""
+        """Slow links that no finding explains: they were slow once, or not often enough for a finding."""
         charged = {*self.accused, *self._explaining}
         known = {*self.slow_links}
         slow_leaves = set(self.slow_leaf_pairs)
@@ -337,7 +352,7 @@ class Judgement:
     # Leaves.
 
     def leaves_of(self, link: Link) -> Link | None:
-        """The two leaves of a link, when it goes from one leaf to another."""
+        """The two leaves of a link, when it goes from one leaf to another; else None."""
         source, destination = self.leaf_of.get(link.source), self.leaf_of.get(link.destination)
         return Link(source, destination) if source and destination and source != destination else None
 
@@ -371,7 +386,8 @@ class Judgement:
         }
 
     def _mostly_slow(self, link: Link) -> bool:
-        """While others crossed the same leaves: now and then one has a narrow uplink to itself, and is fast."""
+        """Whether the link was mostly slow while others crossed the same leaves. Now and then a link has a narrow
+        uplink to itself, and is fast."""
         rates = self._beside[link]
         return 2 * sum(rate.suspect for rate in rates) > len(rates)
 
@@ -387,7 +403,7 @@ class Judgement:
 
     @cached_property
     def slow_leaf_pairs(self) -> list[Link]:
-        """Leaf pairs in which everything from the one to the other is slow, for all nodes, and both are fast
+        """Pairs of leaves between which everything in one direction is slow, for all nodes, while both leaves are fast
         otherwise."""
         single = [
             leaves for leaves in self._slow_between if not any(leaves.end(role) in self._slow_leaves for role in Role)
@@ -435,7 +451,7 @@ class Judgement:
 
     @cached_property
     def _explaining(self) -> set[Endpoint]:
-        """The nodes of slow leaves in that role: what they do is explained by the leaf."""
+        """The nodes of slow leaves, in the leaf's role: the leaf explains their rates."""
         return {
             Endpoint(node, leaf.role)
             for leaf in self._slow_leaves
@@ -448,20 +464,22 @@ class Judgement:
 
     @cached_property
     def accused_leaves(self) -> list[Endpoint]:
+        """Slow leaves for which the longer transfer was slow too."""
         return [leaf for leaf, links in self._slow_leaves.items() if self._crossed(links)]
 
     def _crossed(self, links: Iterable[Link]) -> bool:
-        """Whether the longer transfer was tried out of that leaf, and was slow."""
+        """Whether the longer transfer was tried on these links, and was slow."""
         return any(rate.long and rate.confirmed for link in links for rate in self._beside[link])
 
     @property
     def leaves_to_look_inside(self) -> list[Endpoint]:
+        """Slow leaves whose nodes have not been measured among themselves."""
         return [leaf for leaf in self._slow_leaves if self.inside(leaf.name) is None]
 
     @property
     def leaves_to_cross(self) -> list[Endpoint]:
-        """Leaves whose nodes are to meet others all at once: those that are slow, and those of a link that was slow
-        beside others and fast alone."""
+        """Leaves whose nodes are to meet nodes of other leaves, all at once: slow leaves, and leaves with a link that
+        was slow beside others and fast alone."""
         looked_inside = [leaf for leaf in self._slow_leaves if self.inside(leaf.name) is not None]
         return [
             end for end in dict.fromkeys([*looked_inside, *self.shared_uplinks]) if not self._tried_all_at_once(end)
@@ -472,7 +490,7 @@ class Judgement:
         return any(rate.long for link in links for rate in self._beside[link])
 
     def inside(self, leaf: str) -> bool | None:
-        """Whether that leaf's nodes are fast among themselves; None: they were not tried."""
+        """Whether the nodes of a leaf are fast among themselves; None when that was not tried."""
         links = [
             link for link in self.best if self.leaf_of.get(link.source) == leaf == self.leaf_of.get(link.destination)
         ]
@@ -482,12 +500,13 @@ class Judgement:
 
     @cached_property
     def common(self) -> bool:
-        """More nodes are slow than single faults explain: none is accused."""
+        """Whether more nodes are slow than single faults explain; then none is accused."""
         if len(self.nodes) < 3:
             return False
         slow = {end.name for end in self._slow_ends if self._explained(end) or self._enough(end)}
         sound = sum(not rate.suspect for rate in self.best.values())
-        # A link is sound where both its ends are: this many, with COMMON of the nodes slow, and NEAR for chance.
+        # A link is sound if both ends are: at least this many links, with COMMON of the nodes slow, and NEAR for
+        # chance.
         fewest = NEAR * (1 - COMMON) ** 2 * len(self.best)
         return (
             len(slow) > COMMON * len(self.nodes)
@@ -503,7 +522,7 @@ class Judgement:
         )
 
     def _apart(self, links: Iterable[Link]) -> list[Link]:
-        """Such of these links as have no node in common; of all those between two leaves, one."""
+        """Some of these links, without a node in common; of all links between two leaves, one."""
         taken: set[object] = set()
         found = []
         for link in links:
@@ -519,7 +538,8 @@ class Judgement:
 
 @dataclass(frozen=True)
 class LinksVerdict:
-    """The result; all fields are empty when no node stands out."""
+    """The result; all fields are empty when no node stands out. `common`: too many are slow to name nodes. `open`: slow
+    links that nothing explains. `inside`: by slow leaf, whether its nodes are fast among themselves."""
 
     normal: Normal
     nodes: tuple[Endpoint, ...] = ()
@@ -536,7 +556,7 @@ class LinksVerdict:
 
 
 def verdict(judged: Judgement) -> LinksVerdict:
-    """With a common cause no node is named."""
+    """The result of a judgement. With a common cause no node is named."""
     if judged.common:
         return LinksVerdict(judged.normal, common=True)
     pairs = judged.slow_leaf_pairs
@@ -545,7 +565,8 @@ def verdict(judged: Judgement) -> LinksVerdict:
     slow = {leaf.name for leaf in leaves}
 
     def explained(link: Link) -> bool:
-        """Either way: acknowledgements of the other direction wait in the same queue."""
+        """Whether one of its leaves is slow, in either direction: acknowledgements of the other direction wait in the
+        same queue."""
         between = judged.leaves_of(link)
         return between is not None and any(between.end(role).name in slow for role in Role)
 
@@ -563,14 +584,14 @@ def verdict(judged: Judgement) -> LinksVerdict:
 
 
 def in_several(pairs: Sequence[Link]) -> list[Endpoint]:
-    """Leaves from which the ways to several others are slow (or to which): it is their own uplink."""
+    """Leaves from which the paths to several others are slow (or to which): their own uplink is the reason."""
     ends = [pair.end(role) for pair in pairs for role in Role]
     return [end for end in dict.fromkeys(ends) if ends.count(end) > 1]
 
 
 def with_several(judged: Judgement, links: Sequence[Link]) -> list[Endpoint]:
-    """Ends that several slow links have in common, half of all that were measured there or more: one fast link, which
-    may be chance, does not make each of the others a fault of its own."""
+    """Ends that several slow links have in common, at least half of all links that were measured there: a single fast
+    link, which may be chance, does not make each slow link a fault of its own."""
     shared: dict[Endpoint, int] = defaultdict(int)
     for link in links:
         for role in Role:
