@@ -1,1 +1,2 @@
-"""Files in, model out: YAML with positions, JSON Schema, folding. Every mistake becomes a `Problem` with its place."""
+"""Reads files into the model: YAML with positions, JSON Schema, nodes folded out of their levels. Every mistake in a
+file becomes a `Problem` with its place."""

@@ -1,4 +1,5 @@
-"""What is valid as an address, a host name or an IP address and nothing else; and what an address is by itself."""
+"""Says whether a text is an address, which is a host name or an IP address and nothing else, what is wrong with it, and
+what kind of address it is."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ _OWN_NAMES = frozenset(
 
 
 def strip_brackets(address: str) -> str:
-    """`[fd00::1]` as URLs write it becomes `fd00::1`."""
+    """The address without the brackets of URLs: `[fd00::1]` becomes `fd00::1`."""
     return address[1:-1] if address.startswith("[") and address.endswith("]") and ":" in address else address
 
 
@@ -44,7 +45,7 @@ def one_spelling(address: str) -> str:
 
 
 def address_fault(address: str) -> tuple[str, str | None] | None:
-    """What is wrong with an address, and help; None if it may be one."""
+    """What is wrong with an address, and the help for it; None if the text may be an address."""
     if _HOST.fullmatch(address):
         if not _NUMBERS.fullmatch(address):
             return _label_fault(address)
@@ -88,7 +89,7 @@ def address_fault(address: str) -> tuple[str, str | None] | None:
 
 
 def _label_fault(name: str) -> tuple[str, str | None] | None:
-    """What no resolver takes; a dot at the end is the root's."""
+    """The fault of a host name that no resolver takes, None if it has none; a dot at the end stands for the root."""
     labels = name.removesuffix(".").split(".")
     if "" in labels:
         return f"`{name}` has two dots in a row, and no host name has", None
@@ -98,7 +99,7 @@ def _label_fault(name: str) -> tuple[str, str | None] | None:
 
 
 def _nobody(address: str) -> tuple[str, str | None] | None:
-    """The fault of an IP address that one can bind or send to, but that no machine is dialled at."""
+    """The fault of an IP address that programs can bind or send to, but not dial; None for any other IP address."""
     if address[0] not in "02:fF":
         return None
     ip: ipaddress.IPv4Address | ipaddress.IPv6Address = ipaddress.ip_address(address.partition("%")[0])
@@ -113,7 +114,7 @@ def _nobody(address: str) -> tuple[str, str | None] | None:
 
 
 def _without_zeros(address: str) -> str | None:
-    """`10.0.1.01` as `10.0.1.1`; None where that is no address either."""
+    """`10.0.1.01` as `10.0.1.1`; None if the text is no address without its zeros either."""
     parts = address.split(".")
     plain = ".".join(part.lstrip("0") or "0" for part in parts)
     return plain if len(parts) == 4 and all(parts) and is_ip(plain) else None
@@ -132,7 +133,8 @@ def is_loopback(address: str) -> bool:
 
 
 def in_network(address: str, network: str) -> bool:
-    """Whether an IP address lies in a network, or is it: `10.0.0.0/8`, `default`, `fd00::1`; in nothing else."""
+    """Whether an IP address lies in a network: `10.0.0.0/8`, `default` (every address), `fd00::1` (that address only).
+    False if either text is anything else."""
     if network == "default":
         return True
     try:
@@ -154,10 +156,11 @@ def is_ip(address: str) -> bool:
 
 
 def ipv4_first(addresses: Sequence[str]) -> str:
-    """Of the addresses of one machine, at least one, that which programs dial: the first of IPv4 where it has any."""
+    """The address of a machine that programs dial: its first IPv4 address, or else its first address. `addresses` has
+    at least one."""
     return next((address for address in addresses if ":" not in address), addresses[0])
 
 
 def is_link_local(address: str) -> bool:
-    """Whether it is a link-local address, which a host gives itself; also with its prefix length."""
+    """Whether an address, with or without its prefix length, is link-local: one that a host gives itself."""
     return ipaddress.ip_interface(address).ip.is_link_local

@@ -1,4 +1,4 @@
-"""A word or a list where a mapping is wanted, and the other way round: what was meant, as the schema wants it."""
+"""Guesses the value that was meant by a word or a list where the schema wants a mapping, and the other way round."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ _MAIN_KEY = {
     "kubernetes": "pod",
     "groups": "nodes",
 }
-"""The key that a bare word means, by the mapping in whose place it stands; in `groups`, by that which holds it."""
+"""The key that a bare word is the value of, by the mapping in whose place the word stands; under `groups` the word
+stands in the place of a group."""
 _NAMES = ("name", "host", "hostname", "node")  # the keys by which others name the nodes of a list
 _TRUTHS = {**dict.fromkeys(("yes", "y", "on", "true"), True), **dict.fromkeys(("no", "n", "off", "false"), False)}
 _RENDEZVOUS = re.compile(r"(?P<master>[\w.-]+)(?::(?P<port>[0-9]{1,5}))?")
@@ -32,15 +33,15 @@ _ASSIGNED = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 
 
 def meant(keys: Keys, value: object, sound: Callable[[Any], bool]) -> str | None:
-    """`{interface: ib0}` for the word ib0; None where nothing that is sound can be made of it. `keys` is where the
-    value stands."""
+    """The help that shows the value as the schema wants it, such as `network: {interface: ib0}` for the word ib0; None
+    if no candidate is `sound`. `keys` is where the value stands."""
     if isinstance(value, Mapping) and value and all(key.startswith("-") for key in value):
         return f"a space is missing after the dash: `- {next(iter(value)).lstrip('-')}: …`"
     if not keys or (isinstance(value, list | Mapping) and len(value) > _MOST):
         return None
     if (told := _told(keys[-1], value)) is not None:
         return told
-    if isinstance(value, str) and len(value) > 10 * _LONGEST:  # what is made of it would not be shown
+    if isinstance(value, str) and len(value) > 10 * _LONGEST:  # the result would be too long to show
         return None
     made = next((one for one in _candidates(keys, value) if sound(one)), None)
     if made is None:
@@ -53,7 +54,7 @@ def meant(keys: Keys, value: object, sound: Callable[[Any], bool]) -> str | None
 
 
 def _told(name: str | int, value: object) -> str | None:
-    """A sentence, where no one value is what was meant."""
+    """The help for a value that no other single value can replace; None for any other value."""
     if name == "check" and isinstance(value, list) and all(isinstance(item, str) for item in value):
         stages = ", ".join(f"`- check: {item}`" for item in value)
         return f"write one stage for each: {stages}" if len(stages) <= _LONGEST else "write one stage for each"
@@ -65,6 +66,7 @@ def _told(name: str | int, value: object) -> str | None:
 
 
 def _candidates(keys: Keys, value: object) -> Iterator[object]:
+    """Values that may have been meant, the likeliest first."""
     name, within = keys[-1], keys[-2] if len(keys) > 1 else None
     truth = _TRUTHS.get(value.strip().lower()) if isinstance(value, str) else value if value is True else None
     if truth is not None:
@@ -116,7 +118,7 @@ def _of_text(name: str | int, within: str | int | None, text: str) -> Iterator[o
 
 
 def _of_list(name: str | int, items: list[object]) -> Iterator[object]:
-    """Items with a dash each, where keys stand beside each other without one."""
+    """Candidates for a list, such as keys with a dash each where a mapping has none."""
     texts = [item for item in items if isinstance(item, str)]
     if len(texts) == len(items):
         yield from _assigned(texts)

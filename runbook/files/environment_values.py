@@ -1,4 +1,5 @@
-"""Environment variables as files give them: the text that was typed, or a secret from this machine's environment."""
+"""Reads environment variables as files give them: the text that was typed, or a secret from this machine's
+environment."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from runbook.files.yaml_document import Keys
 from runbook.model.inventory import EnvValue
 from runbook.model.secrets import Secret
 
-UNCARRIABLE = re.compile("[\0\r\n\ud800-\udfff]")  # what no shell can carry on one line of a script
+UNCARRIABLE = re.compile("[\0\r\n\ud800-\udfff]")  # characters that no shell can carry on one line of a script
 HOLDS_UNCARRIABLE = "holds a line break or a character that no shell can carry"
 
 
@@ -28,7 +29,7 @@ class EnvReader:
         return {name: value for name, value in found.items() if value is not None}
 
     def value(self, value: object, keys: Keys) -> EnvValue | None:
-        """The text or the secret; None after a problem."""
+        """The text or the secret of one variable; None after a problem."""
         if keys not in self._known:
             self._known[keys] = self._secret(value, keys) if isinstance(value, dict) else self._text(value, keys)
         return self._known[keys]
@@ -60,8 +61,8 @@ class EnvReader:
 
 
 class AnyVariable(dict[str, str]):
-    """An environment in which every variable is set, those that nobody knows to one text: for commands that look at
-    files and show no values."""
+    """An environment in which every variable is set, those that are not in `known` to the text `otherwise`. It is for
+    commands that examine files and show no values."""
 
     def __init__(self, otherwise: str, known: Mapping[str, str] | None = None) -> None:
         super().__init__(known or {})
@@ -72,5 +73,5 @@ class AnyVariable(dict[str, str]):
 
     @classmethod
     def here(cls) -> AnyVariable:
-        """This process's variables, empty where there is none, or one with which nothing was ever started."""
+        """The variables of this process; a variable that is not set, or that no shell can carry, is empty text."""
         return cls("", {name: text for name, text in os.environ.items() if not UNCARRIABLE.search(text)})

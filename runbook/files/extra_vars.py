@@ -1,5 +1,5 @@
-"""`-e`: variables from the command line. `K=V`, `@file.yml`, or a JSON object. Of what is wrong only a name is shown:
-the value may be a secret, and logs of CI keep the message."""
+"""Reads the variables of `-e`: `K=V`, `@file.yml`, or a JSON object. Messages show only the name of a bad argument: its
+value may be a secret, and logs of CI keep the message."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from runbook.model.secrets import gives_secret
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SHOWN = re.compile(r"[A-Za-z0-9_.-]*")
-_SEVERAL = re.compile(r"\S*(?:\s+[A-Za-z_][A-Za-z0-9_]*=\S*)+\s*")  # as Ansible takes them: `a=1 b=2`
+_SEVERAL = re.compile(r"\S*(?:\s+[A-Za-z_][A-Za-z0-9_]*=\S*)+\s*")  # `1 b=2` of `a=1 b=2`, as Ansible takes it
 
 
 def parse_extra(arguments: Iterable[str]) -> dict[str, object]:
@@ -39,9 +39,9 @@ def parse_extra(arguments: Iterable[str]) -> dict[str, object]:
 
 
 def unknown_names(arguments: Iterable[str], playbook: Playbook, inventory: object) -> list[str]:
-    """The names on the command line that neither file knows. One command line may serve many playbooks. Raises
-    FilesWrong for typing errors of known names. `inventory` is the data of its document. The names in an `@file.yml`
-    are not judged."""
+    """The names of `-e` that neither the playbook nor the inventory knows. They are no mistakes, since one command line
+    may serve many playbooks; but a name close to a known one raises FilesWrong. `inventory` is the data of its
+    document. The names in an `@file.yml` are not judged."""
     typed = parse_extra(argument for argument in arguments if not argument.startswith("@"))
     if not typed:
         return []
@@ -69,7 +69,7 @@ def _of_playbook(playbook: Playbook) -> set[str]:
 
 
 def _of_inventory(data: object) -> set[str]:
-    """The names in every `vars:`, whatever it stands in."""
+    """The names in every `vars:` of an inventory, at any level."""
     found: set[str] = set()
     if isinstance(data, Mapping):
         for key, value in data.items():
@@ -78,7 +78,7 @@ def _of_inventory(data: object) -> set[str]:
 
 
 def _shown(text: str) -> str:
-    """The name that a text begins with, and a sign that it goes on."""
+    """The name at the beginning of an argument, with `…` where more follows; left out if it is the name of a secret."""
     begins = text.lstrip()[:1]
     name = _SHOWN.match(text.strip())
     shown = name[0] if name else ""

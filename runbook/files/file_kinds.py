@@ -1,5 +1,5 @@
-"""What kind of file a text is: an inventory, a playbook, one of Ansible, MPI or Slurm, or a program, a manifest of
-Kubernetes or an encrypted file in the place of one; and what to do instead."""
+"""Tells what kind of file a text is: an inventory or a playbook of runbook, a file of Ansible, MPI or Slurm, a program,
+a manifest of Kubernetes or an encrypted file; and what to do where another kind is wanted."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _INI_LINE = re.compile(r"\A(?:\[[^\[\]\s,]+\][ \t]*(?:[#;].*)?$|\S.*\sansible_\w
 
 
 def shape_of(data: object) -> str | None:
-    """The kind of parsed data, by its keys: one of the constants above, None if the keys do not decide."""
+    """The kind of parsed data, by its keys: one of the constants above; None if the keys do not decide."""
     if isinstance(data, list):
         items = [item for item in data if isinstance(item, Mapping)]
         if any("hosts" in item or not _PLAY.isdisjoint(item) for item in items):
@@ -58,7 +58,8 @@ def shape_of(data: object) -> str | None:
 
 
 def _is_ansible_inventory(data: Mapping[str, Any]) -> bool:
-    """`all`, or nothing but groups, and one of them with hosts; `_meta` stands in what ansible-inventory prints."""
+    """Whether the data has Ansible's group `all`, or holds only groups, one of them with hosts or children. `_meta`,
+    which ansible-inventory prints, does not count."""
     groups = {name: group for name, group in data.items() if name != "_meta"}
     if not _OF_GROUP.isdisjoint(groups.get("all") or () if isinstance(groups.get("all"), Mapping) else ()):
         return True
@@ -69,7 +70,7 @@ def _is_ansible_inventory(data: Mapping[str, Any]) -> bool:
 
 
 def wrong_kind(document: Document, wanted: Kind | None) -> Problem | None:
-    """The one problem reported for a file that is not of the wanted kind, and clearly of another one.
+    """The one problem reported for a file that is clearly of another kind than the wanted one; None for other files.
 
     `wanted` is None for lint, which takes both.
     """
@@ -88,7 +89,7 @@ def wrong_kind(document: Document, wanted: Kind | None) -> Problem | None:
 
 
 def unusable(document: Document, wanted: Kind) -> tuple[Problem, ...] | None:
-    """All problems of a file of another kind, or of one that holds no mapping; None for one to look at."""
+    """All problems of a file that is of another kind or holds no mapping; None for a file that can be examined."""
     if (other := wrong_kind(document, wanted)) is not None:
         return (other,)
     if document.data is None:
@@ -112,7 +113,7 @@ def _is_ini(document: Document) -> bool:
 
 
 def _of_lines(document: Document) -> str | None:
-    """Text that YAML reads as one long word may be a list of hosts."""
+    """The kind of a text that YAML reads as one scalar: it may be a list of hosts. None if it is of no known kind."""
     kind = foreign_kind_or_none(document.text, document.path)
     if kind == "slurm":
         return HOST_LIST if re.search("[0-9]", document.text) else None
@@ -169,8 +170,9 @@ _SYNONYMS: Mapping[str, Kind] = {
 
 
 def kind_of(document: Document, *, named: bool, folders: Sequence[str] = ()) -> Kind | None:
-    """`named`: the user gave this very file, so it is meant to be one of ours if anything in it looks so. `folders`:
-    the names of those that it lies in, as far as they are the project's."""
+    """Whether a file is an inventory or a playbook of runbook; None if it is neither. `named`: the user named this very
+    file, so anything in it that looks like ours decides. `folders`: the names of the folders that it lies in, as far as
+    they are the project's."""
     marked = _MODELINE.search(document.text)
     if marked:
         return "playbook" if marked[1] == "playbook" else "inventory"
@@ -187,7 +189,7 @@ def _of_data(data: object, *, sure: bool) -> Kind | None:
     if not isinstance(data, dict):
         return None
     if not sure and shape_of(data) not in (None, INVENTORY, PLAYBOOK):
-        return None  # Ansible's, among ours
+        return None  # a file of Ansible that lies among ours
     stages, nodes = data.get("stages"), data.get("nodes")
     if isinstance(stages, list) and any(_is_stage(item) for item in stages):
         return "playbook"
@@ -198,9 +200,9 @@ def _of_data(data: object, *, sure: bool) -> Kind | None:
     if "stages" in data:
         return "playbook"
     if data.keys() <= {"nodes", "name"}:
-        return "inventory"  # whatever its nodes are
+        return "inventory"  # whatever stands below `nodes:`
     kinds: list[Kind] = [kind for key in data if (kind := _kind_of_key(key)) is not None]
-    if not kinds and "nodes" in data and not isinstance(nodes, str):  # a pattern is a playbook's
+    if not kinds and "nodes" in data and not isinstance(nodes, str):  # a playbook's `nodes:` is a pattern
         return "inventory"
     return max(kinds, key=kinds.count, default=None)
 
@@ -210,13 +212,15 @@ def _is_stage(item: object) -> bool:
 
 
 def _mostly_ours(data: Mapping[str, Any]) -> bool:
-    """Whether at least half of the keys are ours or nearly so: GitLab has `stages` as well, and kind has `nodes`."""
+    """Whether at least half of the keys are ours or nearly so: files of GitLab have `stages` as well, and files of kind
+    (Kubernetes) have `nodes`."""
     known = _keys("inventory") | _keys("playbook")
     return 2 * sum(key in known or _kind_of_key(key) is not None for key in data) >= len(data)
 
 
 def _kind_of_key(key: str) -> Kind | None:
-    """The kind that has such a key while the other has not; a key that is nearly `nodes` or `stages` counts as it."""
+    """The kind of file that has this key, if the other kind has not; a key that is nearly `nodes` or `stages` counts as
+    that key."""
     inventory, playbook = _keys("inventory"), _keys("playbook")
     if key in inventory ^ playbook:
         return "inventory" if key in inventory else "playbook"
@@ -231,7 +235,7 @@ def _keys(kind: Kind) -> set[str]:
 
 
 def _of_text(text: str) -> Kind | None:
-    """Of a file that is not YAML: by the first of the main keys at the left margin."""
+    """The kind of a file that is not valid YAML, by the first `stages:` or `nodes:` at the left margin."""
     found = re.search(r"^(stages|nodes)[ \t]*:", text, re.MULTILINE)
     return None if found is None else "playbook" if found[1] == "stages" else "inventory"
 
@@ -258,12 +262,12 @@ def foreign_kind_or_none(text: str, file: str) -> str | None:
 
 
 def read_by_ansible(file: str) -> str:
-    """The command line that imports what Ansible itself reads there."""
+    """The command line by which Ansible itself reads `file`, and runbook imports the result."""
     return f"ansible-inventory -i {word(file)} --list --yaml | runbook inventory import -"
 
 
 def refuse_unreadable(text: str, file: str) -> None:
-    """What would have to be run, decrypted or not imported at all."""
+    """Raises FilesWrong for a text that would have to be run or decrypted first, and for one without any host."""
     if text.startswith("#!"):
         message = "this is a program, and an import runs nothing"
         help = f"run it yourself: {read_by_ansible(file)}"
@@ -276,7 +280,7 @@ def refuse_unreadable(text: str, file: str) -> None:
 
 
 def _content(text: str) -> list[tuple[int, str]]:
-    """The lines that say something, numbered, without what stands behind a `#`."""
+    """The lines that say something, with their numbers from 1, and without comments."""
     numbered = ((number, line.partition(" #")[0].strip()) for number, line in enumerate(text.splitlines(), 1))
     return [(number, line) for number, line in numbered if line and line[0] not in "#;"]
 
@@ -290,6 +294,8 @@ def is_yaml(text: str, file: str) -> bool:
 
 
 def foreign_kind(text: str, file: str) -> str:
+    """The format of another program's inventory: `hostfile`, `ansible` or `slurm`. Raises FilesWrong for a text of
+    another kind, and where the format cannot be decided. The text has passed `refuse_unreadable`."""
     lines = _content(text)
     if any(_SECTION.fullmatch(line) for _, line in lines):
         return "ansible"
@@ -298,7 +304,7 @@ def foreign_kind(text: str, file: str) -> str:
     if any(" ansible_" in line for _, line in lines):
         return "ansible"
     odd = next((found for found in lines if not any(shape.fullmatch(found[1]) for shape in _SHAPES)), None)
-    if odd is None or any(_SLOTS.fullmatch(line) for _, line in lines):  # of a hostfile, the odd line is reported
+    if odd is None or any(_SLOTS.fullmatch(line) for _, line in lines):  # a hostfile's odd line is reported later
         return _kind_of_hosts(text, file, lines)
     if all(_HOST.fullmatch(word) for word in odd[1].split()):
         return "slurm"
@@ -332,7 +338,7 @@ def _yaml_kind(text: str, file: str) -> str:
 
 
 def _kind_of_hosts(text: str, file: str, lines: list[tuple[int, str]]) -> str:
-    """Lines of hosts: with slots, with a number behind a colon, or bare."""
+    """The format of a text whose lines are hosts: with slots, with a number behind a colon, or bare."""
     if any(_SLOTS.fullmatch(line) for _, line in lines):
         return "hostfile"
     if any(ANSIBLE_RANGE.search(line) for _, line in lines):
@@ -368,12 +374,15 @@ SBATCH = re.compile(r"^#SBATCH[ \t]+-", re.MULTILINE)
 
 
 class Foreign(NamedTuple):
+    """A file that is neither an inventory nor a playbook: what it is, and the help."""
+
     what: str
     help: str
 
 
 def foreign_file(document: Document) -> Foreign | None:
-    """A program, by its name or by how it begins, where YAML finds no keys in it; or a manifest."""
+    """A file of Ansible Vault, a program (by its name or its first line, and without keys of YAML), or a manifest of
+    Kubernetes; None for any other file."""
     if not document.text:
         return None
     if document.text.startswith("$ANSIBLE_VAULT"):
@@ -395,7 +404,7 @@ def _program(document: Document) -> str | None:
 
 
 def _start(program: str, path: str) -> str:
-    """How runbook comes to the same end."""
+    """The help for a program: how runbook does what the program is for."""
     file = word(PurePath(path).name)
     return {
         BATCH_SCRIPT: f"`runbook inventory import {word(path)}` reads its nodes and its launch; in its job, "
@@ -435,7 +444,7 @@ def _manifest(document: Document) -> Foreign | None:
 
 
 def _pods(kind: str, about: Mapping[str, object]) -> str:
-    """How they are named after `-i`, as far as the manifest says that."""
+    """The argument of `-i` that names the manifest's pods; `LABEL=VALUE` stands where the manifest does not say it."""
     label, name, namespace = _LABELS.get(kind), str(about.get("name")), str(about.get("namespace", ""))
     where = f"{namespace}:" if _NAME.fullmatch(namespace) else ""
     return f"kubernetes:{where}{label}={name}" if label and _NAME.fullmatch(name) else f"kubernetes:{where}LABEL=VALUE"

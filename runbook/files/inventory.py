@@ -1,4 +1,4 @@
-"""An inventory file to an `Inventory`: names expanded, nodes folded, ranks ordered, the rendezvous settled."""
+"""Reads an inventory file into an `Inventory`: expands names, folds nodes, orders ranks, settles the rendezvous."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def load_inventory(
     extra_vars: Mapping[str, object] = _NOTHING,
     environ: Mapping[str, str] | None = None,
 ) -> tuple[Inventory, Origins]:
-    """Read an inventory, from a file or a document that lies in none, and where every value of it came from.
+    """The inventory of a file, or of a document that is in no file, and the origin of each of its values.
 
     Raises FilesWrong with every problem. `extra_vars` are those of `-e`: they win over every node's `vars`. `environ`
     is where `{env: NAME}` is looked up; None means this process's own environment.
@@ -65,7 +65,8 @@ def load_inventory(
 def examine_inventory(
     document: Document, *, extra_vars: Mapping[str, object] = _NOTHING, environ: Mapping[str, str] | None = None
 ) -> Examined:
-    """Everything about a document in one go, for lint and for loading alike; never raises for what is in a file."""
+    """The inventory, the origins and all problems of a document, for lint and for loading alike; never raises for what
+    is in a file."""
     if (fatal := unusable(document, "inventory")) is not None:
         return Examined(None, None, fatal)
     judged = judge(document, "inventory")
@@ -84,7 +85,8 @@ def examine_inventory(
 
 
 def _written_out(problem: Problem, document: Document) -> Problem:
-    """Quotes do not help a template where none is filled in: outside of the launch."""
+    """The problem, with its help replaced if it is an unquoted template outside of `launch:`: templates are filled in
+    only there, so that quotes would not help elsewhere."""
     if problem.id != "yaml.unquoted-template":
         return problem
     launch = document.extent("launch")
@@ -100,11 +102,12 @@ def natural(name: str) -> tuple[tuple[int, int, str], ...]:
 
 
 ORDERS: Mapping[str, Callable[[str], Any] | None] = {"inventory": None, "name": natural, "alphabet": str}
-"""How nodes after the master are ranked, by what `order:` says: a name's sorting key, None for the file's order."""
+"""For each value of `order:`, the sorting key of a node's name by which the nodes after the master are ranked; None for
+the order of the file."""
 
 
 def default_backend(nodes: Iterable[Node]) -> str:
-    """What an inventory that names no backend gets: nccl needs a GPU and Linux on every node."""
+    """The backend of an inventory that names none: nccl, which needs a GPU and Linux on every node, or else gloo."""
     return "nccl" if all(node.gpus and not node.windows for node in nodes) else "gloo"
 
 
@@ -118,7 +121,7 @@ class _Assembly:
         self._folding = folding
 
     def inventory(self) -> Inventory | None:
-        """None if there is not one sound node; the reason has then been reported."""
+        """The inventory; None if no node is sound, which has then been reported."""
         entries = node_entries(self._data.get("nodes") or {}, self._placed)
         if not entries:
             return None
@@ -141,7 +144,7 @@ class _Assembly:
         )
 
     def _duplicate_addresses(self, nodes: list[Node], entries: Mapping[str, NodeKey]) -> None:
-        """Two names for one login are one machine given twice.
+        """Reports nodes with the same login: they are one machine, given twice.
 
         One address behind different logins is not judged here: those may be two machines, which only `reach` can see.
         """
@@ -224,7 +227,7 @@ class _Assembly:
 
 
 def _named_otherwise(master: str, nodes: Iterable[Node]) -> str | None:
-    """The help for a master that is a node's address, or has the port behind it."""
+    """The help for a `master:` that is a node's address, or that has a port behind it; None for any other."""
     found = re.fullmatch(r"(?P<host>[^:]+|\[.*\])(?::(?P<port>[0-9]{1,5}))?", master)
     host = strip_brackets(found["host"]) if found else master
     node = next((node.name for node in nodes if host in (node.name, node.address)), None)
@@ -236,7 +239,8 @@ def _named_otherwise(master: str, nodes: Iterable[Node]) -> str | None:
 
 
 def with_shell(inventory: Inventory, origins: Origins, shell: str) -> Inventory:
-    """The same nodes with this shell; defaults that hang on it (Python's name, the backend) follow."""
+    """The inventory with this shell on every node; defaults that depend on the shell (Python's name, the backend)
+    follow it."""
     python = "python3" if shell == "sh" else "python"
     nodes = tuple(
         replace(node, shell=shell, python=node.python if origins.span(node.name, "python") else python)

@@ -1,4 +1,5 @@
-"""An inventory as commented YAML text: what all nodes share in `defaults`, ranges folded, each thing said once."""
+"""Writes an inventory as commented YAML text: settings that all nodes share in `defaults`, names folded into ranges,
+each thing said once."""
 
 from __future__ import annotations
 
@@ -18,11 +19,12 @@ Setting = tuple[str, ...]  # a node's key: ("gpus",), ("ssh", "user"), ("vars", 
 Settings = Mapping[Setting, object]
 
 WIDTH = 110  # columns; a node that does not fit is written over several lines
+# The keys of a node, in the order in which they are written.
 KEYS = (
     *("address", "connection", "ssh", "slurm", "kubernetes", "container", "inside", "python", "shell", "activate"),
     *("workdir", "gpus", "processes", "rack", "leaf", "env", "vars"),
 )
-RANGED: tuple[Setting, ...] = (("address",), ("ssh", "host"))  # the keys that may hold a range beside their node's
+RANGED: tuple[Setting, ...] = (("address",), ("ssh", "host"))  # the keys that may hold a range, as the node's name does
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +41,8 @@ class NodeDraft:
 class Draft:
     """All that goes into the text. Nodes stand in rank order; texts of comments are without `#`.
 
-    `blocks` are rendezvous, network, infiniband, env and launch. `group_settings` are settings that a group is known to
-    give: written there where they hold for all of its nodes.
+    `blocks` are rendezvous, network, infiniband, env and launch. `group_settings` are the settings that a group gives;
+    each is written at the group if it holds for all of the group's nodes.
     `comments` stand beside a key of a block, by ("network", "interface"); `hints` are comment lines that end a block.
     """
 
@@ -56,12 +58,12 @@ class Draft:
 
 
 def made_from(source: str, *, good: str) -> str:
-    """A line of a header: what a draft was made from, and how long it is right."""
+    """A line of the header that says what a draft was made from, and how long it is right."""
     return f"Made by runbook ({runbook.__version__}) from {source}; good {good}."
 
 
 def written(draft: Draft) -> str:
-    """The text, which loads as the same nodes in the same order."""
+    """The text of the draft, which loads as the same nodes in the same order."""
     return "\n".join(_lines(draft)) + "\n"
 
 
@@ -121,7 +123,8 @@ def _beside(line: str, comment: str | None) -> Iterator[str]:
 
 
 def _shared(nodes: Sequence[NodeDraft]) -> dict[Setting, object]:
-    """What every node has in common; of a single node too, but for what tells it from others to come."""
+    """The settings that every node has in common. RANGED keys are never among them: a single node keeps these, since
+    they tell it from nodes to come."""
     first = nodes[0].settings if nodes else {}
     return {
         key: value
@@ -131,7 +134,7 @@ def _shared(nodes: Sequence[NodeDraft]) -> dict[Setting, object]:
 
 
 def _lifted(draft: Draft, nodes: Sequence[NodeDraft], shared: Settings) -> dict[str, dict[Setting, object]]:
-    """What each group gives all of its nodes, so that it need not be said node by node."""
+    """The settings that each group gives all of its nodes, by group, so that they need not be written node by node."""
     by_name = {node.name: node.settings for node in nodes}
     found: dict[str, dict[Setting, object]] = {}
     for group, settings in draft.group_settings.items():
@@ -152,7 +155,8 @@ def _equal(settings: Settings, key: Setting, value: object) -> bool:
 
 
 def _nodes(nodes: Sequence[NodeDraft], above: Mapping[str, set[Setting]]) -> Iterator[str]:
-    """Neighbours that differ in name and address only become one range."""
+    """The lines of `nodes:`. Neighbours that differ only in name and address become one range. `above` has for each
+    node the settings that a level above it gives."""
 
     def alike(node: NodeDraft) -> object:
         own = {k: v for k, v in node.settings.items() if k not in above.get(node.name, ()) and k not in RANGED}

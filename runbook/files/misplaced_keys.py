@@ -1,6 +1,7 @@
-"""Keys of Ansible, ssh and torchrun, keys at the wrong level, checks by other names: what to write in their place.
+"""Says what to write in place of an unknown key: a key of Ansible, ssh or torchrun, a key at the wrong level, a check
+by another name.
 
-The words of others stand in `misplaced_keys.toml`, which is read once a key is unknown."""
+The words of other programs are in `misplaced_keys.toml`, which is read only when a key is unknown."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ Path = tuple[str, ...]
 
 
 class Advice(NamedTuple):
-    """What to write for an unknown key; `key` is the key of the same mapping that was meant, if it is one of it."""
+    """What to write for an unknown key. `key` is the key of the same mapping that was meant; None if there is none."""
 
     help: str | None
     key: str | None
@@ -25,8 +26,8 @@ class Advice(NamedTuple):
 
 @cache
 def _elsewhere() -> Mapping[str, Mapping[str, Path | str]]:
-    """What is known from elsewhere, by the mapping that it stands in: of each word, without its case, `_` and `-`, the
-    way to what it is here, or a sentence."""
+    """The words of other programs, by the mapping in which they are found (`ssh`, `node`, …). Each word, in lower case
+    and without `_` and `-`, has the path of our key, or a help sentence."""
     table = own_table("runbook.files", "misplaced_keys.toml")
     places: dict[str, dict[str, Path | str]] = {
         mapping: {
@@ -51,7 +52,7 @@ def _elsewhere() -> Mapping[str, Mapping[str, Path | str]]:
 
 
 def _words(kind: str, keys: Keys) -> Mapping[str, Path | str]:
-    """What is known from elsewhere, for the mapping at `keys`."""
+    """The words of `_elsewhere` for the mapping at `keys`; empty if none are known there."""
     if kind == "playbook":
         mapping = "launch" if keys[2:] == ("launch",) else {0: "playbook", 2: "stage"}.get(len(keys), "")
         return _elsewhere().get(mapping, {}) if keys[:1] in ((), ("stages",)) else {}
@@ -118,17 +119,18 @@ def advise(
 
 
 def is_told(name: str, keys: Keys, kind: str) -> bool:
-    """Whether a sentence is known for an unknown key at `keys`, which says all there is to say of its mapping."""
+    """Whether `misplaced_keys.toml` has a sentence for an unknown key of the mapping at `keys`; no more need be said of
+    that mapping."""
     return isinstance(_words(kind, keys).get(_plain(name)), str)
 
 
 def checks_of_others() -> set[str]:
-    """The checks that are known here by name: what words of other programs stand for."""
+    """The ids of the checks that words of other programs stand for."""
     return {path[0] for path in _elsewhere()["check"].values() if isinstance(path, tuple)}
 
 
 def advise_check(name: str, known: Sequence[str]) -> str | None:
-    """What to write for a check that there is not."""
+    """The help for the id of a check that does not exist."""
     meant = _elsewhere()["check"].get(_plain(name))
     if isinstance(meant, str):
         return meant
@@ -136,7 +138,7 @@ def advise_check(name: str, known: Sequence[str]) -> str | None:
 
 
 def node_in_our_keys(settings: Mapping[str, object]) -> dict[str, Any]:
-    """What others say of a node, as an inventory says it; a key of which no translation is known stays."""
+    """The settings of a node with keys of other programs replaced by ours; a key without a known translation stays."""
     found: dict[str, Any] = {}
     for name, value in settings.items():
         path = _elsewhere()["node"].get(_plain(name))
@@ -152,7 +154,7 @@ def _plain(name: str) -> str:
 
 
 def written(path: Sequence[str], value: object) -> str:
-    """`ssh: {user: ubuntu}`: the value itself where it is short, `…` in its place where it is not."""
+    """The path and its value as one line, `ssh: {user: ubuntu}`; `…` stands for a value that is not a short scalar."""
     shown = "…"
     if isinstance(value, bool):
         shown = str(value).lower()
@@ -164,7 +166,8 @@ def written(path: Sequence[str], value: object) -> str:
 
 
 def _below(rule: Mapping[str, Any], root: Mapping[str, Any], before: Path = ()) -> Iterator[Path]:
-    """The keys inside the known keys of a mapping; what has names of the user's own is not looked into."""
+    """The paths of the keys inside the known keys of a mapping, up to three keys long; mappings whose keys are names
+    that the user chose are left out."""
     for name, inner in _properties(rule, root).items():
         if before:
             yield (*before, name)
@@ -173,7 +176,7 @@ def _below(rule: Mapping[str, Any], root: Mapping[str, Any], before: Path = ()) 
 
 
 def _above(name: str, keys: Keys, root: Mapping[str, Any]) -> str | None:
-    """Where a key stands that was put too deep."""
+    """The help for a key that was put too deep: where it belongs. None if no level above has such a key."""
     rules = [root]
     for key in keys:
         rules.append(_inside(rules[-1], key, root))
@@ -200,7 +203,7 @@ def _properties(rule: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str
 
 
 def resolved(rule: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The part of the schema that its `$ref` names, with what stands beside that."""
+    """The part of the schema that `rule`'s `$ref` names, with the keywords beside the `$ref`; `rule` if it has none."""
     while "$ref" in rule:
         rule = {**root["$defs"][rule["$ref"].rpartition("/")[2]], **{k: v for k, v in rule.items() if k != "$ref"}}
     return rule

@@ -1,4 +1,5 @@
-"""Sets of node names: `gn[01-04]` expanded and folded back, and patterns such as `rack1:!gn03`."""
+"""Expands sets of node names such as `gn[01-04]`, folds names back into them, and matches patterns such as
+`rack1:!gn03`."""
 
 from __future__ import annotations
 
@@ -34,12 +35,12 @@ def foreign_range(text: str) -> tuple[str, str] | None:
 
 
 def in_our_ranges(text: str) -> str:
-    """Ranges of numbers that others write with `:` or `..`, or in other brackets, as they are written here."""
+    """The text with ranges of numbers as runbook writes them: `[01:04]`, `{01..04}` and `(01-04)` become `[01-04]`."""
     return _RANGE_OF_OTHERS.sub(r"[\1-\2]", text)
 
 
 def has_range(text: str) -> bool:
-    """Whether brackets with digits, dashes and commas stand in it; `[fd00::1]` and `gn[ab]` have none."""
+    """Whether the text holds brackets with only digits, dashes and commas; `[fd00::1]` and `gn[ab]` hold none."""
     return _BRACKETS.search(text) is not None
 
 
@@ -48,7 +49,8 @@ def without_ranges(text: str) -> str:
 
 
 def expand(text: str) -> list[str]:
-    """Every name, the leftmost range varying slowest. Raises ValueError with a sentence for people."""
+    """Every name that a text such as `gn[01-04]` stands for, the leftmost range varying slowest. Raises ValueError with
+    a sentence for people."""
     pieces = _BRACKETS.split(text)  # literal, inside of brackets, literal, …
     if len(pieces) == 1:
         return [text]
@@ -73,7 +75,7 @@ def size(text: str) -> int:
 
 
 def _all_bounds(pieces: list[str], text: str) -> list[list[tuple[int, int, int]]]:
-    """Of each pair of brackets. Raises ValueError for a range that is none, or that is too large."""
+    """The `_bounds` of each pair of brackets. Raises ValueError for a bad range, and for more than LARGEST names."""
     bounds = [_bounds(inside, text) for inside in pieces[1::2]]
     if _names_of(bounds) > LARGEST:
         raise ValueError(f"`{text}` stands for more than {LARGEST:,} names")
@@ -84,12 +86,13 @@ _LISTED = re.compile(r"(?:[^\[\],\s]+|\[[^\[\]]*\]?|\])+")
 
 
 def split_names(text: str) -> list[str]:
-    """`gn[01-04,07],login1 gn9`: its three parts. A comma in brackets is between numbers."""
+    """The parts of a list of names, three in `gn[01-04,07],login1 gn9`: a comma inside brackets separates numbers."""
     return _LISTED.findall(text)
 
 
 def _names_of(bounds: list[list[tuple[int, int, int]]]) -> int:
-    """At most one pair of brackets beyond LARGEST: the product of very many would be a number of very many digits."""
+    """How many names the brackets stand for together. Stops at the pair that leads beyond LARGEST: the product of very
+    many pairs would be a number of very many digits."""
     total = 1
     for parts in bounds:
         total *= sum(last - first + 1 for first, last, _ in parts)
@@ -99,7 +102,7 @@ def _names_of(bounds: list[list[tuple[int, int, int]]]) -> int:
 
 
 def _bounds(inside: str, text: str) -> list[tuple[int, int, int]]:
-    """First, last and width of each part of one pair of brackets."""
+    """First number, last number and width (0: not padded) of each part of one pair of brackets. Raises ValueError."""
     found = []
     for part in inside.split(","):
         match = re.fullmatch(r" *([0-9]{1,18}) *(?:- *([0-9]{1,18}) *)?", part)
@@ -121,7 +124,8 @@ Row = tuple[str, ...]
 
 
 class _Box(NamedTuple):
-    """Equal texts around fields that vary; it stands for the product of its fields, the leftmost slowest."""
+    """Names with equal texts around fields of digits that vary: every combination of the fields' values, `size` of
+    them, the leftmost field varying slowest."""
 
     texts: Row
     fields: tuple[tuple[str, ...], ...]
@@ -134,9 +138,9 @@ def folded(names: Sequence[str]) -> list[str]:
 
 
 def folded_rows(rows: Sequence[Row]) -> list[tuple[Row, int]]:
-    """Rows of (name, address, …) as rows of expressions, each with how many it stands for.
+    """Rows of (name, address, …) as rows of expressions, each with the number of rows that it stands for.
 
-    A column that says the same in every row is left as it is: one address may hold for a whole range.
+    A column that is the same in every row stays as it is: one address may hold for a whole range.
     """
     if len(rows) <= 1:
         return [(row, 1) for row in rows]
@@ -162,7 +166,8 @@ def _cut(rows: Sequence[Row], boxes: list[_Box]) -> list[tuple[Row, int]]:
 
 
 def _boxes(names: Sequence[str]) -> list[_Box]:
-    """Neighbours that differ in one field only, merged; the last field first, so that the order stays."""
+    """The names as boxes: neighbours that differ in one field only are merged, in the last field first, so that the
+    order stays."""
     boxes: list[_Box] = []
     for texts, alike in groupby(map(_split, names), key=lambda parts: parts[0]):
         family = [_Box(texts, tuple((value,) for value in values), 1) for _, values in alike]
@@ -200,7 +205,8 @@ def _written(box: _Box) -> str:
 
 
 def _ranges(values: tuple[str, ...]) -> str:
-    """`[01-04,07]`: a first number that begins with 0 says how wide all of its range are."""
+    """The values of a field as `[01-04,07]`: a leading 0 of a range's first number sets the width of the whole
+    range."""
     runs: list[list[str]] = []
     for value in values:
         if runs and value == _after(runs[-1][-1], runs[-1][0]):
@@ -217,15 +223,15 @@ def _after(value: str, first: str) -> str:
 # Which nodes a pattern means: `all`, a node, a group, `gn[01-04]`, `gn*`, `a:b` or `a,b`, `!c`, `&d`.
 
 LAST_SIGN = "\U0010ffff"
-COMPARED = 5000  # names, with one that is unknown: difflib takes 20 microseconds a name
-_GUESSED = 3  # unknown names of one pattern for which the nearest is looked up
-_OF_A_RANGE = 16  # names that are held against a glob in the time of one that a range makes
+COMPARED = 5000  # known names that an unknown name is compared with: difflib takes 20 microseconds a name
+_GUESSED = 3  # unknown names of one pattern for which the nearest known name is looked up
+_OF_A_RANGE = 16  # names that are matched with a glob in the time in which a range makes one name
 _GLOB = re.compile(r"[*?\[]")
 _BRACKETS_OR_CUT = re.compile(r"\[[^\[\]]*\]|[:,]")
 
 
 def _parts(pattern: str) -> list[str]:
-    """What stands between its colons and commas, but for those in brackets."""
+    """The parts of a pattern between its colons and commas; those inside brackets separate nothing."""
     begins = [0]
     ends = []
     for found in _BRACKETS_OR_CUT.finditer(pattern):
@@ -242,23 +248,24 @@ def select(pattern: str, inventory: Inventory, span: Span | None = None) -> tupl
 
 
 class Names(dict[str, None]):
-    """Names to be matched, of which those with one beginning are found at once."""
+    """Node names to match patterns with, sorted as well, so that all names with one beginning are found at once."""
 
     def __init__(self, names: Iterable[str]) -> None:
         super().__init__(dict.fromkeys(names))
         self._in_order = sorted(self)
 
     def that_begin_like(self, glob: str) -> Sequence[str]:
-        """Those that begin as the glob does before its first special sign."""
+        """The names that begin with the text of the glob before its first special sign."""
         head = glob[: found.start()] if (found := _GLOB.search(glob)) else glob
         first = bisect_left(self._in_order, head)
         return self._in_order[first : bisect_left(self._in_order, head + LAST_SIGN, first)]
 
 
 def names_looked_at(pattern: str, names: Names) -> int:
-    """What `matching` costs, in names that are held against a glob; one that a range makes takes the time of some."""
+    """The cost of `matching`, counted in names that are matched with a glob; a name that a range makes counts as
+    _OF_A_RANGE of these."""
     parts = _parts(pattern)
-    total = len(names) if all(part[:1] in ("!", "&") for part in parts) else 0  # it starts from all of them
+    total = len(names) if all(part[:1] in ("!", "&") for part in parts) else 0  # such a pattern starts from all names
     for part in parts:
         name = part.lstrip("!&").strip()
         if name in names:
@@ -277,7 +284,7 @@ def matching(
 ) -> set[str]:
     """The names that `pattern` means, at least one. Raises FilesWrong with every part that is wrong.
 
-    `guess`: it says which name is nearest to an unknown one, which may take a tenth of a second.
+    With `guess`, a problem suggests the known name nearest to an unknown one, which may take a tenth of a second.
     """
     parts = _parts(pattern)
     problems: list[Problem] = []
@@ -309,6 +316,8 @@ def matching(
 
 
 class _Unknown(Exception):
+    """A part of a pattern is unreadable, or names no node and no group."""
+
     def __init__(self, id: str, message: str, help: str | None) -> None:
         self.id = id
         self.help = help
@@ -338,7 +347,7 @@ def _one(name: str, names: Names, groups: Mapping[str, Collection[str]], *, gues
         return set(groups[name])
     if name in names:
         return {name}
-    if foreign := foreign_range(name):  # as a glob Ansible's would be any one of these characters
+    if foreign := foreign_range(name):  # fnmatch would take Ansible's for any one of its characters
         raise _Unknown("pattern.syntax", *foreign)
     try:
         wanted = expand(name)

@@ -1,4 +1,4 @@
-"""The nodes of an inventory: their names and groups, and each node folded out of its levels."""
+"""Makes the nodes of an inventory: expands their names, finds their groups, and folds each node out of its levels."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from runbook.files.yaml_document import Keys
 from runbook.model.errors import FilesWrong
 from runbook.model.inventory import Container, EnvValue, Kubernetes, Node, Slurm, Ssh
 
-MOST_LOOKED_AT = 4_000_000  # names that the groups' patterns are held against: 10,000 nodes, 400 times `*`
-MOST_COMPARED = 10_000  # names with one that is unknown, in all groups
+MOST_LOOKED_AT = 4_000_000  # matches of a name with a pattern, in all groups: 10,000 nodes, 400 times `*`
+MOST_COMPARED = 10_000  # comparisons of a known name with an unknown one, in all groups, to suggest the nearest
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _NAME_HELP = "letters, digits, `_`, `.` and `-`, with no `.` or `-` in front; ranges are written [01-04]"
 
@@ -41,7 +41,8 @@ def _name_help(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class NodeKey:
-    """The key of `nodes:` that a node came from, and that it is the `index`th of `count` in its range."""
+    """The key of `nodes:` that a node came from; the node is number `index` (from 0) of the `count` names of that
+    key."""
 
     key: str
     index: int
@@ -49,7 +50,8 @@ class NodeKey:
 
 
 def node_entries(nodes: Mapping[str, Any], placed: PlacedProblems) -> dict[str, NodeKey]:
-    """Every node's name in order of appearance, ranges expanded in place."""
+    """Every node's name with its key, in the order of the file, with ranges expanded in place. Bad names are reported
+    and left out; above LARGEST nodes there are none."""
     entries: dict[str, NodeKey] = {}
     too_many = f"there are more than {LARGEST:,} nodes"
     if len(nodes) > LARGEST:
@@ -91,7 +93,7 @@ def _enter(key: str, names: list[str], entries: dict[str, NodeKey], placed: Plac
 def group_members(
     groups: Mapping[str, Any], entries: Mapping[str, NodeKey], placed: PlacedProblems
 ) -> dict[str, set[str]]:
-    """The nodes of each group that is sound."""
+    """The names of the nodes of each sound group, by the group's name."""
     found: dict[str, set[str]] = {}
     bounds = _Bounds(entries)
     for name, group in groups.items():
@@ -109,7 +111,7 @@ def group_members(
 
 
 class _Bounds:
-    """What may be spent on the groups of one inventory."""
+    """Bounds the work on the patterns of all groups of one inventory."""
 
     def __init__(self, entries: Mapping[str, NodeKey]) -> None:
         self.names = Names(entries)
@@ -117,20 +119,22 @@ class _Bounds:
         self._compared = 0
 
     def allows(self, pattern: str) -> bool:
+        """Whether the work so far, with that of this pattern added, is within the bound."""
         self._looked_at += names_looked_at(pattern, self.names)
         return self._looked_at <= MOST_LOOKED_AT
 
     @property
     def guess(self) -> bool:
+        """Whether the nearest known name may still be looked up for an unknown one."""
         return self._compared < MOST_COMPARED
 
     def failed(self) -> None:
-        """A pattern held names that are unknown."""
+        """Counts the comparisons for a pattern that had unknown names."""
         self._compared += min(len(self.names), COMPARED)
 
 
 def _members(name: str, nodes: Any, placed: PlacedProblems, bounds: _Bounds) -> set[str]:
-    """A list joins its patterns; `!` and `&` reach only as far as their own item."""
+    """The names of a group's nodes. A list is the union of its patterns; `!` and `&` act only within their own item."""
     members: set[str] = set()
     items = [(("groups", name, "nodes", index), item) for index, item in enumerate(nodes)]
     for keys, pattern in items if isinstance(nodes, list) else [(("groups", name, "nodes"), nodes)]:
@@ -155,19 +159,20 @@ _PLAIN_SSH = Ssh()
 
 
 class _Folded(NamedTuple):
-    """What won so far: the value of each key (`("ssh", "user")`), and where in the document it stands."""
+    """The values that have won so far, by key (`("ssh", "user")`), and where in the document each of them stands."""
 
     values: dict[Keys, Any]
     places: dict[Keys, Keys]
 
 
 class Folding:
-    """Folds the nodes of one inventory. What is wrong goes to `placed`, and the value is left at its default."""
+    """Folds the nodes of one inventory. Mistakes are reported to `placed`, and their values are left at the
+    defaults."""
 
     def __init__(
         self, data: Mapping[str, Any], placed: PlacedProblems, env: EnvReader, extra_vars: Mapping[str, object]
     ) -> None:
-        self.layers: dict[str, tuple[Layer, ...]] = {}  # of each node folded, the weakest first
+        self.layers: dict[str, tuple[Layer, ...]] = {}  # by the name of a folded node, the weakest level first
         self._data = data
         self._placed = placed
         self._env = env
@@ -182,7 +187,7 @@ class Folding:
         layers, shared = self._of_groups(groups)
         own = Layer("node", ("nodes", entry.key), self._data["nodes"][entry.key] or {})
         self.layers[name] = (*layers, own)
-        if not own.settings:  # of a hundred thousand such, most are alike
+        if not own.settings:  # such nodes are alike but for name and address: one is folded, and then copied
             if groups not in self._alike:
                 self._alike[groups] = self._folded(name, entry, groups, shared)
             return replace(self._alike[groups], name=name, address=self._address(entry, ("address",), shared) or name)
@@ -217,7 +222,8 @@ class Folding:
         )
 
     def _of_groups(self, groups: tuple[str, ...]) -> tuple[tuple[Layer, ...], _Folded]:
-        """The levels below a node's own, folded once for each set of groups."""
+        """The levels that are weaker than a node's own (the defaults and its groups), and the values folded from them;
+        worked out once for each set of groups."""
         if groups in self._shared:
             return self._shared[groups]
         layers = [Layer("defaults", ("defaults",), self._data.get("defaults") or {})]
@@ -258,7 +264,8 @@ class Folding:
         return text
 
     def _address(self, entry: NodeKey, key: Keys, folded: _Folded) -> str | None:
-        """The address or ssh host of one node: its own member of the range, if the entry has one."""
+        """The address or ssh host of one node; where the node's entry gives a range, the node's member of that range.
+        None if it is not set, or the range is wrong."""
         if key not in folded.values:
             return None
         place = folded.places[key]
@@ -273,7 +280,7 @@ class Folding:
         return text
 
     def _paired(self, text: str, place: Keys, entry: NodeKey) -> list[str]:
-        """The range of an address, as long as the name's; empty after a problem."""
+        """The addresses of a range, one for each name of the entry; empty after a problem."""
         try:
             members = expand(text)
         except ValueError as error:
@@ -289,7 +296,7 @@ class Folding:
         return members if all(self.check_address(member, place) for member in members) else []
 
     def check_address(self, text: str, place: Keys) -> bool:
-        """Whether it may be an address; a problem if not."""
+        """Whether `text` may be an address; reports a problem if not."""
         fault = address_fault(text)
         if fault is not None:
             self._placed.about_value(place, "bad-address", *fault)
@@ -310,7 +317,7 @@ class Folding:
         )
 
     def _kubernetes(self, folded: _Folded) -> Kubernetes:
-        """Pod and selector, given together, are a problem; null takes away what a weaker level gives."""
+        """The node's pod or selector; reports a node that has both. A null takes away what a weaker level gives."""
         given = {
             key: self._text(("kubernetes", key), folded) for key, value in _block("kubernetes", folded).items() if value
         }
@@ -324,7 +331,8 @@ class Folding:
         return Kubernetes(**given)
 
     def _container(self, folded: _Folded) -> Container | None:
-        """Given with `inside`, it is a problem; on a Windows node, too."""
+        """The node's container, None if it has none. Reports a container together with `inside`, and either of them on
+        a Windows node."""
         given = folded.values.get(("container",))
         key = next((key for key in (("container",), ("inside",)) if folded.values.get(key)), None)
         if key is not None:
@@ -339,7 +347,7 @@ class Folding:
             if shell != "sh" and self._first_look((*place, shell)):
                 message = f"`{key[0]}` leads into a container on Linux, and `shell: {shell}` makes it a Windows node"
                 self._placed.about_key(place, "container-on-windows", message, "remove one of the two")
-        if not given or not given.keys() >= {"runtime", "name"}:  # what is wrong in it has been reported, and left out
+        if not given or not given.keys() >= {"runtime", "name"}:  # a wrong part was reported and left out
             return None
         return Container(given["runtime"], given["name"])
 
@@ -391,7 +399,7 @@ class Folding:
         return {name: as_typed(value, *folded.places["vars", name]) for name, value in found.items()}
 
     def _first_look(self, place: Keys) -> bool:
-        """Whether the value at this place was not judged yet; many nodes may share it."""
+        """Whether the value at this place has not been judged yet; many nodes may share it, and it is judged once."""
         first = place not in self._looked_at
         self._looked_at.add(place)
         return first

@@ -1,4 +1,5 @@
-"""A playbook file to a `Playbook`: one of check, shell and launch a stage, names unique, templates left as they are."""
+"""Reads a playbook file into a `Playbook`: each stage is one check, shell or launch, names are unique, and templates
+stay as they are."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ from runbook.model.playbook import (
 
 T = TypeVar("T")
 MAX_STAGES = 1000
-WHEN_BAD = frozenset({"when_bad", "min_nodes"})
+WHEN_BAD = frozenset({"when_bad", "min_nodes"})  # the keys that say how a run goes on without its bad nodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +53,10 @@ class ExaminedPlaybook:
 def load_playbook(
     source: str | Path | Document, *, checks: Collection[str] | None = None, environ: Mapping[str, str] | None = None
 ) -> Playbook:
-    """Read a playbook, from a file or a document that lies in none. Raises FilesWrong with every problem.
+    """The playbook of a file, or of a document that is in no file. Raises FilesWrong with every problem.
 
-    `checks` are the ids there are; None leaves them unjudged. `environ` is where `{env: NAME}` in a launch's `env`
-    is looked up; None means this process's own environment.
+    `checks` are the ids of all checks; with None, ids are not judged. `environ` is where `{env: NAME}` in a launch's
+    `env` is looked up; None means this process's own environment.
     """
     document = source if isinstance(source, Document) else read_document(source)
     examined = examine_playbook(document, checks=checks, environ=environ)
@@ -67,7 +68,8 @@ def load_playbook(
 def examine_playbook(
     document: Document, *, checks: Collection[str] | None = None, environ: Mapping[str, str] | None = None
 ) -> ExaminedPlaybook:
-    """Everything about a document in one go, for lint and for loading alike; never raises for what is in a file."""
+    """The playbook and all problems of a document, for lint and for loading alike; never raises for what is in a
+    file."""
     if (fatal := unusable(document, "playbook")) is not None:
         return ExaminedPlaybook(None, fatal)
     stages = document.mapping.get("stages")
@@ -108,7 +110,7 @@ class _PlaybookReader:
         )
 
     def _names(self, stages: list[Any]) -> list[str]:
-        """Given names as they are; missing ones from the check's id, with ` 2` and so on where that is taken."""
+        """The name of each stage: the given name, or else the check's id, with ` 2` and so on where that is taken."""
         taken: dict[str, int] = {}
         for index, stage in enumerate(stages):
             name = (stage or {}).get("name")
@@ -134,7 +136,7 @@ class _PlaybookReader:
         arguments = stage.get("with") or {}
         spans = {argument: self._document.span(*keys, "with", argument) for argument in arguments}
         names = {argument: self._document.key_span(*keys, "with", argument) for argument in arguments}
-        if "pairs" in stage:  # an argument that several checks have, and a key of its own
+        if "pairs" in stage:  # an argument of several checks, written as a key of the stage
             arguments = {**arguments, "pairs": stage["pairs"]}
             spans["pairs"] = self._document.span(*keys, "pairs")
             names["pairs"] = self._document.key_span(*keys, "pairs")
@@ -160,9 +162,8 @@ class _PlaybookReader:
         )
 
     def _belongs(self, stage: Mapping[str, Any], keys: Keys, kind: str) -> None:
-        """`expect` is a shell's and `with` is a check's; elsewhere they would silently do nothing.
-
-        So would whatever is said about `reach`, which runs before all stages, on every node, listed or not.
+        """Reports keys that would silently do nothing: `expect` outside of a shell stage, `with` and `pairs` outside of
+        a check, WHEN_BAD keys at a launch, and most keys of `reach`, which runs first and on every node, listed or not.
         """
         if stage.get("check") == "reach":
             for key in stage.keys() & {"with", "pairs", "expect", "when", "timeout", "nodes", "on_failure", *WHEN_BAD}:
@@ -191,7 +192,8 @@ class _PlaybookReader:
         return Expect(int(given.get("exit", 0)), stdout)
 
     def _launch(self, given: Mapping[str, Any], keys: Keys) -> LaunchSettings:
-        """Text for every word of the command, as typed: `1e-4`, `0644` and `1.50` reach the program unchanged."""
+        """The launch's settings. Words of the command are kept as typed: `1e-4`, `0644` and `1.50` reach the program
+        unchanged."""
         command = tuple(
             self._document.texts.get((*keys, "command", index), word)
             for index, word in enumerate(given.get("command", []))
@@ -226,7 +228,7 @@ class _PlaybookReader:
         )
 
     def _regex(self, text: str, keys: Keys) -> re.Pattern[str] | None:
-        """None if it is not a regular expression, which is reported."""
+        """The compiled pattern; None, and a problem, if the text is not a regular expression."""
         try:
             return re.compile(text)
         except (re.error, RecursionError, OverflowError) as error:
@@ -234,7 +236,8 @@ class _PlaybookReader:
             return None
 
     def _launch_spans(self, given: Mapping[str, Any], keys: Keys) -> dict[Place, Span]:
-        """Places as `_launch` counts: a word that was left out of the command has no number."""
+        """The place of each setting of a launch. Words of the command are numbered as `_launch` numbers them: a word
+        that was left out has no number."""
         words = [index for index, word in enumerate(given.get("command", [])) if word is not None]
         places: dict[Place, Keys] = {("command", number): ("command", index) for number, index in enumerate(words)}
         places |= {("env", name): ("env", name) for name in given.get("env") or {}}
@@ -242,7 +245,8 @@ class _PlaybookReader:
         return _there({place: self._document.span(*keys, *inner) for place, inner in places.items()})
 
     def _seconds(self, value: object, keys: Keys, default: float | None = None) -> float | None:
-        """The default where nothing is said; where it is wrong, which is reported, 0 or (no default) None."""
+        """The seconds of a duration, or `default` where none is given. A bad duration is reported, and gives 0, or None
+        if there is no default."""
         if value is None:
             return default
         try:
@@ -253,7 +257,7 @@ class _PlaybookReader:
 
 
 def _as_given(given: Mapping[str, Any], *names: str) -> dict[str, Any]:
-    """These of the keys that are there."""
+    """The values of those of the keys `names` that are given."""
     return {name: given[name] for name in names if name in given}
 
 
@@ -262,7 +266,7 @@ def _there(spans: Mapping[T, Span | None]) -> dict[T, Span]:
 
 
 def _unused(stage: Mapping[str, Any], taken: dict[str, int]) -> str:
-    """A name for a stage that has none, put down as taken."""
+    """A free name for a stage without one; marks the name as taken."""
     plain: str = stage.get("check") or ("shell" if "shell" in stage else "launch")
     name = plain
     number = 2
@@ -282,7 +286,7 @@ def _tags(given: Any) -> tuple[str, ...]:
     return tuple(dict.fromkeys(tag.strip() for tag in items if tag and tag.strip()))
 
 
-# The `launch:` of an inventory as a playbook: what has to work for any job, then that launch.
+# The `launch:` of an inventory as a playbook: the checks that must pass for any job, then that launch.
 
 CHECKS_FIRST = ("ping", "port", "firewall", "ibstat", "connection")
 """The checks before the launch, by id, in order."""
@@ -296,7 +300,7 @@ def has_launch(document: Document) -> bool:
 def load_launch(
     document: Document, *, checks: Collection[str] | None = None, environ: Mapping[str, str] | None = None
 ) -> Playbook:
-    """The playbook of an inventory's launch. Raises FilesWrong with every problem, and where there is no launch."""
+    """The playbook of an inventory's launch. Raises FilesWrong with every problem, and if there is no launch."""
     if not has_launch(document):
         message = f"{document.path} has no `launch:`, and no playbook is named"
         help = f"name one before `-i {document.path}`, or add a `launch:` with a `command:` to that file"
@@ -305,9 +309,9 @@ def load_launch(
 
 
 def launch_document(document: Document) -> Document:
-    """The playbook of an inventory that `has_launch`, as a document whose values stand where the inventory has them.
+    """The playbook of an inventory that `has_launch`, as a document; the places of its values are in the inventory.
 
-    Mistakes elsewhere in the inventory are not among its problems.
+    Mistakes elsewhere in the inventory are not among the document's problems.
     """
     data: Any = document.data
     stages: list[dict[str, Any]] = [{"check": check} for check in CHECKS_FIRST]

@@ -1,4 +1,4 @@
-"""Problems of files: gathered, each put at the place it is about, and printed."""
+"""Gathers the problems of a file, puts each at the place that it is about, and prints them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from runbook.files.yaml_document import Document, Keys
 from runbook.model.errors import FilesWrong, Problem, Span
 from runbook.model.safe_text import visible
 
-MOST = 1000  # problems of one document; more are one mistake, made by what wrote the file
+MOST = 1000  # problems reported for one document; more than these come from one mistake of the program that wrote it
 
 
 class PlacedProblems:
@@ -29,7 +29,8 @@ class PlacedProblems:
         self._add(keys, id, message, self.document.key_span(*keys), help)
 
     def no_secret(self, value: object, keys: Keys) -> None:
-        """A variable of templates is `{env: NAME}` as it stands: what is put into commands is seen by everybody."""
+        """Reports a variable of templates whose value is `{env: NAME}`: variables are put into commands, which
+        everybody on a node can read, so no secret is looked up for them."""
         if isinstance(value, Mapping) and set(value) == {"env"} and isinstance(value["env"], str):
             message = f"a variable takes nothing from the environment: `{keys[-1]}` would be the text `{{env: …}}`"
             help = "a secret stands below `env:`, for every rank; other values come with -e"
@@ -46,12 +47,12 @@ class PlacedProblems:
             id, message = "more-problems", "more is wrong as well; mend these first"
             span, help = self.document.span(), None
         problem = Problem(f"{self._kind}.{id}", message, span, help)
-        if problem not in self.problems[-20:]:  # a value that many nodes share is looked at again and again
+        if problem not in self.problems[-20:]:  # a value that many nodes share may be judged once for each of them
             self.problems.append(problem)
 
 
 def on_one_line(document: Document, keys: Keys) -> str:
-    """The help for a value with a line break or a tab in it, which `"C:\\train\\new"` has too."""
+    """The help for a value that holds a line break or a tab; in `"C:\\train\\new"` the escapes stand for both."""
     span = document.span(*keys)
     begins = "" if span is None else document.lines[span.line - 1][span.column - 1 :]
     if begins.startswith('"') and "\\" in begins:
@@ -124,9 +125,9 @@ def render_all(problems: Iterable[Problem], lines_of: Callable[[str], Sequence[s
 
 
 def _with_caret(line: str, span: Span) -> tuple[str, int, int]:
-    """The line as a terminal shows it, and in its columns: where the caret begins and how wide it is."""
+    """The line as a terminal shows it, the column in it where the caret begins (from 0), and the caret's width."""
     begin = max(0, span.column - 1 - _WIDEST) if len(line) > 4 * _WIDEST else 0
-    cells = [_cell(char) for char in line[begin : begin + 4 * _WIDEST]]  # what is further away is not shown
+    cells = [_cell(char) for char in line[begin : begin + 4 * _WIDEST]]  # the rest is not shown
     start = min(span.column - 1 - begin, len(cells))
     end = min(start + span.length, len(cells))
     if sum(width for _, width in cells) > _WIDEST:

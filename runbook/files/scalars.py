@@ -1,6 +1,5 @@
-"""Single values as people write them: what an unquoted one of YAML means, durations, amounts of memory and ports; and
-values written so that every YAML reader agrees: on one line, with the same meaning to our reader and to those of YAML
-1.1."""
+"""Reads single values as people write them: unquoted scalars of YAML, durations, amounts of memory and ports. Writes
+values on one line, so that they mean the same to our reader and to readers of YAML 1.1."""
 
 from __future__ import annotations
 
@@ -18,14 +17,14 @@ _FLOAT = re.compile(r"\A-?(0|[1-9][0-9]*)\.[0-9]+([eE][-+]?[0-9]+)?")
 _NULLS = ("", "~", "null")
 _BARE = re.compile(r"(?:--?(?=[A-Za-z]))?[A-Za-z0-9_./~][A-Za-z0-9_./~@+=-]*")
 _BASED = re.compile(r"[-+]?0[oxb][0-9A-Fa-f_]+")
-_HALF = re.compile("[\ud800-\udfff]")  # which only an escape can bring, and no reader of YAML takes
+_HALF = re.compile("[\ud800-\udfff]")  # half a character, as only an escape makes it; no YAML reader takes it
 RESOLVER: Any = yaml.resolver.Resolver()
 _TEXT = "tag:yaml.org,2002:str"
 _ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r", "\0": "\\0"}
 
 
 class TypedFloat(float):
-    """A number that stands in texts as it was typed: the version `2.10` is not 2.1 there."""
+    """A float whose text is the text that was typed: the version `2.10` does not become 2.1 in a template."""
 
     __slots__ = ("_typed",)
     _typed: str
@@ -56,7 +55,8 @@ def plain_scalar(text: str) -> Scalar:
 
 
 def flow(value: object) -> str:
-    """A scalar, `[a, b]` or `{key: value}`. Raises ValueError for what our reader could not read back."""
+    """The value as YAML on one line: a scalar, `[a, b]` or `{key: value}`. Raises ValueError for a value that our
+    reader could not read back."""
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{scalar(str(key))}: {flow(inner)}" for key, inner in value.items()) + "}"
     if isinstance(value, list | tuple):
@@ -65,6 +65,7 @@ def flow(value: object) -> str:
 
 
 def scalar(value: object) -> str:
+    """A single value as YAML, quoted where some reader could take it for another type. Raises ValueError as `flow`."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -109,7 +110,8 @@ _LONGEST_S = 366 * 24 * 3600.0
 
 
 def seconds(value: object) -> float:
-    """Seconds, above zero and at most a year. Raises ValueError with a sentence for people."""
+    """The seconds of a duration (`500ms`, `2m`; a bare number is seconds): above zero and at most a year. Raises
+    ValueError with a sentence for people."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise ValueError(f"{value!r} is not a duration: write 500ms, 10s, 2m or 1h")
     match = _DURATION.fullmatch(str(value).strip())
@@ -127,7 +129,8 @@ _CLOCK = re.compile(r"(?:([0-9]{1,4}):)?([0-9]{1,4}):([0-9]{2})")
 
 
 def _meant_s(text: str) -> str | None:
-    """What was meant by `10 minutes`, `1h30m`, `1 day` or Slurm's `12:30:00`, as it is written here."""
+    """The duration that `10 minutes`, `1h30m`, `1 day` or Slurm's `12:30:00` means, as runbook writes it; None for
+    other text."""
     text = text.strip()
     if clock := _CLOCK.fullmatch(text):
         hours, minutes, rest = (int(part or 0) for part in clock.groups())
@@ -148,8 +151,8 @@ _SIZE = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,18})?)\s*(?:([kmgt]?)b?|([kmgt])ib
 
 
 def size_bytes(value: object) -> int:
-    """Whole bytes, zero or more. Raises ValueError with a sentence for people."""
-    from fractions import Fraction  # only sizes that are written need it
+    """The whole bytes, zero or more, of an amount of memory. Raises ValueError with a sentence for people."""
+    from fractions import Fraction  # a slow import, needed only where a file gives a size
 
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise ValueError(f"{value!r} is not a size: write 4096, 1K, 16M or 1G")
@@ -170,7 +173,7 @@ _OTHER_RANGE = re.compile(r"([0-9]{1,5})\s*(?::|\.\.+|to|~|[\u2010-\u2015\uff0d\
 
 
 def port_ranges(value: object) -> tuple[tuple[int, int], ...]:
-    """Inclusive ranges in the order written. Raises ValueError with a sentence for people."""
+    """The inclusive ranges (first, last) in the order written. Raises ValueError with a sentence for people."""
     if isinstance(value, list):
         return tuple(found for item in value for found in port_ranges(item))
     if isinstance(value, str) and "," in value:

@@ -1,9 +1,8 @@
-"""What JSON Schema says about a document, in plain English and with places.
+"""Judges a document by its JSON Schema, and explains mistakes in plain English and with places.
 
-A schema becomes a plain yes-or-no function, a hundred times faster than jsonschema. It finds mistakes, and jsonschema
-explains them: so a sound file does not import jsonschema (0.15 s), and of 10,000 nodes only the bad ones go through it.
-The function knows the keywords our schemas use and refuses any other at once, so that a schema cannot grow past it
-unnoticed.
+A schema becomes a plain yes-or-no function, a hundred times faster than jsonschema. The function finds mistakes, and
+jsonschema explains them: so a sound file does not import jsonschema (0.15 s), and of 10,000 nodes only the bad ones go
+through it. The function knows the keywords that our schemas use, and refuses any other at once.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
 
 Accepts = Callable[[object], bool]
 
-_SAYS_NOTHING = {"title", "description", "examples", "default", "$schema", "$id", "$defs"}
+_SAYS_NOTHING = {"title", "description", "examples", "default", "$schema", "$id", "$defs"}  # they judge nothing
 _TYPES: dict[str, Accepts] = {
     "object": lambda value: isinstance(value, dict),
     "array": lambda value: isinstance(value, list),
@@ -49,7 +48,7 @@ _TYPES: dict[str, Accepts] = {
 
 
 def accepts(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Accepts:
-    """A function that says whether a value is valid; `root` is where `#/$defs/…` are looked up."""
+    """A function that says whether a value is valid by `schema`; `root` is where `#/$defs/…` are looked up."""
     return _Compiler(root).compile(schema)
 
 
@@ -131,15 +130,15 @@ class _Compiler:
 _LIST = re.compile(r"\A\s*(?:\[\s*)?[0-9]{1,5}(\s*,\s*[0-9]{1,5})+\s*(?:\]\s*)?")
 _GROUPED = re.compile(r"(0o)?([0-9]{1,3}(?:[_,][0-9]{3})+|[0-9]{1,9})", re.ASCII)
 _WITH_UNIT = re.compile(r"\A([0-9]+(?:\.[0-9]+)?)\s*[A-Za-z/][A-Za-z/ ]*")
-MOST_NODES_EXPLAINED = 500  # when more nodes, or groups, are wrong, it is the same mistake; the rest are counted
-MOST_EXPLAINED = 1000  # values; the rest are left out of the data as well, and not reported
+MOST_NODES_EXPLAINED = 500  # wrong nodes, or groups; more have the same mistake, and are only counted
+MOST_EXPLAINED = 1000  # wrong values; if there are more, one problem says so, and the data is left empty
 
 
 @dataclass(frozen=True, slots=True)
 class Validated:
-    """`data` is the document's without what is wrong: unknown keys and bad values are left out, bad items are None.
-
-    So later checks can look at the rest, and the user gets everything at once. `wrong` has the places.
+    """A judged document. `data` is the document's data without its mistakes: unknown keys and bad values are left out,
+    bad items of lists are None. So later checks can judge the rest, and the user gets all problems at once. `wrong`
+    has the keys of what was left out.
     """
 
     problems: list[Problem]
@@ -148,7 +147,7 @@ class Validated:
 
 
 def judge(document: Document, kind: str) -> Validated:
-    """Hold a document whose data is a mapping against `schemas/{kind}.schema.json`."""
+    """Judges a document by `schemas/{kind}.schema.json`. Raises TypeError if its data is no mapping."""
     if not isinstance(document.data, dict):
         raise TypeError("judge() wants a document that holds a mapping")
     if _sound(kind)(document.data):
@@ -199,7 +198,7 @@ def _validator(kind: str) -> Draft202012Validator:
 
 @cache
 def _entry_ok(block: str) -> Callable[[str, object], bool]:
-    """Whether an entry of a block of an inventory, by its name and value, is sound."""
+    """A function that says whether an entry of `block`, `nodes` or `groups`, is sound, given its name and value."""
     root = schema("inventory")
     rules = root["properties"][block]
     name_ok = accepts(rules.get("propertyNames", {}), root)
@@ -208,7 +207,8 @@ def _entry_ok(block: str) -> Callable[[str, object], bool]:
 
 
 def _few(data: dict[str, Any], kind: str) -> tuple[dict[str, Any], dict[str, list[str]]]:
-    """The document with only such nodes and groups as need an explanation, and the names of more that are wrong."""
+    """The data with only those nodes and groups that need an explanation (of each block at least one), and by block the
+    names of further ones that are wrong."""
     left_out: dict[str, list[str]] = {}
     for block in ("nodes", "groups") if kind == "inventory" else ():
         entries = data.get(block)
@@ -223,7 +223,7 @@ def _few(data: dict[str, Any], kind: str) -> tuple[dict[str, Any], dict[str, lis
 
 
 class _Repetitions:
-    """Finds what would only repeat: the name and the value of `DEBUG:INFO` are both wrong, and one space is missing."""
+    """Finds problems that only repeat another: in `DEBUG:INFO` one missing space makes the name and the value wrong."""
 
     def __init__(self) -> None:
         self._problems: set[Problem] = set()
@@ -240,12 +240,12 @@ class _Repetitions:
 
 
 def _parts(error: ValidationError) -> tuple[Keys, Any, Any, Any]:
-    """Where it is, the value there, the part of the schema that it breaks, and what that part wants."""
+    """The keys of a wrong value, the value, the part of the schema that it breaks, and what that part wants."""
     return tuple(error.absolute_path), error.instance, error.schema, error.validator_value
 
 
 def _places(error: ValidationError) -> Iterator[Keys]:
-    """The keys of what to leave out of the data, as in `_explain`, at once and without an explanation."""
+    """The keys of the values to leave out of the data: those of `_explain`, without the cost of its explanations."""
     keys, instance, rule, _ = _parts(error)
     if error.validator == "additionalProperties":
         yield from ((*keys, name) for name in instance if name not in rule.get("properties", {}))
@@ -256,19 +256,20 @@ def _places(error: ValidationError) -> Iterator[Keys]:
 
 
 def _unquoted_templates(document: Document) -> set[Point]:
-    """Where the values begin that are what YAML made of an unquoted `{{ template }}`."""
+    """The places where values begin that YAML made from an unquoted `{{ template }}`."""
     spans = (problem.span for problem in document.problems if problem.id == "yaml.unquoted-template")
     return {(span.line, span.column - 1) for span in spans if span is not None}  # it is the second of the two braces
 
 
 def _lost(document: Document, keys: Keys, templates: set[Point]) -> bool:
-    """Whether the value is such a template: that has a problem of its own."""
+    """Whether the value at `keys` came from an unquoted template, for which there is a problem already."""
     extent = document.extent(*keys) if templates else None
     return extent is not None and extent[0] in templates
 
 
 def _explain(error: ValidationError, document: Document, kind: str) -> Iterator[tuple[Problem | None, Keys]]:
-    """Problems, each with the keys of what to leave out of the data; None where a misspelt key tells it already."""
+    """Pairs of a problem and the keys of the value to leave out of the data. The problem is None where the problem of a
+    misspelt key says the same."""
     keys, instance, rule, wanted = _parts(error)
     here = document.span(*keys)
     match error.validator:
@@ -277,7 +278,7 @@ def _explain(error: ValidationError, document: Document, kind: str) -> Iterator[
         case "required":
             yield from _missing_keys(error, document, kind)
         case "oneOf" if not isinstance(instance, dict):
-            return  # of the wrong type, which is a problem of its own
+            return  # the wrong type, which jsonschema reports as an error of its own
         case "oneOf":
             yield _stage_kind(error, document, kind), keys
         case "anyOf":
@@ -325,7 +326,8 @@ def _unknown_keys(error: ValidationError, document: Document, kind: str) -> Iter
 
 
 def _not_indented(name: str, instance: Mapping[str, Any], rule: Mapping[str, Any], kind: str) -> str | None:
-    """The help for a key at the margin of the empty mapping above that it belongs into: `nodes:`, and `node-a: …`."""
+    """The help for a key that stands beside an empty mapping instead of inside it, as `node-a: …` below `nodes:` in the
+    same column; None for any other key."""
     root, known, value = schema(kind), rule.get("properties", {}), instance[name]
     above = [key for key in takewhile(lambda key: key != name, instance) if key in known]
     if not above or instance[above[-1]] is not None:
@@ -351,7 +353,7 @@ def _missing_keys(error: ValidationError, document: Document, kind: str) -> Iter
 
 
 def _stage_kind(error: ValidationError, document: Document, kind: str) -> Problem | None:
-    """A stage that is not exactly one of its kinds; None where a misspelt key tells it already."""
+    """The problem of a stage that has no kind or several; None where the problem of an unknown key says it already."""
     keys, instance, rule, wanted = _parts(error)
     choices = [branch["required"][0] for branch in wanted]
     given = [name for name in choices if name in instance]
@@ -382,7 +384,7 @@ def _cure(error: ValidationError, document: Document, kind: str) -> str | None:
     if len(keys) == 2 and keys[0] == "nodes" and keys[1] in schema(kind)["$defs"]["node"]["properties"]:
         return f"indent it: `{keys[1]}` is a key of a node, and stands in the column of the nodes' names"
     joined = spaced(keys[-1]) if keys and isinstance(keys[-1], str) else None
-    if joined is not None:  # such as `a {gpus: 1}`, a key `a {gpus`
+    if joined is not None:  # such as the key `a {gpus` of the line `a {gpus: 1}`
         return joined[1]
     if isinstance(error.instance, str):
         number = _number(error.instance, rule, kind) or _entry(error.instance, rule, kind)
@@ -417,7 +419,8 @@ def _number(text: str, rule: Mapping[str, Any], kind: str) -> str | None:
 
 
 def _digits(text: str) -> int | None:
-    """The number that `029500`, `29_500`, `29,500` and wide digits were to be; never what may be octal on purpose."""
+    """The number that `029500`, `29_500`, `29,500` or wide digits mean; None for other text, and for `0o…`, which may
+    be octal on purpose."""
     found = _GROUPED.fullmatch(unicodedata.normalize("NFKC", text.strip()))
     if found is None or (found[1] and re.fullmatch("[0-7]+", found[2])):
         return None
@@ -425,7 +428,7 @@ def _digits(text: str) -> int | None:
 
 
 def _entry(text: str, rule: Mapping[str, Any], kind: str) -> str | None:
-    """The help for `check ping` or `gpus:8` where a mapping is wanted."""
+    """The help for a text such as `check ping` or `gpus:8` where a mapping is wanted; None for other text."""
     joined = spaced(text)
     if joined is None or not accepts({"type": rule.get("type", [])}, schema(kind))({}):
         return None
@@ -433,20 +436,20 @@ def _entry(text: str, rule: Mapping[str, Any], kind: str) -> str | None:
 
 
 def _meant(instance: Mapping[str, Any], keys: Keys, rule: Mapping[str, Any], kind: str) -> set[str | None]:
-    """The known keys that the unknown ones of a mapping were meant to be."""
+    """The known keys that the unknown keys of `instance`, the mapping at `keys`, were meant to be."""
     unknown = islice((name for name in instance if name not in rule.get("properties", {})), MOST_EXPLAINED)
     return {advise(name, instance[name], keys, kind, rule, schema(kind)).key for name in unknown} - {None}
 
 
 def _branch(error: ValidationError) -> list[ValidationError]:
-    """What the one branch of an anyOf says that is of the value's type; nothing when no branch is."""
+    """The errors of the one branch of an anyOf that takes the value's type; empty if no branch or several take it."""
     branches = grouped((int(inner.schema_path[0]), inner) for inner in error.context or []).values()
     fitting = [of for of in branches if not any(inner.validator == "type" and not inner.path for inner in of)]
     return fitting[0] if len(fitting) == 1 else []
 
 
 def _without(data: Any, wrong: set[Keys]) -> Any:
-    """A copy without the values at `wrong`, sharing with the original all that is right."""
+    """A copy of `data` without the values at `wrong`; it shares all sound values with the original."""
     if not wrong:
         return data
     by_key: dict[str | int, set[Keys]] = {}

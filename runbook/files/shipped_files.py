@@ -1,7 +1,8 @@
-"""Files of our own: where the shipped schemas, playbooks and inventories lie, how a name on the command line finds one,
-and tables in TOML, which Python reads by itself from 3.11 on.
+"""Finds files of our own: the shipped schemas, playbooks and inventories, the file that a name on the command line
+means, and tables in TOML, which Python reads by itself from 3.11 on.
 
-In a wheel they travel inside the package (`runbook/shipped/…`); in a checkout they lie at the top of the repository.
+In a wheel the shipped files are inside the package (`runbook/shipped/…`); in a checkout they are at the top of the
+repository.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ else:
 
 
 def own_table(package: str, *path: str) -> dict[str, Any]:
-    """A file of ours that lies in a package."""
+    """The table of a TOML file of ours, at `path` inside a package."""
     return tomllib.loads(resources.files(package).joinpath(*path).read_text("utf-8"))
 
 
@@ -34,7 +35,7 @@ _PACKAGE = Path(__file__).resolve().parent.parent
 SUFFIXES = (".yml", ".yaml")
 _HOST = re.compile(r"\w(?:[\w.@:-]|\[[0-9,-]+\]){0,99}", re.ASCII)
 _SHOWN = 200  # characters of a name
-_MOST = 200  # neighbours that are compared with a name
+_MOST = 200  # files of a folder that are compared with a name
 _LISTED = 6  # files of a folder that a help names
 
 
@@ -45,7 +46,7 @@ def shipped(kind: str, name: str = "") -> Path:
 
 
 def shipped_names(kind: str) -> list[str]:
-    """The names of what is shipped, without `.yml`."""
+    """The names of the shipped files of a kind, as in `shipped`, without `.yml`."""
     folder = shipped(kind)
     return sorted(file.stem for file in folder.iterdir() if file.suffix in SUFFIXES) if folder.is_dir() else []
 
@@ -85,7 +86,7 @@ def _find(name: str, kind: str, what: str) -> Path:
 
 
 def _missing(name: str, kind: str, what: str) -> Problem:
-    """Says where a name was looked for, and what there is that is nearly called so."""
+    """The problem of a name that leads to no file: where it was looked for, and the file with the nearest name."""
     typed = Path(name[:_SHOWN])
     if typed.parent == Path():
         message = f"there is no {what} `{typed}` here, in {kind}/ or among the shipped ones"
@@ -111,7 +112,8 @@ def _missing(name: str, kind: str, what: str) -> Problem:
 
 
 def _hosts(name: str) -> str | None:
-    """`a,b,` as Ansible takes hosts, a login, a range or one host, as `inventory init` takes them."""
+    """The arguments of `inventory init` for a name that looks like hosts: `a,b,` as Ansible takes them, a login, a
+    range or one host. None for any other name."""
     hosts = split_names(name)
     return " ".join(map(word, hosts)) if hosts and all(map(_HOST.fullmatch, hosts)) else None
 

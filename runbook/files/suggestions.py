@@ -1,4 +1,4 @@
-"""Suggestions for mistyped words: the nearest known word, and a colon or a space that was left out."""
+"""Suggests what was meant by a mistyped word: the nearest known word, or a colon or a space that was left out."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ _PLAIN_SIGNS = str.maketrans(
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
+    """The known word that is most like `word`, upper and lower case alike; None if none is close."""
     by_lower = {name.lower(): name for name in known}
     close = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=0.6)
     return by_lower[close[0]] if close else None
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str | None:
-    """A help sentence: the nearest word, or else the known ones if there are few."""
+    """A help sentence with the nearest known word, or else with all known words if they are few; None otherwise."""
     names = list(known)
     near = nearest(word, names[:5000])  # difflib takes 20 microseconds a name
     if near is not None:
@@ -39,7 +40,8 @@ def did_you_mean(word: str, known: Iterable[str]) -> str | None:
 
 
 def odd_letter(word: str) -> str | None:
-    """A sentence about a sign that looks like one of ASCII, or like nothing, in a word of ASCII otherwise."""
+    """A sentence that names the first sign beyond ASCII in a word that is ASCII otherwise: it may look like a sign of
+    ASCII, or be invisible. None if there is no such sign."""
     odd = next((char for char in word if not char.isascii()), None)
     if odd is None or not any(char.isascii() and char.isalnum() for char in word):
         return None
@@ -47,13 +49,13 @@ def odd_letter(word: str) -> str | None:
 
 
 def plain_signs(text: str) -> str:
-    """With the signs of wide keyboards and word processors as ASCII has them, and without invisible ones."""
+    """The text with the signs of wide keyboards and word processors as ASCII has them, and without invisible signs."""
     narrow = unicodedata.normalize("NFKC", text).translate(_PLAIN_SIGNS)
     return "".join(char for char in narrow if unicodedata.category(char) != "Cf").strip()
 
 
 def known_here(names: Sequence[str]) -> str | None:
-    """A help sentence that lists all names, if they are few."""
+    """A help sentence that lists all names; None if there are none, or more than 20."""
     return "known here: " + ", ".join(names) if 0 < len(names) <= 20 else None
 
 
@@ -67,9 +69,8 @@ _SHOWN = 60  # characters of a line that is written out as it should be
 
 
 def spaced(text: str, *, name: bool = False) -> tuple[str, str] | None:
-    """The key that was meant, and what to say: None where the text is not a key and a value with too little between.
-
-    With `name` the text is one of the user's own, in which a blank may have been meant.
+    """The key that was meant and the help, for a text that is a key and a value without the `: ` between; None for
+    other text. With `name` the text is a name that the user chose, in which a blank may have been meant.
     """
     found = _JOINED.fullmatch(text.strip())
     if found is None or found["value"].startswith("//"):
@@ -86,7 +87,7 @@ def spaced(text: str, *, name: bool = False) -> tuple[str, str] | None:
     else:
         missing = "a colon is missing"
     value = found["value"]
-    if between and _NEXT.search(value):  # YAML reads the lines of such a mapping as one
+    if between and _NEXT.search(value):  # YAML joins the lines of such a mapping into one text
         return found["name"], f"{missing}, on every line of it: `{found['name']}: {_NEXT.split(value)[0]}`"
     bracket = re.match(r"[\[{]", value)
     shown = f"{bracket.group()}…" if bracket else value if len(value) <= _SHOWN else f"{value[:_SHOWN]}…"
@@ -94,7 +95,8 @@ def spaced(text: str, *, name: bool = False) -> tuple[str, str] | None:
 
 
 def unfinished(line: str) -> str | None:
-    """What to say of a line that was to be a key, with or without a value, and is not; None where it may be right."""
+    """The help for a line that was meant as a key, with or without a value, but lacks its colon; None for a line that
+    may be right."""
     text = re.sub(r"^\s*(- +)*", "", line)
     text = re.sub(r"(?<!\S)#.*$", "", text).rstrip()
     if _BARE.fullmatch(text):

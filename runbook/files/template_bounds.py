@@ -1,4 +1,4 @@
-"""Jinja2's sandbox with an end: what a template computes is bounded in steps and in size, whatever it calls.
+"""Bounds the work of a template in Jinja2's sandbox, in steps and in size, whatever the template calls.
 
 Every character and item that is made or looked at, and every turn of a loop, is taken from one budget. An expression
 with a huge result, `'%999999999d'` or `x | center(10 ** 9)`, is refused before it is computed.
@@ -20,7 +20,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
 LARGEST = 1_000_000  # characters and items of one value
-BUDGET = 2_000_000  # of all values and turns of loops that one template makes
+BUDGET = 2_000_000  # characters, items and turns of loops that one template makes or looks at, together
 LONGEST_TEMPLATE = 100_000  # characters of a text with templates in it
 LARGEST_POWER = 64
 LARGEST_BITS = 256  # of a whole number
@@ -29,7 +29,8 @@ _FORMAT_NUMBER = re.compile(r"[0-9]{1,20}")
 _TO_A_WIDTH = frozenset({"center", "ljust", "rjust", "zfill", "to_bytes", "batch", "slice"})
 _BY_A_WIDTH = frozenset({"expandtabs", "indent", "tojson", "pprint", "round"})
 _BY_A_TEXT = frozenset({"join", "wordwrap", "truncate", "urlize", "xmlattr", "translate"})
-"""Of filters and methods: what makes more of what it is given. All others make as much, or a small multiple."""
+"""Filters and methods that return more than they are given: up to a width, up to a width for every item, up to a text
+for every item. All others return as much as they are given, or a small multiple."""
 _FORMATTERS = frozenset({"format", "format_map"})
 _SUBJECT = (str, bytes, list, tuple, dict, range, int)
 
@@ -37,12 +38,12 @@ _left: ContextVar[list[int] | None] = ContextVar("left", default=None)
 
 
 class TooMuch(Exception):
-    """A bound was met; the message says which."""
+    """A template exceeds a bound; the message says which."""
 
 
 @contextmanager
 def bounded_work() -> Iterator[None]:
-    """The budget of one template."""
+    """Gives the template that is computed inside the block a budget of its own."""
     token = _left.set([BUDGET])
     try:
         yield
@@ -51,7 +52,7 @@ def bounded_work() -> Iterator[None]:
 
 
 def spend(value: object = None, *, steps: int = 1) -> None:
-    """Take a value, and some steps, from the budget. Raises TooMuch."""
+    """Takes the size of a value, and some steps, from the budget. Raises TooMuch when it is spent."""
     left = _left.get()
     if left is None:
         return
@@ -61,7 +62,8 @@ def spend(value: object = None, *, steps: int = 1) -> None:
 
 
 def size_of(value: object) -> int:
-    """Characters and items, of everything inside as often as it stands there. Raises TooMuch above LARGEST."""
+    """The characters and items of a value and of all values inside, each counted as often as it occurs. Raises TooMuch
+    above LARGEST."""
     size = _measured(value, LARGEST, 0)
     if size > LARGEST:
         raise TooMuch(f"a value of it has more than {LARGEST:,} characters or items")
@@ -92,7 +94,8 @@ def _measured(value: object, most: int, depth: int) -> int:
 
 
 def _refuse_growth(name: str, subject: object, arguments: list[object]) -> None:
-    """Raise TooMuch for what would make more than LARGEST: a width, or something for every character or item."""
+    """Raises TooMuch if the filter or method `name` would make more than LARGEST characters or items from `subject`, by
+    a width or by a text for every character or item."""
     size = max(1, _measured(subject, LARGEST, 0))
     if name in _FORMATTERS and isinstance(subject, str):
         _refuse_format(subject, arguments)
@@ -115,7 +118,7 @@ def _refuse_growth(name: str, subject: object, arguments: list[object]) -> None:
 
 
 def _number(argument: object) -> int:
-    """A count as it is; `round` and the like take numbers of other types as well."""
+    """The amount of an argument that is a number, a float too, as `round` and others take it; 0 for other arguments."""
     if isinstance(argument, int | float):
         return int(min(abs(argument), LARGEST + 1)) if argument == argument else 0
     return 0
@@ -126,7 +129,8 @@ def _width(argument: object) -> int:
 
 
 def _refuse_format(text: str, arguments: list[object]) -> None:
-    """A width may stand in the text, in what is filled in (`%*d`, `{:{}}`), and at every place again."""
+    """Raises TooMuch if a format could give more than LARGEST characters. A width may stand in the text or among the
+    values (`%*d`, `{:{}}`), and is counted for every place that is filled in."""
     places = text.count("%") + text.count("{")
     widths = [int(found[0]) for found in _FORMAT_NUMBER.finditer(text)]
     widths += [
@@ -148,7 +152,8 @@ def _flat(arguments: list[object]) -> Iterator[object]:
 
 
 def _bounded(name: str, function: Any) -> Callable[..., Any]:
-    """The filter, or test, with bounds. Jinja2 hands some of them itself first, and marks those by an attribute."""
+    """The filter or test, with bounds. Jinja2 gives some of them a first argument of its own, such as the context, and
+    marks those by an attribute."""
     own = 1 if getattr(function, "jinja_pass_arg", None) is not None else 0
 
     @wraps(function)
@@ -173,12 +178,12 @@ def _turn(_: Context, value: object, weight: int) -> object:
 
 @pass_context
 def _items(_: Context, items: Any) -> Any:
-    """What is gone over or compared."""
+    """The items that a loop goes over, or a value that is compared or sliced, counted."""
     return _at_hand(items)
 
 
 def _at_hand(value: Any) -> Any:
-    """The value, counted; what would be made one by one is made now: the length of a generator is not known."""
+    """The value, taken from the budget. A generator is made into a list first, since its length is not known."""
     if isinstance(value, Iterator) and not isinstance(value, jinja2.Undefined):
         gathered = []
         for item in value:
@@ -197,7 +202,8 @@ def _joined(_: Context, *parts: object) -> str:
 
 
 class _Counting(NodeTransformer):
-    """Puts what is counted into a template's tree, where no call of the environment's stands."""
+    """Adds counting calls to a template's tree at loops, macros, comparisons, slices and `~`, which call no method of
+    the environment."""
 
     def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802
         self.generic_visit(node)
@@ -231,7 +237,7 @@ class _Counting(NodeTransformer):
 
 
 def _weighed(node: nodes.Node) -> nodes.Output:
-    """Counts one turn, by what there is to do in it and by the text that it writes out."""
+    """A node that counts one turn of `node`, by the number of nodes inside and by the length of their literal text."""
     weight = sum(1 for _ in node.find_all(nodes.Node))
     weight += sum(len(data.data) for data in node.find_all(nodes.TemplateData))
     return nodes.Output([_call("(turn)", nodes.Const(""), nodes.Const(weight))], lineno=node.lineno)
@@ -242,7 +248,8 @@ def _call(name: str, first: nodes.Node, *others: nodes.Node) -> nodes.Filter:
 
 
 class BoundedEnvironment(ImmutableSandboxedEnvironment):
-    """Nothing is computed when a template is compiled, and everything that it computes is counted."""
+    """A sandbox that computes nothing while it compiles a template, and counts everything that the template
+    computes."""
 
     intercepted_binops = frozenset(["+", "-", "*", "/", "//", "%", "**"])
 

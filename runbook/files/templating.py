@@ -1,4 +1,4 @@
-"""`{{ expressions }}` in playbook values, filled in with Jinja2 inside its sandbox.
+"""Fills in `{{ expressions }}` in values of playbooks, with Jinja2 inside its sandbox.
 
 A value that is one expression and nothing else keeps its type: `"{{ iterations }}"` is the number 20, not "20".
 Templates see only variables: no files, no environment, no internals of Python.
@@ -24,7 +24,7 @@ from runbook.model.errors import FilesWrong, Problem, Span
 
 
 def as_text(value: object) -> object:
-    """A value inside other text: true and false as YAML writes them, not as Python does."""
+    """A value for use inside other text: true and false as YAML writes them, all others unchanged."""
     return ("false", "true")[value] if isinstance(value, bool) else value
 
 
@@ -45,6 +45,7 @@ def _environment() -> BoundedEnvironment:
 
 _ENVIRONMENT = _environment()
 
+# Variables of Ansible, and the variables of runbook that hold the same.
 _OF_ANSIBLE = {
     **dict.fromkeys(("inventory_hostname", "inventory_hostname_short", "ansible_hostname", "ansible_fqdn"), "node"),
     "ansible_host": "address",
@@ -153,7 +154,7 @@ def _evaluate(expression: str, variables: Mapping[str, object], span: Span | Non
 
 @lru_cache(_REMEMBERED)
 def _single_expression(text: str) -> str | None:
-    """The inside of a text that is exactly one `{{ expression }}`."""
+    """The inside of a text that is exactly one `{{ expression }}`; None for any other text."""
     if not (text.startswith("{{") and text.endswith("}}")):
         return None
     try:
@@ -168,7 +169,8 @@ def _single_expression(text: str) -> str | None:
 
 
 def _plain(value: object) -> object:
-    """Only plain data leaves a template; a generator, as `map` makes it, becomes a list."""
+    """The value as plain data, since nothing else may leave a template; a generator, as `map` makes it, becomes a list.
+    Raises TypeError for any other value."""
     if value is None or isinstance(value, bool | int | float):
         return value
     if isinstance(value, str):
@@ -208,7 +210,7 @@ def _problem(error: Exception, text: str, variables: Iterable[str], span: Span |
 
 
 def _mend(said: str, text: str) -> str | None:
-    """What to write, by what Jinja says of a template that it cannot read."""
+    """The help for a template that Jinja cannot parse, by Jinja's message `said`; None if none is known."""
     bare = re.sub(r"'[^']*'|\"[^\"]*\"", "", text)
     if ("chunk after" in said or "'='" in said) and re.search(r"[^=!<>]=(?!=)", bare):
         return "two things are compared by `==`"

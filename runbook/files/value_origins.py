@@ -1,4 +1,4 @@
-"""Where each value of each node comes from: what `inventory explain NODE KEY` shows, and where a bad value stands."""
+"""Tells where each value of each node comes from, for `inventory explain NODE KEY` and for the places of problems."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DEEP = ("env", "vars", "ssh", "slurm", "kubernetes")  # mappings that merge key 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A value that some level gives for a key. Of all candidates exactly one wins.
+    """A value that some level gives for a key. Exactly one of the candidates for a key wins.
 
     `level` reads `env of the inventory`, `defaults`, `group rack1`, `node`, or `-e`, which has no place.
     """
@@ -44,7 +44,8 @@ class Layer:
 
 
 class Origins:
-    """Answers are worked out when asked for, so that loading 10,000 nodes does not pay for them."""
+    """The levels of every node, and where its values come from. Answers are worked out when asked for, so that loading
+    10,000 nodes does not pay for them."""
 
     def __init__(
         self, document: Document, layers: Mapping[str, tuple[Layer, ...]], env: Layer, extra_vars: Mapping[str, object]
@@ -60,7 +61,7 @@ class Origins:
         return list(dict.fromkeys([*found, *(("vars", name) for name in self._extra_vars)]))
 
     def candidates(self, node: str, key: Keys) -> list[Candidate]:
-        """Every value for the key, the weakest first; the last one wins. Empty: it is not set, the default holds."""
+        """Every value for the key, the weakest first; the last one wins. Empty if no level sets the key."""
         found: list[tuple[object, Span | None, str]] = []
         for layer in self._all(node):
             for one, place, value in layer.flat():

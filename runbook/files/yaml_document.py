@@ -1,8 +1,8 @@
-"""YAML text to plain values, with the place of each one.
+"""Reads YAML text into plain values, and records the place of each value.
 
 YAML 1.1 guesses types: `NO` is false, `22:22` is 1342, `0644` is 420. Here a scalar is a boolean, a number or null only
-when it can mean nothing else; all others are text. Nothing in this file raises for bad input: what is wrong is listed
-in `Document.problems`.
+when it can mean nothing else; all others are text. Nothing in this file raises for bad input: mistakes are listed in
+`Document.problems`.
 """
 
 from __future__ import annotations
@@ -30,20 +30,21 @@ Point = tuple[int, int]  # line and column, from 1
 MAX_BYTES = 32 * 1024 * 1024
 MAX_DEPTH = 50  # levels of nesting; ours need seven
 MAX_VALUES = 250_000  # keys and values, aliases written out: 20,000 nodes of five settings
-MAX_ITEMS = 10_000  # of one list
-MAX_PROBLEMS = 200  # reported for one file: more come from one mistake of the program that wrote it
+MAX_ITEMS = 10_000  # items of one list
+MAX_PROBLEMS = 200  # problems reported for one file: more than these come from one mistake of the program that wrote it
 _TOO_DEEP = f"values are nested more than {MAX_DEPTH} levels deep"
 
 _LINE_BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")  # what YAML counts as the end of a line
 _UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-_JOINED_BACKWARDS = re.compile(r":([\w.-]*[A-Za-z_])")
+_JOINED_BACKWARDS = re.compile(r":([\w.-]*[A-Za-z_])")  # a key and its colon, read from right to left
 _OUR_TAGS = ("!", "tag:yaml.org,2002:str", "tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
 _BITS = 26  # of a packed place: lines and columns up to 64 Mi, twice MAX_BYTES
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class Spans(Mapping[Keys, Span]):
-    """Places by path. A `Span` is made when asked for: an inventory of 10,000 nodes has 200,000 of them."""
+    """The place of each value, by its keys. A `Span` is made when asked for: an inventory of 10,000 nodes has
+    200,000."""
 
     def __init__(self, file: str, lines: list[str], marks: dict[Keys, int]) -> None:
         self._file = file
@@ -60,14 +61,14 @@ class Spans(Mapping[Keys, Span]):
         return len(self._marks)
 
     def extent(self, keys: Keys) -> tuple[Point, Point]:
-        """Where it begins, and the first place after it."""
+        """The place where the value at `keys` begins, and the first place after the value."""
         number, column, last, end_column = _unpacked(self._marks[keys])
         return (number + 1, column + 1), (last + 1, end_column + 1)
 
 
 @lru_cache(maxsize=1)
 def line_starts(text: str) -> list[int]:
-    """Where each of its lines begins."""
+    """The offset in `text` at which each of its lines begins."""
     starts = [0]
     for line in split_lines(text)[:-1]:
         end = starts[-1] + len(line)
@@ -76,7 +77,7 @@ def line_starts(text: str) -> list[int]:
 
 
 class Anchor(NamedTuple):
-    """`&name`, and whether any alias or merge refers to it."""
+    """An anchor `&name`; `used` says whether any alias or merge refers to it."""
 
     name: str
     span: Span
@@ -85,10 +86,10 @@ class Anchor(NamedTuple):
 
 @dataclass(frozen=True)
 class Document:
-    """One YAML file. `data` is None when it could not be read; `problems` then says why.
+    """One YAML file. `data` is None when the file could not be read; `problems` then says why.
 
-    `spans` and `key_spans` hold the place of a value and of its key. `texts` holds a scalar as it was typed where the
-    value is not that text already: `1.50`, `true`.
+    `spans` and `key_spans` hold the places of values and of their keys. `texts` holds each scalar that is no text, such
+    as `1.50` or `true`, as it was typed.
     """
 
     path: str
@@ -106,22 +107,22 @@ class Document:
 
     @property
     def mapping(self) -> dict[Any, Any]:
-        """What it holds, empty where that is no mapping."""
+        """`data` if it is a mapping, otherwise an empty mapping."""
         return self.data if isinstance(self.data, dict) else {}
 
     def span(self, *keys: str | int) -> Span | None:
-        """The place of the value at `keys`, or of the nearest thing around it."""
+        """The place of the value at `keys`, or of the innermost value around it that has a place."""
         for length in range(len(keys), -1, -1):
             if keys[:length] in self.spans:
                 return self.spans[keys[:length]]
         return None
 
     def key_span(self, *keys: str | int) -> Span | None:
-        """The place of the key at `keys`; for an item of a list, of the item."""
+        """The place of the key at `keys`; for an item of a list, the place of the item."""
         return self.key_spans[keys] if keys in self.key_spans else self.span(*keys)
 
     def as_typed(self, value: object, *keys: str | int) -> Any:
-        """The value at `keys`, with numbers that stand in texts as they were typed."""
+        """`value`, which stands at `keys`, with each float as a `TypedFloat`, which templates print as it was typed."""
         if isinstance(value, dict):
             return {key: self.as_typed(inner, *keys, key) for key, inner in value.items()}
         if isinstance(value, list):
@@ -129,7 +130,7 @@ class Document:
         return TypedFloat(self.texts[keys]) if isinstance(value, float) and keys in self.texts else value
 
     def extent(self, *keys: str | int) -> tuple[Point, Point] | None:
-        """Where the value at `keys` begins, and the first place after it; None where there is none."""
+        """Where the value at `keys` begins, and the first place after it; None where there is no value."""
         return self.spans.extent(keys) if isinstance(self.spans, Spans) and keys in self.spans else None
 
     def key_extent(self, *keys: str | int) -> tuple[Point, Point] | None:
@@ -137,7 +138,7 @@ class Document:
 
 
 def _unpacked(packed: int) -> tuple[int, int, int, int]:
-    """First line and column, last line and the column after it; all from 0."""
+    """The place that `_packed` made: first line and column, last line, and the column after its end; all from 0."""
     more, end_column = divmod(packed, 1 << _BITS)
     more, extra_lines = divmod(more, 1 << _BITS)
     number, column = divmod(more, 1 << _BITS)
@@ -145,7 +146,7 @@ def _unpacked(packed: int) -> tuple[int, int, int, int]:
 
 
 def _packed(node: Any) -> int:
-    """Where a node or an event starts and ends, in one number: PyYAML's two marks would take ten times the memory."""
+    """The start and the end of a node or an event in one number: PyYAML's two marks would take ten times the memory."""
     start, end = node.start_mark, node.end_mark
     packed: int = ((start.line << _BITS | start.column) << _BITS | (end.line - start.line)) << _BITS | end.column
     return packed
@@ -163,12 +164,13 @@ def split_lines(text: str) -> list[str]:
 
 
 def _opened(file: str) -> BinaryIO:
-    """A pipe that a shell makes, `<(…)`, has an end; one that lies in a folder need not have any."""
+    """Opens a file for reading. A pipe that a shell makes, `<(…)`, has an end; a pipe in a folder may have none, and
+    `open_regular` refuses it."""
     return Path(file).open("rb") if file.startswith(("/dev/", "/proc/")) else open_regular(Path(file))
 
 
 def read_document(path: str | Path) -> Document:
-    """Read a file. Missing, unreadable, not UTF-8, too large: a problem each."""
+    """Reads a file. A file that is missing, unreadable, not UTF-8 or too large becomes a Document with that problem."""
     file = str(path)
     if "\0" in file:
         return _unread(file, "file.unreadable", "a file name cannot contain a NUL character")
@@ -198,7 +200,7 @@ def read_document(path: str | Path) -> Document:
 
 
 def parse_document(text: str, file: str) -> Document:
-    """Parse one YAML document; `file` is only its name for messages."""
+    """Parses one YAML document; `file` is only its name for messages."""
     lines = split_lines(text)
     odd = _UNPRINTABLE.search(text)
     if odd:
@@ -231,7 +233,8 @@ def parse_document(text: str, file: str) -> Document:
 
 
 def scalars(data: object, keys: Keys = ()) -> Iterator[tuple[Keys, object]]:
-    """Every value in what stands at `keys` that is neither a mapping nor a list, in the order of the file."""
+    """Yields every value inside `data` that is neither a mapping nor a list, with its keys, in the order of the file.
+    `keys` is where `data` stands."""
     todo: list[tuple[Keys, object]] = [(keys, data)]
     while todo:
         keys, value = todo.pop()
@@ -247,7 +250,7 @@ VAULT = "`ansible-vault view` shows what is in it; secrets come from the environ
 
 
 def mapping_problem(document: Document, what: str) -> Problem | None:
-    """The problem of a document that is not a mapping; None when it is one. `what` is e.g. `an inventory`."""
+    """The problem of a document that is not a mapping; None if it is a mapping. `what` is e.g. `an inventory`."""
     if isinstance(document.data, dict):
         return None
     kind = "a list" if isinstance(document.data, list) else "a single value"
@@ -259,7 +262,7 @@ def mapping_problem(document: Document, what: str) -> Problem | None:
 
 
 def source_lines(file: str) -> list[str]:
-    """The lines of a file for showing a problem in; none if it cannot be read any more."""
+    """The lines of a file in which a problem is shown; empty if the file cannot be read any more."""
     return read_document(file).lines if file else []
 
 
@@ -298,9 +301,9 @@ class _Marked(NamedTuple):
 
 
 class _TreeReader:
-    """From parser events to a tree, and from the tree to values: two passes, so that aliases can be written out.
+    """Makes a tree from parser events, and values from the tree: two passes, so that aliases can be written out.
 
-    Events instead of `yaml.compose`, because the composer recurses without a limit, in C as well.
+    It reads events instead of calling `yaml.compose`, because the composer recurses without a limit, in C as well.
     """
 
     def __init__(self, file: str, lines: list[str]) -> None:
@@ -312,9 +315,9 @@ class _TreeReader:
         self.key_marks: dict[Keys, int] = {}
         self.texts: dict[Keys, str] = {}
         self._anchors: dict[str, Any] = {}
-        self._anchored: list[tuple[str, Any]] = []  # every `&name`, by its event
-        self._numbers: dict[str, int] = {}  # the last one of each name
-        self._aliased: set[int] = set()
+        self._anchored: list[tuple[str, Any]] = []  # the name and the event of every `&name`
+        self._numbers: dict[str, int] = {}  # by name, the index in `_anchored` of the last anchor with that name
+        self._aliased: set[int] = set()  # indices in `_anchored`
         self._nodes = 0
         self._values = 0
 
@@ -452,7 +455,8 @@ class _TreeReader:
         return {**merged, **own} if merged else own
 
     def _whole(self, pairs: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
-        """Without what a comma cut off from the value before it: `{A: 0,1}` is `A: 0`, and a key `1` with nothing."""
+        """The pairs without those that a comma cut off from the value before, which it reports: YAML reads `{A: 0,1}`
+        as `A: 0` and a key `1` without a value."""
         cut = {
             number
             for number, (key, inner) in enumerate(pairs)
@@ -461,7 +465,7 @@ class _TreeReader:
         if not cut:
             return pairs
         kept: list[tuple[Any, Any]] = []
-        pieces: dict[int, list[_Scalar]] = {}  # by what they were cut off from
+        pieces: dict[int, list[_Scalar]] = {}  # by the index in `kept` of the pair that they belong to
         for number, (key, inner) in enumerate(pairs):
             before = kept[-1][1] if kept else None
             if number in cut and isinstance(before, _Scalar) and before.text:
@@ -473,7 +477,7 @@ class _TreeReader:
         return kept
 
     def _without_colon(self, key: Any) -> bool:
-        """Whether a key is all there is between two commas of a mapping in braces."""
+        """Whether a key of a mapping in braces is followed by a comma or by the closing brace instead of a colon."""
         _, _, line, column = _unpacked(key.place)
         behind = "".join(self.lines[line : line + 1])[column:].lstrip()
         return isinstance(key, _Scalar) and behind[:1] in (",", "}")
@@ -486,7 +490,7 @@ class _TreeReader:
         if hints_at_secret(name) or any(sign in text for text in texts for sign in '"[]{},'):
             texts = ["…"]
         help = f'quote it as a whole: `{name}: "{",".join(texts)}"`'
-        if not name.isupper():  # variables for ranks have none
+        if not name.isupper():  # an environment variable of the ranks cannot be a list
             help += f", or write a list: `[{', '.join(texts)}]`"
         span, first, last = self._span(value), self._span(pieces[0]), self._span(pieces[-1])
         if self.lines[first.line - 1][: first.column - 1].endswith(" "):
@@ -540,22 +544,25 @@ _SYNTAX_HELP = (
         "in double quotes a backslash begins an escape; use single quotes for paths",
     ),
 )
-"""What the parser says of a mistake, as a pattern, and what helps."""
+"""Patterns of the parser's error messages, each with the help for that mistake."""
 
 
 _ENTRY = re.compile(r"\s*[\w.-]+:[ \t]+[^\s#]")
 """A key and its value on one line."""
 _BRACKET = re.compile(r"[\[{][^\]}\s]{0,60}[\]}][^\s,}\]]{0,60}")
+"""A bracket, its content and the text that follows without a blank: the rest of a value such as `10.0.1.[1-4]`."""
 
-_MOST_SYNTAX = 10  # mistakes of one file that are looked for behind the first
-_LARGE = 1_000_000  # characters: of a longer file only the first mistake is told
+_MOST_SYNTAX = 10  # syntax mistakes reported for one file, the first included
+_LARGE = 1_000_000  # characters: of a longer file only the first mistake is reported
 
 
 def _syntax_problems(error: yaml.YAMLError, file: str, lines: list[str]) -> Iterator[Problem]:
-    """The mistake that ends the reading, and those behind it: the lines of each are left out to find the next.
+    """Yields the mistake that ended the reading, and those behind it: each mistake's lines are blanked, and the rest is
+    parsed again to find the next mistake.
 
-    A line is left out with all that is indented deeper and with the bracket that closes it, so that what is left is as
-    sound as it was. A mistake on an indented line directly behind may come of what was left out, and is not told.
+    A line is blanked together with the deeper lines below it and its closing bracket, so that the rest stays as sound
+    as it was. A mistake on an indented line directly behind blanked lines may come of the blanking, and is not
+    reported.
     """
     left, behind = list(lines), -1
     for _ in range(_MOST_SYNTAX):
@@ -582,7 +589,7 @@ def _lines_of(error: yaml.YAMLError, told: int, lines: list[str]) -> tuple[int, 
     marks = [getattr(error, name, None) for name in ("context_mark", "problem_mark")]
     numbers = [told, *(mark.line for mark in marks if mark is not None)]
     context = str(getattr(error, "context", None))
-    if "end of stream" in str(error) or "block" in context:  # of which the one mark is the file's end, or its beginning
+    if "end of stream" in str(error) or "block" in context:  # one mark is useless: the file's end or beginning
         numbers = [told]
     first, last = min(numbers), min(max(numbers), len(lines) - 1)
     depth = _depth(lines[first])
@@ -601,14 +608,14 @@ def _depth(line: str) -> int:
 
 def _syntax_problem(error: yaml.YAMLError, file: str, lines: list[str]) -> Problem:
     mark = getattr(error, "problem_mark", None)
-    if mark is None:  # the reader, before any token: no place is known
+    if mark is None:  # PyYAML's reader failed before any token: no place is known
         return Problem("yaml.syntax", f"this is not YAML: {error}", Span(file, 1, 1))
     said = str(getattr(error, "problem", None) or error)
     if "maximum nesting" in said:  # libyaml 0.2.6 looks ahead, and gives up before a value of ours is too deep
         return Problem("yaml.too-deep", _TOO_DEEP, Span(file, mark.line + 1, mark.column + 1))
     context = getattr(error, "context_mark", None)
     if "end of stream" in said and context is not None:
-        mark = context  # where the quote was opened; the end of the file would not help
+        mark = context  # the place where the quote was opened; the end of the file would not help
     line = min(mark.line, len(lines) - 1)
     indent = len(lines[line]) - len(lines[line].lstrip(" \t"))
     tab = lines[line].find("\t", 0, indent)
@@ -623,7 +630,7 @@ def _syntax_problem(error: yaml.YAMLError, file: str, lines: list[str]) -> Probl
         return Problem("yaml.syntax", f"this is not YAML: {said}", Span(file, number + 1, column + 1), write)
     help: str | None = next((help for words, help in _SYNTAX_HELP if re.search(words, said)), None)
     if "find expected ':'" in said and context is not None:
-        line, mark = context.line, context  # where the key began that has no colon, not where the search for it ended
+        line, mark = context.line, context  # where the key without a colon begins, not where the search for one ended
         help = unfinished(lines[line]) or help
     elif "mapping values are not allowed" in said:
         above = next((n for n in range(line - 1, -1, -1) if lines[n].strip() and lines[n].lstrip()[0] != "#"), line)
@@ -659,8 +666,8 @@ _WIDE = re.compile("[\uff0c\uff1a\u3010\u3011\uff3b\uff3d\uff5b\uff5d\u201c\u201
 
 
 def _wide_sign(lines: list[str], first: int, last: int, column: int) -> tuple[int, int, str] | None:
-    """A comma, colon, quote or bracket of another keyboard, outside of comments and quotes, before where the reader
-    gave up."""
+    """Line and column (from 0) and the sign: the first Chinese or typographic comma, colon, quote or bracket outside of
+    comments and quotes, up to the place where the parser gave up. None if there is none."""
     for number in range(first, last + 1):
         text = re.sub("(\"[^\"]*\"|'[^']*'|(?:^| )#.*)", lambda quoted: " " * len(quoted[0]), lines[number])
         found = _WIDE.search(text, 0, column + 1 if number == last else len(text))
@@ -671,8 +678,8 @@ def _wide_sign(lines: list[str], first: int, last: int, column: int) -> tuple[in
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """Reading makes a million small objects and no cycles; the collector would walk all of them, again and again,
-    and take three quarters of the time."""
+    """Turns off the garbage collector for a block. Reading makes a million small objects and no cycles; the collector
+    would walk all of them, again and again, and take three quarters of the time."""
     was_on = gc.isenabled()
     gc.disable()
     try:

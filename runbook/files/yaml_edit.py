@@ -1,4 +1,4 @@
-"""Changes to a YAML file that keep everything else as it was written: comments, order, quotes, blank lines. The text is
+"""Changes values of a YAML file and keeps all else as it was written: comments, order, quotes, blank lines. The text is
 changed at the place of a value, and the result is read again: the data must differ by the intended change only.
 Otherwise (an alias, a merge) nothing changes, and Uneditable says why."""
 
@@ -16,13 +16,13 @@ _END_OF_LINE = re.compile(r"\r\n|[\n\r\x85\u2028\u2029]|\Z")
 
 
 class Uneditable(ValueError):
-    """No single place in the file can be changed for this."""
+    """The change cannot be made at one single place of the file."""
 
 
 class Text:
     """The text of a YAML mapping, and changes to it. Every method raises Uneditable, and then nothing has changed.
 
-    `order` are the keys of the top in the order that new ones are to stand in.
+    `order` lists the top-level keys in the order in which new keys are inserted.
     """
 
     def __init__(self, text: str, file: str, order: Sequence[str] = ()) -> None:
@@ -50,7 +50,8 @@ class Text:
         return found
 
     def set(self, keys: Keys, value: object) -> None:
-        """Put a value there. Of a mapping that is there only what differs is touched; missing mappings are made."""
+        """Sets the value at `keys`. In a mapping that exists only the entries that differ are changed; missing mappings
+        are made."""
         old = self.get(*keys)
         if self._has(keys) and old == value and type(old) is type(value):
             return
@@ -68,7 +69,7 @@ class Text:
             self._replace(keys, value)
 
     def remove(self, keys: Keys) -> None:
-        """Take a key out of its mapping, with the comment on its line; of the last one `{}` is left."""
+        """Removes a key from its mapping, with the comment on its line; `{}` is left in place of the last key."""
         if not self._has(keys):
             return
         wanted = self._copy()
@@ -99,7 +100,7 @@ class Text:
         self._accept(text[:line] + text[after.end() :], wanted)
 
     def rename(self, keys: Keys, name: str) -> None:
-        """Another key for the same value, in the same place."""
+        """Renames the key at `keys`; its value and its place stay."""
         siblings = self.get(*keys[:-1])
         if not isinstance(siblings, dict) or keys[-1] not in siblings:
             raise Uneditable(f"there is no `{keys[-1]}`")
@@ -116,7 +117,7 @@ class Text:
         self._accept(self.text[:start] + scalar(name) + self.text[end:], wanted)
 
     def replace_entry(self, keys: Keys, entries: Mapping[str, object]) -> None:
-        """Several entries in the place of one."""
+        """Replaces the entry at `keys` by several entries."""
         wanted = self._copy()
         inside = _at(wanted, keys[:-1])
         renamed: dict[str, object] = {}
@@ -132,7 +133,7 @@ class Text:
         self._accept(self.text[:start] + between.join(words) + self.text[end:], wanted)
 
     def exchange(self, keys: Keys, other: str | int) -> None:
-        """This key and another of the same mapping change places, with what stands behind them on their lines."""
+        """Swaps the places of this key and of the key `other` of the same mapping, with the comments on their lines."""
         above = keys[:-1]
         order = list(self.get(*above))
         one, two = sorted((order.index(keys[-1]), order.index(other)))
@@ -145,7 +146,8 @@ class Text:
             raise Uneditable(f"`{first}` and `{second}` cannot be exchanged here")
 
     def _lines_of(self, keys: Keys) -> tuple[int, int]:
-        """Of a key with its value: in a block up to the end of the line, comments among it."""
+        """The offsets of the start and the end of a key with its value; in a block it ends with its line, comment
+        included."""
         start, end = self._key_start(keys), self._end(keys)
         if self._is_flow(keys[:-1]):
             return start, end
@@ -257,7 +259,8 @@ class Text:
         return self._offset(place[0])
 
     def _end(self, keys: Keys) -> int:
-        """The first place after a value: YAML counts the comments and blank lines behind a block to it."""
+        """The offset after a value, without the comments and blank lines behind a block, which YAML counts as part of
+        it."""
         value = self.get(*keys)
         start = self._start(keys)
         if self._is_empty(keys):
@@ -284,7 +287,7 @@ def _at(data: Any, keys: Keys) -> Any:
 
 
 def _plain(value: object) -> object:
-    """As a file holds it: dictionaries and lists."""
+    """The value as a file holds it: of dictionaries and lists."""
     if isinstance(value, Mapping):
         return {str(key): _plain(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
@@ -293,7 +296,7 @@ def _plain(value: object) -> object:
 
 
 def _same(one: object, other: object) -> bool:
-    """Equal, with 1 and true held apart; the order of keys counts but for a new one."""
+    """Whether two values are equal, with 1 and true held apart; the order of keys does not count."""
     if isinstance(one, dict) and isinstance(other, dict):
         return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
     if isinstance(one, list) and isinstance(other, list):
