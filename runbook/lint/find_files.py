@@ -1,4 +1,4 @@
-"""From paths to the files that are linted: each is found once; links that lead out of the named paths are marked."""
+"""Finds the files to lint below the named paths, each file once, and marks links that lead out of these paths."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from runbook.model.errors import FilesWrong, Problem
 from runbook.model.safe_files import is_folder, is_there
 from runbook.model.safe_text import visible
 
-_MOST_BESIDE = 200  # neighbours that are compared with a path that there is not
+_MOST_BESIDE = 200  # names in a folder that are compared with a missing one
 
 
 @dataclass(frozen=True, slots=True)
 class FoundFile:
-    """`path` as it is shown; `named` if the file itself is on the command line, and not only its folder. `leads_to` is
-    the target of a link that was found in a folder and leads out of all that was named: no line of it may be shown. A
-    cloned tree can hold a link to any file of the user."""
+    """A file to lint. `path` is as shown to the user; `named` says that the command line has the file itself, and not
+    only its folder. `leads_to` is the target of a link that was found in a folder and leads out of all named paths: no
+    line of the target may be shown, since a cloned tree can hold a link to any file of the user."""
 
     path: str
     named: bool
@@ -30,10 +30,11 @@ class FoundFile:
 
 
 def find_files(paths: Sequence[str]) -> list[FoundFile]:
-    """Files as they are, and from folders every .yml and .yaml, hidden ones left out; links out of them are marked.
+    """The named files, and every .yml and .yaml in the named folders but for hidden ones; links that lead out are
+    marked.
 
-    Raises FilesWrong for a path that does not exist or a folder that cannot be read, and when there is nothing to
-    look at: an empty lint would be an empty success.
+    Raises FilesWrong for a path that does not exist, for a folder that cannot be read, and when there is no file: an
+    empty lint would be an empty success.
     """
     missing = [path for path in paths if "\0" in path or not os.path.lexists(path)]
     if missing:
@@ -58,7 +59,8 @@ def find_files(paths: Sequence[str]) -> list[FoundFile]:
 
 
 def roots_of(paths: Sequence[str]) -> list[str]:
-    """The real paths of the trees that were asked for; for a file that was named, of the repository that it is in."""
+    """The real paths of the trees that the paths stand for: a folder itself; for a file, its repository, or else its
+    folder."""
     return [os.path.realpath(path) if is_folder(path) else _tree_of(Path(path)) for path in paths]
 
 
@@ -73,16 +75,18 @@ def repository_of(folder: str) -> Path | None:
 
 
 def leads_out(path: str | Path, roots: Sequence[str]) -> str | None:
-    """The real path of a file that is neither one of these real paths nor inside them; None for the others."""
+    """The real path of a file that is outside of these real paths; None for a file inside, and for one that is
+    missing."""
     real = os.path.realpath(path)
     inside = any(Path(real).is_relative_to(root) for root in roots)
     return None if inside or not is_there(real) else real
 
 
 def _walk(folder: Path, seen: set[str], roots: Sequence[str]) -> Iterator[Path]:
-    """Files before folders, both sorted. Each real folder is entered once, whatever links lead to it.
+    """Yields the files in a folder, then those in its folders, both sorted. Each real folder is entered once, whatever
+    links lead to it.
 
-    A link to a folder outside is yielded in the place of what is in it.
+    A link to a folder outside is yielded itself, instead of the files in it.
     """
     real = os.path.realpath(folder)
     if real in seen:
@@ -103,7 +107,8 @@ def _walk(folder: Path, seen: set[str], roots: Sequence[str]) -> Iterator[Path]:
 
 
 def _mode(path: Path) -> int | None:
-    """None for a link to what is not there or may not be looked at. Raises OSError where its folder forbids to look."""
+    """The mode of the file that a path leads to; None for a link whose target is missing or may not be looked at.
+    Raises OSError if the path's own folder may not be searched."""
     try:
         return path.stat().st_mode
     except OSError:
@@ -113,7 +118,7 @@ def _mode(path: Path) -> int | None:
 
 
 def _no_path(path: str) -> Problem:
-    """Says what lies there that is nearly called so."""
+    """The problem of a path that does not exist; its help has the name in that folder that is nearest."""
     there = Path(path.replace("\0", "")).parent
     try:
         beside = [one.name for one in islice(there.iterdir(), _MOST_BESIDE)]

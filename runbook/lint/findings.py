@@ -1,4 +1,4 @@
-"""Rules, findings and reports, and findings as text and in the forms that CI systems read.
+"""Holds rules, findings and reports of lint, and prints findings as text and in the forms that CI systems read.
 
 The pages are the catalogue of rules: id, severity, sentence and text of a rule are only there.
 
@@ -33,7 +33,8 @@ _FIRST_LINE = re.compile(r"\*(?P<severity>error|warning)(?P<always>, always)?\*\
 
 @dataclass(frozen=True, slots=True)
 class LintRule:
-    """`text` is the whole section in Markdown, without its heading. With `always` nothing can silence it."""
+    """A rule as its page has it. `text` is its whole section in Markdown, without the heading. With `always` nothing
+    can silence the rule."""
 
     id: str
     severity: str  # error | warning
@@ -44,7 +45,7 @@ class LintRule:
 
 @cache
 def rules() -> Mapping[str, LintRule]:
-    """By id, family by family."""
+    """Every rule by its id, family by family."""
     found: dict[str, LintRule] = {}
     for name, page in rule_pages().items():
         for rule in read_page(page):
@@ -55,8 +56,8 @@ def rules() -> Mapping[str, LintRule]:
 
 
 def not_silenced(id: str, *, guess: bool = True) -> tuple[str, str, str] | None:
-    """Why a rule of this id cannot be silenced: the last word of the problem's own id, a sentence, and help. `guess`:
-    look for the rule that is meant."""
+    """Why the rule of this id cannot be silenced: the last part of the problem's id, a sentence, and the help. None if
+    it can be. With `guess`, the help for an unknown id suggests the nearest rule."""
     if id not in rules():
         help = (guess and did_you_mean(id, rules())) or "`runbook explain` lists all rules"
         return "unknown-rule", f"there is no rule `{id}`", help
@@ -66,7 +67,7 @@ def not_silenced(id: str, *, guess: bool = True) -> tuple[str, str, str] | None:
 
 
 def rule_pages() -> dict[str, str]:
-    """The pages by name: `pages/` has those of loading, settings and silences, `rules/` one for each module."""
+    """The pages by name: `pages/` has those for loading, settings and silences, `rules/` has one for each module."""
     room = resources.files("runbook.lint")
     pages = [page for folder in ("pages", "rules") for page in room.joinpath(folder).iterdir()]
     texts = {page.name: page for page in pages if page.name.endswith(".md")}
@@ -113,7 +114,8 @@ class Report:
 
 
 def finding_of(problem: Problem, file: str) -> LintFinding:
-    """`file` is where a problem without a place belongs."""
+    """The finding of a problem; `file` is the file of a problem without a place. Raises LookupError if no page has a
+    section for the problem's id."""
     if problem.id not in rules():
         raise LookupError(f"the rule {problem.id} has no section on a page of lint")
     return LintFinding(rules()[problem.id], problem.span or Span(file, 1, 1), problem.message, problem.help)
@@ -243,18 +245,18 @@ def _result(finding: LintFinding, rule_index: int, fingerprint: str) -> dict[str
 
 
 def artifact(file: str) -> dict[str, str]:
-    """A file's URI: relative to the source root below this folder, else as a whole."""
+    """A file's URI: relative to the source root if the file is below the current folder, otherwise absolute."""
     whole = Path(os.path.normpath(Path(file).absolute()))
     try:
         relative = whole.relative_to(Path.cwd()).as_posix()
-    except (ValueError, FileNotFoundError):  # elsewhere; or this folder is gone, and everything is
+    except (ValueError, FileNotFoundError):  # the file is elsewhere, or the current folder is gone
         return {"uri": whole.as_uri()}
     return {"uri": quote(os.fsencode(relative), safe="/-._~"), "uriBaseId": "%SRCROOT%"}
 
 
 class _Fingerprints:
-    """The same finding keeps its fingerprint while other lines come and go: it is made of the rule and the line's
-    text, and of a number where a file has several such."""
+    """Makes a finding's fingerprint, which stays the same while other lines come and go: of the rule, the file and the
+    text of the line, with a number that counts equal ones."""
 
     def __init__(self, report: Report) -> None:
         self._lines = {file: report.lines_of(file) for file in {finding.span.file for finding in report.findings}}
@@ -271,4 +273,4 @@ class _Fingerprints:
 
 
 FORMATS: dict[str, Callable[[Report], str]] = {"text": text, "json": as_json, "sarif": sarif, "github": github}
-"""By the name that `-o` takes."""
+"""The functions that print a report, by the name that `-o` takes."""

@@ -1,4 +1,4 @@
-"""The stages of a playbook, each planned as `run` would plan it: by the engine's own planner, part by part."""
+"""Plans the stages of a playbook as `run` would plan them, with the engine's own planner, part by part."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ _ANY_CLUSTER = Inventory(
     "", (Node("a", "a", gpus=_EIGHT), Node("b", "b", gpus=_EIGHT)), Rendezvous("a", "a", backend="nccl")
 )
 """A placeholder for the inventory of `-i`; findings about stages must not depend on it."""
+# The ids of problems that may be reported without a known inventory.
 _OF_ANY_CLUSTER = {
     "playbook.bad-argument",
     "playbook.unknown-argument",
@@ -32,9 +33,9 @@ _OF_ANY_CLUSTER = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Staged:
-    """One stage; `keys` is where it stands. `planned` is None where it could not be planned.
+    """One stage; `keys` is where it stands in the document. `planned` is None if the stage could not be planned.
 
-    `cluster` holds the nodes it will run on: None when no inventory is known, or the stage is skipped there.
+    `cluster` holds the nodes that the stage will run on: None if no inventory is known, or the stage is skipped there.
     """
 
     file: PlaybookFile
@@ -82,7 +83,7 @@ def _stage_keys(file: PlaybookFile) -> list[Keys]:
 
 
 def _cluster(file: PlaybookFile, problems: list[Problem]) -> Inventory | None:
-    """The inventory's nodes that the playbook is for; None where they are not known."""
+    """The inventory, narrowed to the nodes that the playbook is for; None if they are not known."""
     if file.inventory is None or not file.inventory.facts_known or ("nodes",) in file.wrong:
         return None
     inventory = file.inventory.inventory
@@ -109,7 +110,7 @@ class _Planning:
         stage, patterns = self._stage, self._known
         pattern = stage.nodes if patterns and self._selects(stage.nodes) else None
         if not patterns and stage.launch.spares:
-            stage = replace(stage, launch=replace(stage.launch, spares=()))  # of nodes that are not known here
+            stage = replace(stage, launch=replace(stage.launch, spares=()))  # spares are unknown nodes here
         condition = self._plan(_condition_alone(stage, self._span("when")))
         if stage.kind == "check" and stage.check not in CHECKS:
             return None
@@ -148,12 +149,13 @@ def _condition_alone(stage: Stage, span: Span | None) -> Stage:
 
 
 def _of_any(problem: Problem, stage: Stage) -> bool:
-    """Whether it holds for every inventory: the variables of a launch and of a shell line may be those of its nodes."""
+    """Whether a problem holds for every inventory. An undefined variable of a launch or a shell line does not: nodes
+    may have it."""
     return problem.id in _OF_ANY_CLUSTER and not (problem.id == "template.undefined" and stage.kind != "check")
 
 
 def _meant(problem: Problem, file: PlaybookFile) -> bool:
-    """A variable whose value was found wrong is not undefined as well."""
+    """Whether to report a problem: a variable is not reported as undefined if something in `vars:` was found wrong."""
     return problem.id != "template.undefined" or file.sound("vars")
 
 

@@ -1,8 +1,8 @@
-"""Messages and lines of files as they are shown: without the secrets that lint finds in those files, and without what
-may be one on a line that no YAML reader understands: all that stands behind, or below, a name that says so.
+"""Masks secrets in messages and in lines of files before they are shown: secrets that lint finds, and, since a file may
+be no YAML that a reader understands, all text that stands behind or below a name of a secret.
 
 Output of lint goes into logs of CI, which many people read. A line that is shown with too many stars can still be found
-by its number; one with too few cannot be taken back.
+by its number; a line with too few stars cannot be taken back.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from runbook.model.redact import Redactor, joined, replaced
 from runbook.model.secrets import Secret, may_name_secret
 from runbook.model.text_search import Place
 
-_ABOVE = 60  # lines that are looked at above one
-_LONGEST = 2000  # characters of each of these
+_ABOVE = 60  # lines above a line in which a name of a secret is looked for
+_LONGEST = 2000  # characters of each of these lines
 _LONGEST_WORD = 32  # characters of a name that are compared with others
 _NAME = re.compile(r"[A-Za-z_][\w.-]*")
 _HINT = re.compile(r"(?i)pass|pwd|token|secret|credential|key|auth|jwt|cookie|session")
@@ -44,7 +44,8 @@ _WORD = re.compile(r"[^\s\"'`,;:=\[\]{}()<>&*!|#%@?\\/$-]{6,}")
 
 
 def doubtful_places(lines: Sequence[str], number: int) -> Iterator[Place]:
-    """Of the line of this number, which counts from 1."""
+    """Yields the places on the line of this number (from 1) that may be secrets: a login's password, or text behind or
+    below a name of a secret."""
     line = lines[number - 1]
     login, host = line.find("://") + 3, line.rfind("@")
     if 2 < login < host and (colon := line.find(":", login, host)) > 0 and not _HARMLESS.match(line[colon + 1 : host]):
@@ -60,12 +61,13 @@ def doubtful_places(lines: Sequence[str], number: int) -> Iterator[Place]:
 
 
 def words_of(text: str) -> list[str]:
-    """Those of a doubtful text that another sentence may quote."""
+    """The words of a doubtful text that messages may quote, and in which they are masked: those with a digit."""
     return [word for word in _WORD.findall(text) if any(char.isdigit() for char in word)]
 
 
 def without_doubtful(message: str) -> str:
-    """A message that quotes a value, which may go on behind the line that is shown."""
+    """The message with stars in quoted values, behind names of secrets: a value may go on behind the line that is
+    shown."""
     return _QUOTED.sub(lambda match: _quoted_without_secret(match[0]), message)
 
 
@@ -75,7 +77,8 @@ def _quoted_without_secret(quoted: str) -> str:
 
 
 def _behind_a_name(line: str) -> int | None:
-    """Where the first thing begins that may be a secret."""
+    """The index of the first text on a line that may be a secret, since it follows a name of a secret; None if there is
+    none."""
     for match in _NAME.finditer(line):
         if may_name_secret(match[0].strip(".-")) is None and not _nearly_names_secret(line, match):
             continue
@@ -84,14 +87,14 @@ def _behind_a_name(line: str) -> int | None:
             line[max(0, match.start() - 2) : match.start()].endswith(("$", "${"))
             and "=" not in line[match.end() : start]
         ):
-            continue  # it stands for one
+            continue  # `$NAME` stands for a secret, and shows none
         if start < len(line) and not _HARMLESS.match(line, start) and not _HARMLESS.match(line, match.end()):
             return start
     return None
 
 
 def _nearly_names_secret(line: str, name: re.Match[str]) -> bool:
-    """`pasword: …`, or a key of any name whose value looks like a token."""
+    """Whether a name is a misspelt name of a secret, `pasword: …`, or ends in `key` and has a value like a token."""
     given = _GIVEN.match(line, name.end())
     if given is None:
         return False
@@ -107,6 +110,7 @@ def _joint_end(line: str, at: int) -> int:
 
 
 def _below_a_name(lines: Sequence[str], number: int) -> bool:
+    """Whether the line of this number may be, or belong to, the value of a name of a secret on a line above it."""
     line = lines[number - 1]
     level, key = _indent(line), _KEY.match(line[:_LONGEST])
     dash = line.lstrip().startswith("- ")
@@ -130,7 +134,7 @@ def _below_a_name(lines: Sequence[str], number: int) -> bool:
 
 
 def _leaves_open(line: str) -> bool:
-    """Whether a line names a secret that may stand below it."""
+    """Whether a line has a name of a secret whose value may stand below it."""
     if not _HINT.search(line):
         return False
     if _behind_a_name(line) is not None:
@@ -143,17 +147,17 @@ def _indent(line: str) -> int:
     return len(line) - len(line.lstrip())
 
 
-_FEW = 100  # secrets that are looked for in every message, and not only in those about their own line
+_FEW = 100  # secrets that are looked for in every message; all others, only in messages about their line
 _LEAST = 4  # characters of a secret that is looked for in messages: shorter ones are parts of ordinary words
 
 
 class RedactedReport:
-    """The findings of one lint, and the lines of its files. `secret` is where the rules found secrets."""
+    """Masks the findings of one lint and the lines of its files. `secret` has the places where rules found secrets."""
 
     def __init__(self, documents: Mapping[str, Document], secret: Iterable[Span]) -> None:
         self._documents = documents
         self._places: dict[str, list[Span]] = {}
-        self._texts: dict[tuple[str, int], set[str]] = {}  # of each line
+        self._texts: dict[tuple[str, int], set[str]] = {}  # secrets, by file and line
         self._few: set[str] = set()
         for span in secret:
             self._places.setdefault(span.file, []).append(span)
@@ -164,7 +168,8 @@ class RedactedReport:
                     self._few.add(text)
 
     def finding(self, finding: LintFinding) -> LintFinding:
-        """Other rules quote values without knowing that they are secrets; some shorten them."""
+        """The finding with its secrets masked: rules quote values, whole or shortened, without knowing that they are
+        secrets."""
         texts = self._few | self._texts.get((finding.span.file, finding.span.line), set())
         longest_first = sorted(texts, key=len, reverse=True)
         help = finding.help and _without(finding.help, longest_first)
@@ -180,8 +185,8 @@ class RedactedReport:
 
 
 def likely_secrets(documents: Mapping[str, Document], shown: Iterable[Span], known: Iterable[Span]) -> Iterator[Span]:
-    """What looks like a secret on lines that are shown: a file that is wrong may hold secrets where no rule looks, and
-    more of one than a rule found. In a sound one, a line on which a rule found one holds no other."""
+    """Yields the places on shown lines that look like secrets. A file with problems may hold secrets where no rule
+    looks, and longer ones than a rule found. In a sound file, a line with a `known` secret holds no other."""
     sound = {(span.file, span.line) for span in known if not documents[span.file].problems}
     texts = {file: document.lines for file, document in documents.items()}
     for file, number in dict.fromkeys((span.file, span.line) for span in shown):
@@ -193,12 +198,12 @@ def likely_secrets(documents: Mapping[str, Document], shown: Iterable[Span], kno
 
 
 def likely_places(lines: Sequence[str], number: int) -> list[Place]:
-    """What looks like a secret on one line of a file, and what stands where one would."""
+    """The places on one line of a file that look like a secret, or where a secret would stand."""
     return joined([*secret_places(lines[number - 1]), *doubtful_places(lines, number)])
 
 
 class RedactedProblems:
-    """Problems of any command, and the lines they point at, with stars over as many characters."""
+    """Masks the problems of any command, and the lines that they point at: in lines, one star for each character."""
 
     def __init__(self, problems: Iterable[Problem], lines_of: Callable[[str], Sequence[str]] = source_lines) -> None:
         self.problems = list(problems)
@@ -221,7 +226,7 @@ class RedactedProblems:
                         texts += [word for text in texts for word in words_of(text)]
                         secrets += [Secret(text, f"{file}:{number}") for text in texts]
                         starred[number] = _starred(line, [*known, *likely])
-            except Exception:  # noqa: BLE001  a line that cannot be looked through is not shown; the problem itself is
+            except Exception:  # noqa: BLE001  lines that cannot be searched are not shown; the problem is
                 continue
             self._lines[file] = [starred.get(number, line) for number, line in enumerate(lines, 1)]
         redactor = Redactor(secrets)
@@ -239,13 +244,13 @@ class RedactedProblems:
 
 
 def secret_spans(document: Document) -> list[Span]:
-    """Where a file holds secrets in plain text."""
+    """The places where a file holds secrets in plain text."""
     rules = (known_formats, named_secrets, secrets_in_commands) if document.data is not None else (known_formats,)
     return [problem.span for rule in rules for problem in rule(document) if problem.span]
 
 
 def secrets_in(document: Document) -> list[Secret]:
-    """The same as texts."""
+    """The secrets that a file holds in plain text."""
     return [Secret(_text_at(document.lines, span), str(span)) for span in secret_spans(document)]
 
 

@@ -1,4 +1,5 @@
-"""The inputs of rules: a file as its author wrote it, as far as it can be read, and the place of each value."""
+"""Reads files for the rules: each file as its author wrote it, as far as it can be read, with the place of each
+value."""
 
 from __future__ import annotations
 
@@ -25,12 +26,13 @@ from runbook.model.playbook import Playbook
 from runbook.model.safe_files import is_file
 from runbook.model.units import listed
 
+# The keys of an inventory that templates see as facts of the cluster.
 _CLUSTER_KEYS = ("gpus", "processes", "shell", "backend", "infiniband", "master", "order", "vars")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class InventoryFile:
-    """An inventory. Values that loading found wrong are left out of it; `wrong` is where they stood."""
+    """An inventory without the values that loading found wrong; `wrong` has the places of these."""
 
     document: Document
     inventory: Inventory
@@ -40,14 +42,14 @@ class InventoryFile:
     def sound(self, *names: str) -> bool:
         """Whether no value of these keys was found wrong anywhere in the file: `sound("gpus", "backend")`.
 
-        A rule asks before it judges: the default in place of a wrong value was not written by the user. With a whole
-        block its keys are lost, and an unknown key may be any key misspelt.
+        A rule asks before it judges: the default in place of a wrong value was not written by the user. A wrong block
+        makes all of its keys wrong, and an unknown key may be any key misspelt.
         """
         return not any(_spoils(keys, names) for keys in self.wrong)
 
     @property
     def names_known(self) -> bool:
-        """Whether no node and no group, or its members, was left out."""
+        """Whether no node, no group and no group's members were left out."""
         return not any(
             len(keys) < 2
             or (len(keys) == 2 and keys[0] in ("nodes", "groups"))
@@ -63,7 +65,7 @@ class InventoryFile:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlaybookFile:
-    """A playbook, and the inventory that it names (None where it names none, or that cannot be read at all)."""
+    """A playbook, and the inventory that it names: None if it names none, or if that inventory cannot be read."""
 
     document: Document
     playbook: Playbook
@@ -71,22 +73,23 @@ class PlaybookFile:
     wrong: frozenset[Keys] = frozenset()
 
     def sound(self, *names: str) -> bool:
-        """Whether no value of these keys of the top level was found wrong, nor a key that may be one misspelt."""
+        """Whether no value of these top-level keys was found wrong, and no unknown key, which may be one misspelt."""
         known = schema("playbook")["properties"]
         return not any(not keys or keys[0] in names or keys[0] not in known for keys in self.wrong)
 
 
 def _spoils(keys: Keys, names: tuple[str, ...]) -> bool:
+    """Whether a wrong value at `keys` makes it uncertain what the author wrote for the keys `names`."""
     if any(name in keys for name in names):
         return True
     words = [key for key in keys if isinstance(key, str)]
-    free = "env" in words[:-1] or "vars" in words[:-1]  # any name may stand there
+    free = "env" in words[:-1] or "vars" in words[:-1]  # the user chooses the names in these
     return not free and (not words or words[-1] not in _single_values())
 
 
 @cache
 def _single_values() -> frozenset[str]:
-    """Keys of an inventory that hold one value and no others."""
+    """The keys of an inventory that hold a single value, and no keys of their own."""
     root = schema("inventory")
     parts = [root, *root["$defs"].values()]
     found: set[str] = set()
@@ -105,14 +108,14 @@ Fault = TypeVar("Fault")
 
 
 def wrote(file: InventoryFile, *keys: str) -> bool:
-    """Whether the file gives a value there, and a sound one."""
+    """Whether the file gives a value at `keys`, and a sound one."""
     return keys in file.document.spans and keys not in file.wrong
 
 
 def trusted(file: InventoryFile, *names: str) -> Sequence[Node]:
-    """The nodes of which nothing was found wrong that these keys (`gpus`, `ssh`) depend on.
+    """The nodes whose values of these keys (`gpus`, `ssh`) are certain, because nothing wrong can have touched them.
 
-    An unknown key may be any key misspelt. Values that are left out are problems already.
+    An unknown key may be any key misspelt. Values that were left out have been reported by loading.
     """
     if not file.wrong:
         return file.inventory.nodes
@@ -121,13 +124,13 @@ def trusted(file: InventoryFile, *names: str) -> Sequence[Node]:
 
 
 def all_trusted(file: InventoryFile, *names: str) -> bool:
-    """Whether the nodes are all there, and all to be trusted."""
+    """Whether no node was left out, and every node is `trusted` for these keys."""
     lost = any(len(keys) == 2 and keys[0] in ("nodes", "groups") for keys in file.wrong)
     return not lost and len(trusted(file, *names)) == len(file.inventory.nodes)
 
 
 def said(file: InventoryFile, block: str, name: str) -> bool:
-    """Whether `name` of a block of the top level is what the author wrote, or left out on purpose."""
+    """Whether the value of `name` in a top-level block is what the author wrote, or was left out on purpose."""
     known = schema("inventory")["properties"]
     inside = known[block]["properties"]
     for keys in file.wrong:
@@ -139,7 +142,7 @@ def said(file: InventoryFile, block: str, name: str) -> bool:
 
 
 def places(file: InventoryFile, nodes: Iterable[Node], *key: str) -> Iterator[tuple[Span | None, list[Node]]]:
-    """Each place that gives these nodes a value for the key, once, with the nodes that have it from there.
+    """Yields each place that gives these nodes a value for the key, once, with the nodes that get it from there.
 
     Without a value, the place is the node's own key.
     """
@@ -149,7 +152,7 @@ def places(file: InventoryFile, nodes: Iterable[Node], *key: str) -> Iterator[tu
 def faulty(
     file: InventoryFile, key: tuple[str, ...], fault: Callable[[str, str], Fault | None]
 ) -> Iterator[tuple[Span | None, list[Node], str, Fault]]:
-    """Each place that gives nodes a text with a fault, those nodes, the text, and the fault.
+    """Yields each place that gives nodes a text with a fault, those nodes, the text, and the fault.
 
     `fault` judges a text for a shell; it is asked once for each pair, however many nodes share them.
     """
@@ -202,12 +205,12 @@ def each(nodes: Sequence[Node]) -> str:
 
 
 _ANY = ""
-"""Means every key: the wrong value may have been meant for any."""
+"""Stands for every key in `_doubts`: a wrong value may have been meant for any key."""
 
 
 @dataclass(slots=True)
 class _Doubt:
-    """The nodes that a wrong value makes doubtful."""
+    """The nodes that wrong values make doubtful: all, those of some entries of `nodes:`, those of some groups."""
 
     all: bool = False
     entries: set[Keys] = field(default_factory=set)
@@ -216,7 +219,7 @@ class _Doubt:
 
 @lru_cache(maxsize=2)  # many rules ask the same of one file
 def _doubts(file: InventoryFile) -> Mapping[str, _Doubt]:
-    """By the key of a node's settings that is in doubt."""
+    """The doubtful nodes, by the key of a node's settings that is in doubt."""
     top = schema("inventory")["properties"]
     known = schema("inventory")["$defs"]["node"]["properties"]
     doubts: defaultdict[str, _Doubt] = defaultdict(_Doubt)
@@ -242,7 +245,7 @@ def _doubts(file: InventoryFile) -> Mapping[str, _Doubt]:
 
 @lru_cache(maxsize=16)
 def _without(file: InventoryFile, names: frozenset[str]) -> Sequence[Node]:
-    """The nodes about which there is no doubt by any of these keys."""
+    """The nodes that are not in doubt by any of these keys."""
     nodes = file.inventory.nodes
     doubts = [_doubts(file)[name] for name in names]
     if not doubts:
@@ -263,9 +266,8 @@ ENVIRON = AnyVariable("secret")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReadFile:
-    """`problems` are those of loading; `subject` is what rules look at, None where nothing could be made of it.
-
-    `launch` is that of an inventory which has one, as the playbook that it stands for.
+    """A file that was read. `problems` are those of loading; `subject` is the inventory or the playbook that rules
+    judge, None if the file could not be made into one. `launch` is an inventory's launch, if it has one, as a playbook.
     """
 
     document: Document
@@ -276,22 +278,24 @@ class ReadFile:
 
 
 class ReadFiles:
-    """Every file of one lint, by its real path. `roots` are the real paths of the trees that were asked for."""
+    """Reads the files of one lint, each real path once. `roots` are the real paths of the trees that are linted."""
 
     def __init__(self, roots: Sequence[str]) -> None:
         self._roots = roots
         self._read: dict[str, ReadFile] = {}
-        self._above: dict[str, Path] = {}  # what holds each root
+        self._above: dict[str, Path] = {}  # by root, the folder below which names count
 
     def leads_out(self, playbook: Document, path: str) -> str | None:
-        """Where a link leads that a playbook names as its inventory, if that is outside; None where no link is."""
+        """The real path of the inventory at `path` that a playbook names, if a link leads there out of the roots; None
+        otherwise."""
         real = leads_out(path, self._roots)
         typed = str(playbook.mapping.get("inventory", ""))
         plain = os.path.normpath(Path(playbook.path).parent.resolve() / typed)
         return real if real != plain else None
 
     def read(self, path: str, *, named: bool = True, kind: Kind | None = None) -> ReadFile:
-        """`named` and `kind` are for a file that is read the first time: what it has to be, if that is known."""
+        """The file at `path`. When it is read the first time, `named` says that the user named it, and `kind` what it
+        has to be, if that is known."""
         real = os.path.realpath(path)
         if real not in self._read:
             document = read_document(path)
@@ -300,8 +304,8 @@ class ReadFiles:
         return self._read[real]
 
     def _folders(self, real: str) -> Sequence[str]:
-        """Those that a file lies in: of its repository, or without one the folder that is linted and those in it. What
-        stands above them is this machine's."""
+        """The names of the folders that a file lies in: those inside its repository, or without a repository the linted
+        folder and those inside it. Folders above these are not the project's."""
         folder = Path(real).parent
         root = next((root for root in self._roots if folder.is_relative_to(root)), str(folder))
         if root not in self._above:
@@ -318,7 +322,7 @@ class ReadFiles:
                 return ReadFile(document, kind, inventory.problems, file)
             return _with_launch(document, inventory.problems, file)
         if kind == "playbook":
-            from runbook.checks import CHECKS  # inventories alone need none of them
+            from runbook.checks import CHECKS  # inventories need no checks, which load slowly
 
             playbook = examine_playbook(document, checks=CHECKS, environ=ENVIRON)
             if playbook.draft is None:
@@ -339,7 +343,7 @@ def _with_launch(document: Document, problems: tuple[Problem, ...], file: Invent
 
     as_playbook = launch_document(document)
     launch = examine_playbook(as_playbook, checks=CHECKS, environ=ENVIRON)
-    known = {(problem.span, problem.message) for problem in problems}  # the schema of both holds the launch
+    known = {(problem.span, problem.message) for problem in problems}  # both schemas judge the launch
     more = [problem for problem in launch.problems if (problem.span, problem.message) not in known]
     stages = None
     if launch.draft is not None:

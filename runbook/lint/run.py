@@ -1,4 +1,4 @@
-"""Files in, findings out: each file is read once, every rule runs, silences and settings are applied last."""
+"""Runs lint on files: reads each file once, runs every rule, and applies silences and settings last."""
 
 from __future__ import annotations
 
@@ -25,12 +25,14 @@ class RuleFailed(Exception):
 
 
 WHAT_IS_WHAT = "an inventory has `nodes:`, a playbook has `stages:`"
-_MOST = 500  # findings of one rule in one file that are shown; more are one mistake, made by what wrote the file
-_MOST_LOOKED_FOR = 10_000  # of one kind in one file: a rule that has found so many is not asked further
+_MOST = 500  # findings of one rule in one file that are shown; more come of one mistake of the program that wrote it
+_MOST_LOOKED_FOR = 10_000  # findings of one rule in one file, after which the rule is not run further
 
 
 @dataclass(frozen=True, slots=True)
 class _Chosen:
+    """The files of one lint: `files` to read, those that settings exclude, and links that lead outside."""
+
     files: tuple[FoundFile, ...]
     settings: tuple[LintSettings, ...]
     excluded: tuple[FoundFile, ...]
@@ -38,7 +40,7 @@ class _Chosen:
 
 
 def lint(paths: Sequence[str]) -> Report:
-    """Everything about these files and folders. Raises FilesWrong when there is nothing to look at."""
+    """The report on these files and folders. Raises FilesWrong if there is nothing to lint."""
     with collector_paused():
         settings_of = SettingsOf()
         chosen = _chosen(find_files(paths), settings_of)
@@ -62,7 +64,7 @@ def lint(paths: Sequence[str]) -> Report:
             left += [finding_of(problem, settings.source) for problem in settings.problems]
         notes += [f"{one.path}: excluded" for one in chosen.excluded]
         texts = {read.document.path: read.document for read in ours}
-        # Of a silenced one as well: another finding may stand on its line.
+        # Secrets of silenced findings count as well: another finding may stand on their line.
         secret = [finding.span for finding in (*findings, *left) if finding.rule.id.startswith("secret.")]
         shown, more = _limited(in_order(left))
         likely = likely_secrets(texts, [finding.span for finding in shown], secret)
@@ -152,9 +154,9 @@ def _run_rules(
 
 
 def _bounded(problems: Iterable[Problem], file: str, ignored: Collection[str]) -> Iterator[Problem]:
-    """All findings of a rule; of more than `_MOST_LOOKED_FOR` of one kind, these and a problem that says so.
+    """All problems that a rule finds; after `_MOST_LOOKED_FOR` of one id, a problem that says so, and no more.
 
-    Secrets have no such limit: one that is not found is not masked.
+    Secrets have no such limit: a secret that is not found is not masked.
     """
     counts: Counter[str] = Counter()
     for problem in problems:
@@ -168,7 +170,7 @@ def _bounded(problems: Iterable[Problem], file: str, ignored: Collection[str]) -
 
 
 def _of_loading(read: ReadFile) -> tuple[Problem, ...]:
-    """What keeps the file from being used: no silence reaches it."""
+    """The problems that keep a file from being used, which no silence reaches."""
     if read.problems or read.kind:
         return read.problems
     message = "this is neither an inventory nor a playbook"
@@ -188,18 +190,18 @@ def _without_silenced(
         ignored = settings_of(file).ignored(file)
         left += [finding for finding in kept if finding.rule.always or finding.rule.id not in ignored]
         left += [finding_of(problem, file) for problem in problems]
-        # What else would be found in a file that was not read in full, or not searched, is not known.
+        # In a file that was not read or not searched in full, a silence may have a use that is not known.
         if not read.problems and not any(finding.rule.id == "file.too-many-findings" for finding in kept):
             left += [finding_of(unused_silence(silence), file) for silence in unused]
     return left + [finding for others in by_file.values() for finding in others]
 
 
 def without_echoes(findings: list[LintFinding], of_loading: Collection[Problem]) -> list[LintFinding]:
-    """Rules' findings without those about a value that is known to be wrong.
+    """The findings of rules without those about a value that is known to be wrong already.
 
-    That is one whose YAML was not what its author meant, one that loading refuses, and, for rules on how other YAML
-    readers see it, any error and the value of a key that there is not. A secret is kept all the same, and only found
-    ones can be masked.
+    Such a value is at a mistake of YAML, or is refused by loading. For the `yaml.` rules, which tell how other YAML
+    readers take a value, it may also have any other error, or an unknown key. Findings of secrets are all kept: only
+    secrets that are found can be masked.
     """
     misread = [problem.span for problem in of_loading if problem.span and problem.id.startswith("yaml.")]
     refused = {_start(problem.span) for problem in of_loading if problem.span}
@@ -227,7 +229,8 @@ def _start(span: Span) -> tuple[int, int]:
 
 
 def _behind(span: Span, keys: Collection[tuple[int, int]]) -> bool:
-    """Whether it is the value of one of these keys, on whose line it stands; a key by the place after it."""
+    """Whether `span` is the value of one of these keys, on the key's line. `keys` has the place after each key, which
+    is a colon and one or two blanks before the value."""
     return any((span.line, span.column - blanks) in keys for blanks in (2, 3))
 
 

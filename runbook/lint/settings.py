@@ -1,9 +1,8 @@
-"""Settings: rules that a project ignores, and files that it leaves out.
+"""Reads the settings of lint: rules that a project ignores, and files that it leaves out.
 
-They stand in `.runbook-lint.yml`, or under `[tool.runbook.lint]` in pyproject.toml.
-
-The nearest of them counts, from a file's own folder upwards. Globs are relative to the folder of the settings, and
-their `*` also crosses folders.
+Settings are in `.runbook-lint.yml`, or under `[tool.runbook.lint]` in pyproject.toml. For each file the nearest
+settings count, from its own folder upwards. Globs are relative to the folder of the settings, and their `*` also
+crosses folders.
 """
 
 from __future__ import annotations
@@ -31,14 +30,15 @@ MOST_TOML = 1 << 20
 """Characters of a TOML file: a larger one is for another tool."""
 
 MOST_DOTS = 32
-"""Of a line, outside of quotes."""
+"""Dots on a line of a TOML file, outside of quotes; more take too much memory."""
 
-PlaceOf = Callable[[Keys, str], Span]  # of a setting, or of a word in its value
+PlaceOf = Callable[[Keys, str], Span]  # the place of a setting, or of a word in its value
 
 
 @dataclass(frozen=True, slots=True)
 class LintSettings:
-    """`source` is the file they stand in, empty when there is none; `folder` is what globs are relative to."""
+    """The settings of one file. `source` is that file, empty if there are no settings; globs are relative to
+    `folder`."""
 
     source: str = ""
     folder: str = ""
@@ -55,7 +55,7 @@ class LintSettings:
         return self.ignore.union(*(ids for glob, ids in self.per_file.items() if self._fits(glob, path)))
 
     def _fits(self, glob: str, path: str) -> bool:
-        """The glob of a file, of its name alone, or of a folder it lies in."""
+        """Whether a glob matches a file's path, its name alone, or a folder that the file lies in."""
         relative = Path(os.path.relpath(path, self.folder or os.curdir)).as_posix()
         parts = relative.split("/")
         wholes = ["/".join(parts[:length]) for length in range(1, len(parts) + 1)]
@@ -125,7 +125,7 @@ def _from_yaml(path: Path, folder: str) -> LintSettings:
 
 
 def _from_toml(path: Path, folder: str) -> LintSettings | None:
-    """None where the file has no such table, or is broken and does not look as if it had one."""
+    """The settings in a pyproject.toml; None if it has no table `tool.runbook`, or is broken and does not name it."""
     shown = _shown(path)
     try:
         with open_regular(path) as file:
@@ -133,7 +133,7 @@ def _from_toml(path: Path, folder: str) -> LintSettings | None:
         data = tomllib.loads(text) if _is_modest(text) else {}
     except (OSError, UnicodeDecodeError, RecursionError):
         return None  # other tools will report it; nothing shows that it is about lint
-    except ValueError as error:  # tomllib's own, and Python's for a number of too many digits
+    except ValueError as error:  # from tomllib, or from Python for a number of too many digits
         if "tool.runbook" not in text:
             return None
         at = re.search(r"\(at line (\d+), column (\d+)\)", str(error))
@@ -154,13 +154,15 @@ def _from_toml(path: Path, folder: str) -> LintSettings | None:
 
 
 def _is_modest(text: str) -> bool:
-    """Whether the reader of TOML takes it in reasonable memory: of a key `a.a.a…` it takes the square of its length."""
+    """Whether tomllib reads the text in reasonable memory: for a key `a.a.a…` it takes the square of the key's
+    length."""
     bare = re.sub(r"\"[^\"\n]*\"|'[^'\n]*'", "", text)
     return len(text) <= MOST_TOML and all(line.count(".") <= MOST_DOTS for line in bare.split("\n"))
 
 
 def _toml_place(file: str, lines: list[str], keys: Keys, word: str) -> Span:
-    """Looked for in the text after the table's heading, one word after the other: TOML readers give no places."""
+    """The place of a setting, or of a word in its value. TOML readers give no places, so the keys and the word are
+    looked for in the text from the table's heading on, one after the other."""
     number = next((number for number, line in enumerate(lines) if re.search(r"tool\.runbook", line)), 0)
     span = Span(file, number + 1, 1, max(1, len(lines[number]) if lines else 1))
     for wanted in [str(key) for key in keys] + [word] * bool(word):
@@ -195,6 +197,8 @@ def _checked(data: Any, place: PlaceOf, source: str, folder: str, problems: tupl
 
 
 class _Checked:
+    """Reads values of settings, and gathers the problems with them."""
+
     def __init__(self, place: PlaceOf) -> None:
         self._place = place
         self.problems: list[Problem] = []
@@ -221,6 +225,6 @@ class _Checked:
 
 
 def _shown(path: Path) -> str:
-    """Relative where it lies below this folder, as the files that are linted are shown."""
+    """The path as it is shown: relative if it lies below the current folder, as paths of linted files are."""
     relative = os.path.relpath(path)
     return str(path) if relative.startswith(os.pardir) else relative

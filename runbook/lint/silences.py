@@ -1,4 +1,5 @@
-"""`# noqa: RULE, RULE`: at the end of a line for that line, on a line of its own for the next one with content."""
+"""Reads and applies silences, `# noqa: RULE, RULE`: at the end of a line for that line, on a line of its own for the
+next line with content."""
 
 from __future__ import annotations
 
@@ -11,14 +12,14 @@ from runbook.files.yaml_document import Document, scalars
 from runbook.lint.findings import LintFinding, not_silenced, rules
 from runbook.model.errors import Problem, Span
 
-_GUESSED = 100  # ids that no rule has, for which the nearest is looked up: it takes half a millisecond
-_BLOCK = re.compile(r"(?:[&!]\S*\s+)*[|>]")  # what begins a block, with or without an anchor
+_GUESSED = 100  # unknown ids for which the nearest rule is looked up, at half a millisecond each
+_BLOCK = re.compile(r"(?:[&!]\S*\s+)*[|>]")  # the sign that begins a block of text, behind anchor and tag
 _NOQA = re.compile(r"#\s*noqa\b(?P<colon>\s*:)?(?P<said>[^#]*)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class SilencedRule:
-    """`line` is the one it silences; `span` is where the rule's id stands in the comment."""
+    """A rule that is silenced on one line; `span` is where the rule's id stands in the comment."""
 
     rule: str
     line: int
@@ -26,7 +27,7 @@ class SilencedRule:
 
 
 def silences_in(document: Document) -> tuple[list[SilencedRule], list[Problem]]:
-    """Silences of rules that can be silenced, and what is wrong with the others."""
+    """The silences in a document of rules that can be silenced, and the problems with all other silences."""
     if document.data is None or "noqa" not in document.text.lower():
         return [], []
     silences: list[SilencedRule] = []
@@ -58,7 +59,7 @@ def silences_in(document: Document) -> tuple[list[SilencedRule], list[Problem]]:
 def apply(
     silences: Iterable[SilencedRule], findings: Collection[LintFinding]
 ) -> tuple[list[LintFinding], list[SilencedRule]]:
-    """The findings that are left, and the silences that silenced none."""
+    """The findings that are left, and the silences that silenced no finding."""
     silenced = {(silence.rule, silence.line) for silence in silences}
     left: list[LintFinding] = []
     used: set[tuple[str, int]] = set()
@@ -77,8 +78,8 @@ def unused_silence(silence: SilencedRule) -> Problem:
 
 
 def _ids(noqa: re.Match[str]) -> Iterator[tuple[str, int]]:
-    """Ids with their columns from 0: the first word, and after it what a comma joins or what is one. What follows is
-    the reason, for people."""
+    """The rule ids of a silence with their columns from 0: the first word, and further words that follow a comma or are
+    ids of rules. The text after them is the reason, for people."""
     if noqa["colon"] is None:
         return
     joined = True
@@ -98,9 +99,9 @@ def _fault(id: str, span: Span, *, guess: bool) -> Problem | None:
 
 
 def _lines(lines: list[str]) -> Iterator[tuple[int, str, int]]:
-    """Lines in which a silence may stand: number, line, and the number of the next line with content.
+    """The lines in which a silence may stand: number, line, and the number of the next line with content.
 
-    Neither an empty line nor a comment is content; where none follows it is the line's own number.
+    Empty lines and comments are no content; if no content follows, the last number is the line's own.
     """
     below: int | None = None
     found: list[tuple[int, str, int]] = []

@@ -1,6 +1,6 @@
-"""The rules, by what they look at. A rule is a function that yields a `Problem` for everything it finds; it never
-raises, whatever stands in a file. Its module lists it in a table at its end, and the module's page (`access.md` beside
-`access.py`) has a section for each id.
+"""Lists the rules, by what they judge. A rule is a function that yields a `Problem` for everything it finds; it never
+raises, whatever stands in a file. The rule's module lists it in a table at its end, and the module's page (`access.md`
+beside `access.py`) has a section for each id.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ DOCUMENT_RULES: tuple[Callable[[Document], Iterable[Problem]], ...] = (
     *security.DOCUMENT_RULES,
     *yaml_values.DOCUMENT_RULES,
 )
-"""Of any YAML file."""
+"""Rules that judge any YAML file."""
 
 INVENTORY_RULES: tuple[Callable[[InventoryFile], Iterable[Problem]], ...] = (
     *access.INVENTORY_RULES,
@@ -47,4 +47,4 @@ PLAYBOOK_RULES: tuple[Callable[[PlaybookFile], Iterable[Problem]], ...] = (
 TOGETHER_RULES: tuple[Callable[[Sequence[InventoryFile], Sequence[PlaybookFile]], Iterable[Problem]], ...] = (
     *across_files.TOGETHER_RULES,
 )
-"""Of all files of one lint together: what two of them say of one machine."""
+"""Rules that judge all files of one lint together, such as what two files say of one machine."""

@@ -1,4 +1,4 @@
-"""How nodes are reached: each node has an address of its own, jump hosts, waits, logins and pods."""
+"""Rules about how nodes are reached: an address of its own for each node, jump hosts, waits, logins and pods."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ _PADDING = re.compile(r"(?<![0-9])0+(?=[0-9])")
 
 
 def loopback_address(file: InventoryFile) -> Iterator[Problem]:
-    """The rendezvous at loopback is the loader's to refuse; this is about every other address."""
+    """Reports nodes at a loopback address in a job of several nodes. A rendezvous at loopback is refused by the
+    loader."""
     elsewhere = any(node.connection != "local" for node in trusted(file, "connection"))
     if len(file.inventory.nodes) == 1 or not elsewhere:
         return
@@ -31,7 +32,7 @@ def loopback_address(file: InventoryFile) -> Iterator[Problem]:
 
 
 def local_twins(file: InventoryFile) -> Iterator[Problem]:
-    """Nodes on this very machine differ only in their addresses."""
+    """Reports nodes on this machine with the same address: such nodes differ only in their addresses."""
     first: dict[str, Node] = {}
     twins: list[Node] = []
     for node in trusted(file, "address", "connection"):
@@ -46,7 +47,8 @@ def local_twins(file: InventoryFile) -> Iterator[Problem]:
 
 
 def same_login(file: InventoryFile) -> Iterator[Problem]:
-    """Equal addresses behind one login are the loader's to refuse; containers of a machine are nodes of their own."""
+    """Reports nodes with different addresses and one login. Equal addresses behind one login are refused by the loader;
+    containers of a machine are nodes of their own."""
     first: dict[tuple[object, ...], Node] = {}
     twins: dict[str, Node] = {}
     for node in trusted(file, "address", "ssh", "connection"):
@@ -79,7 +81,8 @@ def address_of_another(file: InventoryFile) -> Iterator[Problem]:
 
 
 def _other(owners: Mapping[str, Node], node: Node, key: tuple[str, ...]) -> Node | None:
-    """The other node that this address or ssh host belongs to. Behind other ports of a host there may be containers."""
+    """The other node that this address or ssh host belongs to, None if there is none. Logins at different ports of one
+    host may lead into different containers, and are not compared."""
     value = _value(node, key)
     owner = owners.get(one_spelling(value)) if value is not None else None
     if owner is None or owner is node or one_spelling(owner.address) == one_spelling(node.address):
@@ -96,7 +99,8 @@ def _its(nodes: Sequence[Node]) -> str:
 
 
 def network_address(file: InventoryFile) -> Iterator[Problem]:
-    """Where all nodes share the first three numbers the network is most likely a /24; in a wider one .0 is a host."""
+    """Reports addresses in .0 and .255 where all nodes share the first three numbers, so that their network is most
+    likely a /24. In a wider network such an address may be a host's."""
     found: list[tuple[Node, str]] = []
     networks: set[str] = set()
     for node in trusted(file, "address"):
@@ -115,7 +119,7 @@ def network_address(file: InventoryFile) -> Iterator[Problem]:
 
 
 def mixed_families(file: InventoryFile) -> Iterator[Problem]:
-    """IPv4 and IPv6 literals in one job; names may stand for either."""
+    """Reports IPv4 and IPv6 literals in one job; host names may stand for either, and are not judged."""
     nodes = trusted(file, "address")
     six = [node for node in nodes if ":" in node.address and not is_loopback(node.address)]
     if not six or len(six) == len(nodes):
@@ -138,7 +142,7 @@ def link_local_address(file: InventoryFile) -> Iterator[Problem]:
 
 
 def padding_differs(file: InventoryFile) -> Iterator[Problem]:
-    """`gn01` at the host name `gn1`: the result of ranges that are padded differently."""
+    """Reports a node `gn01` at the host name `gn1`: the result of ranges that are padded differently."""
     nodes = [node for node in trusted(file, "address") if node.address != node.name and _repadded(node)]
     for span, some in places(file, nodes, "address"):
         node = some[0]
@@ -180,7 +184,7 @@ _LONGEST_WAIT_S = 600.0
 
 
 def jump_to_self(file: InventoryFile) -> Iterator[Problem]:
-    """Most often a default for all nodes that reaches the jump host too."""
+    """Reports nodes that are their own jump host, most often because a default for all nodes reaches the jump host."""
     looping = [node for node in trusted(file, "ssh", "address", "connection") if node.ssh.jump and _jumps_to_self(node)]
     for span, nodes in places(file, looping, "ssh", "jump"):
         message = f"{named(nodes)} would be reached through {'itself' if len(nodes) == 1 else 'themselves'}"
@@ -205,7 +209,8 @@ def _host_and_port(hop: str) -> tuple[str, str]:
 
 
 def unused_ssh(file: InventoryFile) -> Iterator[Problem]:
-    """Defaults are for the other nodes; a node without a login has no use for login settings of its own."""
+    """Reports login settings of a node's own if its connection has no login; settings in `defaults` are for other
+    nodes."""
     others = [
         node for node in trusted(file, "ssh", "connection") if node.connection in _NO_LOGIN and node.ssh != _PLAIN
     ]
@@ -233,7 +238,8 @@ def connect_timeout(file: InventoryFile) -> Iterator[Problem]:
 
 
 def unused_kubernetes(file: InventoryFile) -> Iterator[Problem]:
-    """Most often `connection: kubernetes` was forgotten. Defaults may be for other nodes, which have it."""
+    """Reports `kubernetes` settings of a node with another connection: most often `connection: kubernetes` was
+    forgotten. Settings in `defaults` may be for other nodes, if there are pods among them."""
     nodes = trusted(file, "kubernetes", "connection")
     pods = any(node.connection == "kubernetes" for node in nodes)
     for node in nodes:
@@ -246,7 +252,8 @@ def unused_kubernetes(file: InventoryFile) -> Iterator[Problem]:
 
 
 def pod_without_address(file: InventoryFile) -> Iterator[Problem]:
-    """A name with a dot may be that of a headless service, which is a pod's address."""
+    """Reports pods without an address. A name with a dot may be that of a headless service, which is a pod's
+    address."""
     if len(file.inventory.nodes) < 2:
         return
     nodes = trusted(file, "address", "connection")

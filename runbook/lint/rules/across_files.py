@@ -1,4 +1,4 @@
-"""What files say of each other: a playbook's inventory, nodes in no playbook, one rendezvous for two jobs."""
+"""Rules about several files: the inventory that a playbook names, nodes in no playbook, one rendezvous for two jobs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from runbook.model.units import counted
 
 
 def named_inventory(playbooks: Sequence[ReadFile], linted: Sequence[ReadFile], reading: ReadFiles) -> Iterator[Problem]:
-    """Each playbook's, once it cannot be used. Mistakes in one that is linted itself are reported there."""
+    """Reports the inventory that a playbook names if it cannot be used. Mistakes in an inventory that is linted itself
+    are reported there."""
     for playbook in playbooks:
         path = inventory_named(playbook.document)
         span = playbook.document.span("inventory")
@@ -55,7 +56,8 @@ def _neighbour(path: str) -> str | None:
 
 
 def node_in_no_play(inventories: Sequence[InventoryFile], playbooks: Sequence[PlaybookFile]) -> Iterator[Problem]:
-    """Only of inventories that some playbook uses; a playbook that names none may be meant for any of them."""
+    """Reports nodes that no playbook selects, in inventories that some playbook names. A playbook that names no
+    inventory may be meant for any of them."""
     for inventory in inventories:
         using = [playbook for playbook in playbooks if playbook.inventory is inventory]
         if not using or not inventory.names_known or not all(playbook.sound("nodes") for playbook in playbooks):
@@ -80,13 +82,13 @@ def _selected(playbook: PlaybookFile, inventory: InventoryFile) -> set[str]:
         return set()
 
 
-# What two inventories of one lint say of one machine.
+# Two inventories of one lint that name the same rendezvous.
 
 
 def rendezvous_taken(inventories: Sequence[InventoryFile], _: Sequence[PlaybookFile]) -> Iterator[Problem]:
-    """Two jobs that meet at one address and port cannot run at once.
+    """Reports inventories whose jobs meet at one address and port: these cannot run at once.
 
-    Loopback is left out: each machine has its own, and examples all use it.
+    Loopback addresses are left out: each machine has its own, and examples all use them.
     """
     first: dict[tuple[str, int], InventoryFile] = {}
     for file in inventories:
@@ -106,7 +108,7 @@ def rendezvous_taken(inventories: Sequence[InventoryFile], _: Sequence[PlaybookF
 
 
 def _settled(file: InventoryFile) -> bool:
-    """Whether address and port are what the author meant. One node alone dials itself, wherever it is."""
+    """Whether address and port of the rendezvous are what the author meant: nothing wrong can have touched them."""
     master = file.inventory.nodes[0]
     known = all(said(file, "rendezvous", name) for name in ("master", "address", "port"))
     return known and master in trusted(file, "address")[:1]

@@ -1,4 +1,4 @@
-"""Command lines of launches and shell stages."""
+"""Rules about command lines of launches and shell stages."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def shell_in_command(staged: Staged) -> Iterator[Problem]:
 
 
 def workdir_of_launch(staged: Staged) -> Iterator[Problem]:
-    """The text about an inventory's paths holds for this one."""
+    """Reports a launch's `workdir` with text that only a shell would replace, as `inventory.not-expanded`."""
     given = staged.stage.launch.workdir
     if given is None or is_template(given) or not staged.sound("launch", "workdir"):
         return
@@ -90,7 +90,8 @@ def nested_launcher(staged: Staged) -> Iterator[Problem]:
 
 
 def _instead(line: LauncherLine, staged: Staged) -> Iterator[str]:
-    """What to write for a launcher's line, and which of its numbers are not the inventory's."""
+    """Sentences of help: what to write instead of a launcher's line, and which of its numbers differ from those of the
+    inventory."""
     if line.program:
         begun = f"`launcher: {line.launcher}` and " if line.launcher else ""
         yield f"write {begun}`command: {flow(line.program)}`"
@@ -103,8 +104,8 @@ def _instead(line: LauncherLine, staged: Staged) -> Iterator[str]:
 
 
 def _of_inventory(option: str, cluster: Inventory) -> tuple[int, str] | None:
-    """The number that stands in the inventory for such an option, and what it is made of; None where there is no
-    such one number."""
+    """The inventory's number for an option of a launcher, and the keys that it is made of; None if the inventory has no
+    single number for it."""
     slots = {node.slots for node in cluster.nodes}
     if option in RANKS_A_NODE and len(slots) == 1:
         return slots.pop(), "a node's `gpus:` or `processes:`"
@@ -128,12 +129,12 @@ def launcher_option(staged: Staged) -> Iterator[Problem]:
 
 
 def _words(staged: Staged) -> list[str]:
-    """The command as it was typed; nothing where some of it was wrong."""
+    """The words of the command as typed; empty if any of them was wrong."""
     return list(staged.stage.launch.command) if staged.sound("launch", "command") else []
 
 
 def _arguments(staged: Staged) -> Iterator[tuple[int, str]]:
-    """The words with their numbers; none where they are for a shell that the command itself starts."""
+    """The words with their numbers; none if the command itself starts a shell, which they are for."""
     words = _words(staged)
     if words and PurePosixPath(words[0]).name not in _SHELLS:
         yield from enumerate(words)
@@ -210,7 +211,7 @@ def jax_on_windows(staged: Staged) -> Iterator[Problem]:
 
 
 def _others(option: str, cluster: Inventory) -> str | None:
-    """Why one number cannot be right for all; None if it can."""
+    """The ranks or nodes for which an option's one number cannot be right, as text; None if it can be right for all."""
     name = option.replace("_", "-")
     if name in ("rank", "process-id", "global-rank") and cluster.world_size > 1:
         return f"{cluster.world_size} ranks"
@@ -221,7 +222,7 @@ def _others(option: str, cluster: Inventory) -> str | None:
 
 
 def _options(staged: Staged) -> Iterator[tuple[str, str, int]]:
-    """`--option=value` and `--option value`: name, value, and which word holds the value."""
+    """The options `--option=value` and `--option value`, without templates: name, value, number of the value's word."""
     return (found for found in options(_words(staged)) if not is_template(found[1]))
 
 
@@ -240,7 +241,7 @@ _OF_ONE_SHELL = (
     (re.compile(r"(?:module|ml) (?:load|add|purge|swap).*|ml \S+"), "write it as `activate:` into the inventory"),
     (re.compile(r"ulimit (?:-\w{1,9} ){1,9}\w|umask \d+|alias \S+"), "write it as `activate:` into the inventory"),
 )
-"""Commands that change nothing but the shell they run in, and where to put what they are for."""
+"""Patterns of commands that change nothing but the shell they run in, and the help: where to put them."""
 
 _NOT_SH = (
     (re.compile(r"(?:^|[;&|(])\s*source\s"), "source", "write `. FILE`"),
@@ -258,7 +259,7 @@ _NOT_SH = (
     (re.compile(r"<<<"), "<<<", "write `printf '%s' … | …`"),
     (re.compile(r"[<>]\("), "<(", "write `bash -c '…'` around the line"),
 )
-"""What bash has and a plain `sh` has not, and what to write."""
+"""Patterns of what bash has and a plain `sh` has not, the name for the message, and the help."""
 _BRINGS_CONDA = re.compile(r"conda\.sh|\bhook\b")
 
 
@@ -309,7 +310,7 @@ def not_for_sh(staged: Staged) -> Iterator[Problem]:
 
 
 def quoted_template(staged: Staged) -> Iterator[Problem]:
-    """Only where the variable's value needs quotes and therefore gets them."""
+    """Reports a template in quotes, if the variable's value needs quotes itself and therefore gets them."""
     line = _line(staged)
     for quoted in re.finditer(r"'[^']*'|\"[^\"]*\"", line):
         for name in _TEMPLATE.findall(quoted.group()):
@@ -335,7 +336,7 @@ def _commands(staged: Staged) -> Iterator[list[str]]:
 
 
 def _piped(staged: Staged) -> Iterator[tuple[list[str], bool]]:
-    """The same, and whether another one's output is their input."""
+    """The commands of the line, as words, each with whether a pipe gives it its input."""
     line = _unquoted(staged)
     for before, part in zip(("", *_SEPARATOR.findall(line)), _SEPARATOR.split(line), strict=True):
         words = part.split()
@@ -346,7 +347,8 @@ def _piped(staged: Staged) -> Iterator[tuple[list[str], bool]]:
 
 
 def _asks(words: list[str], *, fed: bool) -> tuple[str, str] | None:
-    """What it would ask a person, and how to avoid that. `fed`: it is given its input."""
+    """The message and the help for a command that would wait for a person; None for other commands. `fed`: a pipe or a
+    file gives the command its input."""
     if words[0] == "sudo":
         options = takewhile(lambda word: word.startswith("-"), words[1:])
         if not any(re.fullmatch(r"-[A-Za-z]*n[A-Za-z]*|--non-interactive", option) for option in options):
@@ -374,7 +376,7 @@ def _agrees(words: list[str], flag: str) -> bool:
 
 
 def _endless(words: list[str]) -> str | None:
-    """How to make it end, for a program that does not."""
+    """The help for a program that does not end by itself; None for other programs."""
     program, options = words[0], [word for word in words[1:] if word.startswith("-")]
     letters = "".join(option[1:] for option in options if not option.startswith("--"))
     if program == "tail" and ("f" in letters.lower() or "--follow" in options):

@@ -1,4 +1,4 @@
-"""Environment variables of a file, judged where they are written."""
+"""Rules about environment variables, each judged by itself at the place where it is written."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class WrittenVariable(NamedTuple):
 
     name: str
     text: str | None
-    block: Keys  # the way to the `env` that it stands in
+    block: Keys  # the keys of the `env` that it stands in
 
     @property
     def keys(self) -> Keys:
@@ -37,7 +37,7 @@ def of_inventory(document: Document) -> Iterator[WrittenVariable]:
 
 
 def for_all_nodes(document: Document) -> Iterator[WrittenVariable]:
-    """The levels of an inventory that no node can be left out of."""
+    """The variables of the two levels of an inventory that hold for every node: its `env`, and that of `defaults`."""
     yield from _of_block(document, document.mapping.get("env"), ("env",))
     yield from _of_block(document, _mapping(document.mapping.get("defaults")).get("env"), ("defaults", "env"))
 
@@ -69,7 +69,7 @@ _SUGGESTIONS = 50  # a file with more unknown names than this has another troubl
 
 def written_in_inventory(file: InventoryFile) -> Iterator[Problem]:
     settings = list(of_inventory(file.document))
-    if all(node.windows for node in file.inventory.nodes):  # there `nccl_debug` and `NCCL_DEBUG` are one
+    if all(node.windows for node in file.inventory.nodes):  # on Windows `nccl_debug` and `NCCL_DEBUG` are one
         settings = [setting for setting in settings if setting.name.upper() == setting.name]
     yield from _judged(file.document, settings, file.wrong)
     yield from _empty(file, settings)
@@ -85,7 +85,7 @@ def problem_at(document: Document, fault: VariableFault, keys: Keys) -> Problem:
 
 
 def _judged(document: Document, settings: Iterable[WrittenVariable], wrong: Collection[Keys]) -> Iterator[Problem]:
-    """Each name and each value is judged once, however often it is written."""
+    """The problems with names and values; each is judged once, however often it is written."""
     of_names: dict[str, tuple[VariableFault, ...]] = {}
     of_values: dict[tuple[str, str], tuple[VariableFault, ...]] = {}
     unknown = 0
@@ -106,7 +106,8 @@ def _judged(document: Document, settings: Iterable[WrittenVariable], wrong: Coll
 
 
 def _empty(file: InventoryFile, settings: Iterable[WrittenVariable]) -> Iterator[Problem]:
-    """An empty value takes a weaker level's away; where there is none it does nothing, and something was forgotten."""
+    """Reports empty values that do nothing. An empty value takes away the value of a weaker level; if no level gives
+    one, something was forgotten."""
     network, infiniband = file.inventory.network, file.inventory.infiniband
     given = {setting.name for setting in settings if setting.text != ""}
     given |= {"NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"} if network.interface else set()

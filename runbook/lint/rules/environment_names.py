@@ -1,4 +1,4 @@
-"""Names of environment variables: unknown, misspelt, of the past, set by runbook itself."""
+"""Judges names of environment variables: unknown, misspelt, of the past, set by runbook itself."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from runbook.lint.variables import Variable, known
 
 
 class VariableFault(NamedTuple):
-    """`id` without the family: `unknown-variable`. With `of_name` the name is to be shown, not the value."""
+    """A fault of a variable. `id` is without its family `env.`: `unknown-variable`. With `of_name` the place to show is
+    the variable's name, not its value."""
 
     id: str
     message: str
@@ -35,8 +36,8 @@ _CLOSED = (
 """Families of which the table has every name, as of its date."""
 
 _OPEN = ("TORCH_", "PYTORCH_", "TP_", "XLA_PYTHON_", "CUDA_", "OMP_", "UCX_", "FI_")
-"""Families with names of many other programs, or of parts that are not built in everywhere: only a typing error can be
-distinguished from these."""
+"""Families with names of many other programs, or of parts that are not built in everywhere: of unknown names here, only
+typing errors can be reported."""
 
 _PLUGINS = re.compile(
     r"NCCL_(OFI|TESTS|GPUDIRECTTCPX|FASTRAK|SHIMNET|GIB|TUNER|UCX|SHARP|IBEXT|INSPECTOR|PROFILE|PROFILER|PLUGIN|EFA|"
@@ -45,14 +46,15 @@ _PLUGINS = re.compile(
     r"|NCCL_(HOME|DIR|ROOT|ROOT_DIR|PATH|VERSION|INSTALL_PATH|LIB|LIBRARY|LIBRARIES|INCLUDE|INCLUDES|INCLUDE_DIR|"
     r"INCLUDE_DIRS|LIB_DIR|LIBRARY_PATH)$"
 )
-"""Read by plugins of NCCL, by its test programs and by builds: not NCCL's own, and there is no full list."""
+"""Names that plugins of NCCL, its test programs and builds read, not NCCL itself; there is no full list of them."""
 
 OLDEST_NCCL = (2, 14, 3)
-"""What PyTorch 2.0 brought, the oldest that runbook works with: what was removed by then never works."""
+"""The NCCL of PyTorch 2.0, the oldest PyTorch that runbook works with: a variable that was removed by then never
+works."""
 
 
 def name_faults(name: str, *, suggest: bool = True) -> Iterator[VariableFault]:
-    """Without `suggest` no similar name is looked for: that takes milliseconds a name."""
+    """The faults of a variable's name. Without `suggest` no similar name is looked for, which takes milliseconds."""
     variable = known().get(name)
     if variable is not None:
         yield from _of_known(variable)
@@ -143,7 +145,7 @@ _SLIPS = 2  # letters wrong, missing, too many or exchanged, in a word that is l
 
 
 def closest(name: str) -> tuple[str | None, bool]:
-    """The known name that is closest, and whether this can only be a slip of it; (None, False) if nothing is near."""
+    """The known name closest to `name`, and whether `name` can only be a slip of it; (None, False) if none is near."""
     names = [one for one, variable in known().items() if not (variable.never or variable.removed or variable.last)]
     other_reader = f"TORCH_{name}" if name.startswith("NCCL_") else name.removeprefix("TORCH_")
     words = sorted(name.split("_"))
@@ -161,13 +163,15 @@ def closest(name: str) -> tuple[str | None, bool]:
 
 
 def is_slip_of(family: str, word: str) -> bool:
-    """Whether `word` is `family` with one slip, and no sister's name: RCCL and HCCL are not NCCL misspelt."""
+    """Whether `word` is `family` with one slip; names of sister libraries, such as RCCL and HCCL, are not NCCL
+    misspelt."""
     near = word != family and abs(len(word) - len(family)) <= 1 and not re.fullmatch("[A-Z]CCL", word)
     return near and _distance(family, word) <= 1
 
 
 def _is_slip(one: str, other: str) -> bool:
-    """Few letters differ, word by word: _IB_TC and _IB_SL are two things, and so are LL and LL128."""
+    """Whether two names differ in few letters, word by word: _IB_TC and _IB_SL are two things, and so are LL and
+    LL128."""
     ours, theirs = one.split("_"), other.split("_")
     if len(ours) != len(theirs):
         return False
@@ -190,7 +194,7 @@ def _one_word(meant: str, written: str) -> bool:
 
 
 def _abbreviated(short: str, long: str) -> bool:
-    """CNT for COUNT, but not P2P for anything."""
+    """Whether `short` abbreviates `long`, as CNT does COUNT; a word with digits, such as P2P, abbreviates nothing."""
     if not (2 < len(short) < len(long) <= len(short) + 3 and short.isalpha() and short[0] == long[0]):
         return False
     letters = iter(long)
@@ -198,7 +202,7 @@ def _abbreviated(short: str, long: str) -> bool:
 
 
 def _distance(one: str, other: str) -> int:
-    """Insertions, deletions, replacements and exchanges of neighbours from one to the other."""
+    """The number of insertions, deletions, replacements and exchanges of neighbours from one word to the other."""
     before: list[int] = []
     above = list(range(len(other) + 1))
     for row, a in enumerate(one, 1):

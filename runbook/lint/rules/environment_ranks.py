@@ -1,4 +1,4 @@
-"""The environment that a node's ranks get from all levels: what in it contradicts itself or the inventory."""
+"""Rules about the environment that a node's ranks get from all levels: contradictions in it, and with the inventory."""
 
 from __future__ import annotations
 
@@ -30,21 +30,23 @@ from runbook.model.nccl_devices import selection
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentOfRanks:
-    """The ranks of one node. `env` holds what is set and known, `NCCL_IB_HCA` from `infiniband:` included."""
+    """What the ranks of one node get. `env` holds the variables with a known value, `NCCL_IB_HCA` from `infiniband:`
+    included."""
 
     env: Mapping[str, str]
     interface: str | None
     infiniband: bool
-    gpus: tuple[int, ...] | None  # None where the file's own are not sound
+    gpus: tuple[int, ...] | None  # None if a wrong value makes them uncertain
     slots: int
     windows: bool
 
 
-_DEVICE = re.compile(r"[0-9]{1,6}|(GPU|MIG)-\S+", re.ASCII)  # CUDA stops reading at the first that is none: -1, all
+_DEVICE = re.compile(r"[0-9]{1,6}|(GPU|MIG)-\S+", re.ASCII)  # CUDA stops reading at any other word: -1, all
 
 
 class Contradiction(NamedTuple):
-    """`names` are the variables it is about; it is shown at the first one that the file has."""
+    """A contradiction between variables, or with the inventory. `names` are the variables; the problem is shown at the
+    first of them that the file has."""
 
     id: str
     names: tuple[str, ...]
@@ -178,7 +180,7 @@ _RULES: tuple[Callable[[EnvironmentOfRanks], Iterator[Contradiction]], ...] = (
 
 
 def _alike(nodes: Iterable[Node]) -> Iterable[list[Node]]:
-    """Those with the same environment and GPUs together, which are judged once."""
+    """The nodes, those with the same environment and GPUs in one list, which is judged once."""
     return grouped(((*node.env.items(), node.gpus, node.processes, node.windows), node) for node in nodes).values()
 
 
@@ -196,7 +198,8 @@ def contradictions_in_inventory(file: InventoryFile) -> Iterator[Problem]:
 
 
 def contradictions_in_playbook(file: PlaybookFile) -> Iterator[Problem]:
-    """What a launch's own `env` brings in, where it does so on every node: a stage may be for some of them."""
+    """Reports contradictions that a launch's own `env` brings in, if it does so on every node: the stage may be for
+    some nodes only."""
     if file.inventory is None or not isinstance(file.document.data, dict):
         return
     for settings in grouped((setting.block, setting) for setting in of_playbook(file.document)).values():
@@ -234,7 +237,8 @@ def _ranks(file: InventoryFile, node: Node, env: Mapping[str, EnvValue | None]) 
 
 
 def _place(file: InventoryFile, node: Node, one: Contradiction) -> Span | None:
-    """Where the first of its names was written that the node takes from this file."""
+    """The place of the first of the contradiction's variables that this file sets for the node; None if it sets
+    none."""
     for name in one.names:
         span = file.origins.span(node.name, "env", name)
         if span is not None:
@@ -243,7 +247,7 @@ def _place(file: InventoryFile, node: Node, one: Contradiction) -> Span | None:
 
 
 def nccl_unused(file: InventoryFile) -> Iterator[Problem]:
-    """NCCL's variables in a job that runs on gloo; reported once, at the first."""
+    """Reports variables of NCCL in a job that runs on gloo, once, at the first of them."""
     if file.inventory.rendezvous.backend != "gloo" or not file.sound("backend", "gpus", "shell", "nodes", "groups"):
         return
     settings = [one for one in of_inventory(file.document) if one.name.startswith(("NCCL_", "TORCH_NCCL_"))]
@@ -261,7 +265,7 @@ def nccl_unused(file: InventoryFile) -> Iterator[Problem]:
 
 
 def shared_host_id(file: InventoryFile) -> Iterator[Problem]:
-    """NCCL takes ranks with one NCCL_HOSTID for processes of one machine."""
+    """Reports two nodes with one NCCL_HOSTID, whose ranks NCCL takes for processes of one machine."""
     seen: dict[str, Node] = {}
     for node in file.inventory.nodes:
         value = node.env.get("NCCL_HOSTID", file.inventory.env.get("NCCL_HOSTID"))
@@ -304,7 +308,7 @@ def network_of_playbook(file: PlaybookFile) -> Iterator[Problem]:
 
 def _interface_faults(inventory: Inventory, interface: str) -> Iterator[VariableFault]:
     if all(node.env.get("GLOO_SOCKET_IFNAME", inventory.env.get("GLOO_SOCKET_IFNAME")) for node in inventory.nodes):
-        yield from interface_faults("network.interface", interface)  # gloo never sees it
+        yield from interface_faults("network.interface", interface)  # gloo never reads it
         return
     yield from list(gloo_faults("network.interface", interface))[:1] or [
         fault for fault in interface_faults("network.interface", interface) if fault.id != "prefix-trap"
@@ -326,7 +330,8 @@ def _of_settings(document: Document, inventory: Inventory, settings: list[Writte
 
 
 def _against(document: Document, setting: WrittenVariable, text: str, interface: str) -> Iterator[Problem]:
-    """One for all nodes, so that `network.interface` has no effect."""
+    """Reports a variable for all nodes that selects another interface than `network.interface`, which then does
+    nothing."""
     chosen, names = selection(text.strip()), interface.split(",")
     if not any(chosen.takes(name.strip()) for name in names) and not interface.startswith(("^", "=")):
         message = f"`network.interface` says {shown(interface)}, and {_READERS[setting.name]} would use {shown(text)}"
@@ -345,7 +350,8 @@ def _against_hca(file: InventoryFile, hca: str) -> Iterator[Problem]:
 
 
 def _two(document: Document, setting: WrittenVariable, text: str, settings: list[WrittenVariable]) -> Iterator[Problem]:
-    """NCCL over IPoIB and gloo over Ethernet is a choice; two Ethernet interfaces side by side are a slip."""
+    """Reports different interfaces for NCCL and gloo in one block, unless one is IPoIB: NCCL over IPoIB and gloo over
+    Ethernet is a choice, two Ethernet interfaces are a slip."""
     beside = next((one for one in settings if one.block == setting.block and one.name == "NCCL_SOCKET_IFNAME"), None)
     if beside is None or beside.text is None:
         return

@@ -1,4 +1,4 @@
-"""What is wrong with the value of a variable, judged by itself."""
+"""Judges the value of one environment variable by itself, by how its reader reads it."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def integer_faults(variable: Variable, text: str) -> Iterator[VariableFault]:
 
 
 def switch_faults(variable: Variable, text: str) -> Iterator[VariableFault]:
-    """0 or 1. A word for off has its meaning, since it is read as 0 too."""
+    """The fault of a value that should be 0 or 1. A word for off is no fault, since it is read as 0 too."""
     bare = text.strip()
     if bare in ("0", "1") or bare.lower() in _WORDS_OFF:
         return
@@ -168,7 +168,8 @@ def choice_faults(variable: Variable, text: str) -> Iterator[VariableFault]:
 
 
 def level_faults(variable: Variable, text: str) -> Iterator[VariableFault]:
-    """How far apart two devices may be. NCCL compares letter by letter; what begins with a digit is a number."""
+    """The fault of a level, how far apart two devices may be. NCCL compares letter by letter, and takes a text that
+    begins with a digit for a number."""
     bare = text.strip()
     if bare in variable.choices:
         return
@@ -184,7 +185,7 @@ def level_faults(variable: Variable, text: str) -> Iterator[VariableFault]:
 
 
 def set_faults(variable: Variable, text: str) -> Iterator[VariableFault]:
-    """A list of words; `^` in front takes all but these."""
+    """The first fault of a list of words; `^` in front takes all but these."""
     for word in text.strip().removeprefix("^").split(variable.separator):
         bare = word.strip()
         if bare and not _is_one_of(variable, bare):
@@ -193,7 +194,8 @@ def set_faults(variable: Variable, text: str) -> Iterator[VariableFault]:
 
 
 def per_function_faults(variable: Variable, text: str) -> Iterator[VariableFault]:
-    """`Ring,Tree`, `^PAT`, or since NCCL 2.24 `allreduce:Tree;broadcast:^Ring`."""
+    """The faults of algorithms by function: `Ring,Tree`, `^PAT`, or since NCCL 2.24
+    `allreduce:Tree;broadcast:^Ring`."""
     for part in text.split(";"):
         function, colon, words = part.rpartition(":")
         if colon and not _any_case(function.strip(), _FUNCTIONS):
@@ -206,8 +208,8 @@ def per_function_faults(variable: Variable, text: str) -> Iterator[VariableFault
 
 
 def settings_faults(variable: Variable, text: str) -> Iterator[VariableFault]:
-    """`max_split_size_mb:128,roundup_power2_divisions:[256:1,>:4]`. A key that is like none of the table may be newer.
-    The first fault is told."""
+    """The first fault of settings such as `max_split_size_mb:128,roundup_power2_divisions:[256:1,>:4]`. A key that is
+    like no key of the table may be newer, and is no fault."""
     stops, in_list = _consequence(variable), False
     for part in text.split(",")[:_MOST_SETTINGS]:
         begins, in_list = not in_list, "]" not in part if in_list or "[" in part else False
@@ -230,7 +232,7 @@ def settings_faults(variable: Variable, text: str) -> Iterator[VariableFault]:
 
 
 _MOST_SETTINGS = 100
-"""Of one value that are looked at."""
+"""Settings of one value that are judged."""
 
 
 def _is_one_of(variable: Variable, word: str) -> bool:
@@ -276,12 +278,12 @@ _INTERFACE = re.compile(r"(ib|eth|bond|docker|veth|virbr)[0-9]+|lo|en[opsx][0-9]
 _ADAPTER = re.compile(r"mlx[45]_\d+|(bnxt_re|irdma|efa|hns|qedr|erdma)_?\d+|rdmap\d\w*|rocep\d\w*", re.ASCII)
 _JOINED = re.compile(r"[^;\s][;\s]+[^;\s]")
 _READ_ON_WINDOWS = ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "network.interface")
-"""Where `Ethernet 2` is one name."""
+"""Settings that Windows nodes read too, on which `Ethernet 2` is one name."""
 _JOINED_ON_WINDOWS = re.compile(r"[^;];+[^;]|^\s*[a-z][^\W\d]*[0-9]\w*\s+[a-z][^\W\d]*[0-9]", re.ASCII)
 _ADAPTER_PORT = re.compile(r"[^:]+(:[0-9]{1,4}){1,3}", re.ASCII)
 _COUNTED_ADAPTER = re.compile(
     r"\A(?:\w*_[1-9]|(bnxt_re|irdma|qedr|rxe|siw)[1-9])", re.ASCII
-)  # from 0, so 10 may be there
+)  # adapters count from 0, so that beside `mlx5_1` there may be `mlx5_10`
 _COUNTED_INTERFACE = re.compile(r"(eth|ib)[1-9]", re.ASCII)  # not ens5, enp3s0: their numbers are slots
 
 
@@ -319,7 +321,7 @@ def adapter_faults(name: str, text: str) -> Iterator[VariableFault]:
 
 
 def gloo_faults(name: str, text: str) -> Iterator[VariableFault]:
-    """gloo takes names, letter by letter, with commas between them."""
+    """The fault of a selection for gloo, which takes names, letter by letter, with commas between them."""
     bare = text.strip()
     if bare.startswith(("^", "=")):
         message = f"gloo looks for an interface whose name is {shown(bare)}: `^` and `=` are NCCL's alone"
@@ -337,7 +339,7 @@ def gloo_faults(name: str, text: str) -> Iterator[VariableFault]:
 
 
 def virtual(text: str) -> str | None:
-    """A selected interface that no other machine can be reached through: lo, Docker's, libvirt's."""
+    """The first selected interface that leads to no other machine (lo, Docker's, libvirt's); None if there is none."""
     chosen = selection(text.strip())
     return None if chosen.excludes else next(filter(leads_nowhere, chosen.names), None)
 
@@ -417,7 +419,8 @@ _SHELL = re.compile(r"(?:^|[/:=,;\s\"'])(\$[A-Z_][A-Z0-9_]+|%[A-Z_][A-Z0-9_]{3,}
 
 
 def value_faults(name: str, text: str) -> Iterator[VariableFault]:
-    """An empty text is only judged here where it stops the program; elsewhere it depends on the rest of the file."""
+    """The faults of a variable's value. An empty text is a fault only if it stops the program; otherwise the rest of
+    the file decides."""
     yield from _expansion(name, text)
     variable = known().get(name)
     if variable is None or variable.never or variable.set_by_runbook:
@@ -437,7 +440,8 @@ def value_faults(name: str, text: str) -> Iterator[VariableFault]:
 
 
 def _refuses_empty(variable: Variable) -> bool:
-    """As tried with PyTorch 2.13: its numbers, booleans and choices end the program; gloo's transport too."""
+    """Whether the reader ends the program at an empty value. As tried with PyTorch 2.13: its numbers, booleans and
+    choices do, and gloo's transport too."""
     if variable.name in ("TORCH_CPP_LOG_LEVEL", "TORCH_SHOW_CPP_STACKTRACES", "GLOO_LOG_LEVEL"):
         return False
     return (
@@ -474,7 +478,7 @@ def _spaces(variable: Variable, text: str) -> Iterator[VariableFault]:
 
 
 def _left_on(variable: Variable, text: str) -> Iterator[VariableFault]:
-    """A variable that helps to find a fault, and costs time in every job."""
+    """Reports a variable that helps to find a fault, and costs time in every job."""
     on = variable.kind in ("switch", "boolean") and is_on(variable, text)
     if variable.turns_off and on:
         message = f"`{variable.name}` switches off {variable.turns_off}"

@@ -1,4 +1,4 @@
-"""GPUs and processes: no device twice, counts that a machine can have, and the backend that they allow."""
+"""Rules about GPUs and processes: no device twice, counts that a machine can have, and the backend that they allow."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _BACKEND = ("rendezvous", "backend")
 
 
 def shared_gpu(file: InventoryFile) -> Iterator[Problem]:
-    """Two names for one machine are fine as long as they share no GPU. A gloo job may share one on purpose."""
+    """Reports nodes that are one machine and share a GPU. Nodes of a gloo job may share a GPU on purpose."""
     if wrote(file, *_BACKEND) and file.inventory.rendezvous.backend == "gloo":
         return
     pairs: dict[str, tuple[Node, int, str]] = {}
@@ -54,7 +54,7 @@ def shared_gpu(file: InventoryFile) -> Iterator[Problem]:
 
 
 def _machines(nodes: Sequence[Node]) -> Iterator[tuple[str, list[Node]]]:
-    """Machines that go by several names: nodes at one address, and all that are this machine."""
+    """Yields each machine that is several nodes, with these: nodes at one address, and all with `connection: local`."""
     first: dict[str, Node] = {}
     several: dict[str, list[Node]] = {}
     for node in nodes:
@@ -74,7 +74,7 @@ def gpus_per_node(file: InventoryFile) -> Iterator[Problem]:
 
 
 def gpus_from_one(file: InventoryFile) -> Iterator[Problem]:
-    """`[8]` and `[1, 2, …, 8]`: counts, or devices counted from 1."""
+    """Reports lists such as `[8]` and `[1, 2, …, 8]`: a count, or devices counted from 1."""
     odd = [node for node in trusted(file, "gpus") if node.gpus and 0 not in node.gpus and max(node.gpus) in (8, 16)]
     for span, nodes in places(file, odd, "gpus"):
         highest = max(nodes[0].gpus)
@@ -91,7 +91,7 @@ def gpus_from_one(file: InventoryFile) -> Iterator[Problem]:
 
 
 def some_without_gpus(file: InventoryFile) -> Iterator[Problem]:
-    """Forgotten on a few nodes: then the backend silently becomes gloo for all."""
+    """Reports nodes without `gpus` among nodes with them: if they were forgotten, the backend silently becomes gloo."""
     if backend_given(file.origins) or not said(file, "rendezvous", "backend"):
         return
     if not all_trusted(file, "gpus", "shell"):
@@ -125,7 +125,7 @@ def nccl_on_windows(file: InventoryFile) -> Iterator[Problem]:
 
 
 def gloo_on_gpus(file: InventoryFile) -> Iterator[Problem]:
-    """Written over a default that would be nccl. On one machine that is how people try things out."""
+    """Reports `backend: gloo` where the default is nccl, but not on one machine, where people try things out so."""
     inventory = file.inventory
     if not wrote(file, *_BACKEND) or inventory.rendezvous.backend != "gloo" or len(inventory.nodes) == 1:
         return
@@ -138,7 +138,8 @@ def gloo_on_gpus(file: InventoryFile) -> Iterator[Problem]:
 
 
 def unused_processes(file: InventoryFile) -> Iterator[Problem]:
-    """A default for the CPU nodes among others is of use; one that reaches only nodes with GPUs is not."""
+    """Reports `processes` at a place that reaches only nodes with GPUs; a default that reaches CPU nodes too is of
+    use."""
     nodes = trusted(file, "gpus", "processes")
     overruled = [node for node in nodes if node.gpus and node.processes != 1]
     if not overruled:

@@ -1,4 +1,5 @@
-"""Keys of a launch that contradict each other, its place among the stages, scripts that cannot be written."""
+"""Rules about launches: keys that contradict each other, a launch's place among the stages, scripts that cannot be
+written."""
 
 from __future__ import annotations
 
@@ -115,7 +116,7 @@ def barrier_folder_unused(staged: Staged) -> Iterator[Problem]:
 
 
 def barrier_not_shared(staged: Staged) -> Iterator[Problem]:
-    """A folder that is each node's own: every node would wait in it for the others, alone."""
+    """Reports a barrier in a folder that is each node's own: every node would wait in it for the others, alone."""
     launch, nodes = staged.stage.launch, staged.cluster.nodes if staged.cluster else ()
     if launch.barrier != "file" or not staged.sound("launch"):
         return
@@ -130,7 +131,7 @@ def barrier_not_shared(staged: Staged) -> Iterator[Problem]:
 
 
 def barrier_not_expanded(staged: Staged) -> Iterator[Problem]:
-    """What is said of an inventory's paths holds for this one."""
+    """Reports a `barrier_folder` with text that only a shell would replace, as `inventory.not-expanded`."""
     folder = staged.stage.launch.barrier_folder
     if folder is not None and not is_template(folder) and UNEXPANDED.search(folder):
         yield taken_as_it_is(folder, staged.span("launch", "barrier_folder"))
@@ -152,7 +153,7 @@ def launch_on_windows(staged: Staged) -> Iterator[Problem]:
 
 
 def unchecked_launch(stages: Sequence[Staged]) -> Iterator[Problem]:
-    """The first launch, where what could say why it fails comes later or not at all."""
+    """Reports the first launch if the checks that could say why it fails come later or not at all."""
     number = next((number for number, staged in enumerate(stages) if staged.stage.kind == "launch"), None)
     if number is None:
         return
@@ -176,7 +177,8 @@ _WITH_RANKS = ("connection", "links", "allreduce")
 
 
 def check_too_late(stages: Sequence[Staged]) -> Iterator[Problem]:
-    """The first check of the way between the nodes, behind one that fails for the same reason and stops the run."""
+    """Reports a check of the way between the nodes that comes after a check with ranks on the same nodes: the latter
+    fails for the same reason, and stops the run."""
     stopping: list[Staged] = []
     seen: set[str | None] = set()
     for staged in stages:
@@ -193,7 +195,7 @@ def check_too_late(stages: Sequence[Staged]) -> Iterator[Problem]:
 
 
 def stage_after_detached(stages: Sequence[Staged]) -> Iterator[Problem]:
-    """A stage that wants ports and GPUs while a job that was left alone still has them."""
+    """Reports a stage that needs ports and GPUs while a detached job on the same nodes still has them."""
     running: list[Staged] = []
     for staged in stages:
         needs = staged.stage.kind in ("check", "launch") and staged.stage.check not in ("reach", "ping", "ibstat")
@@ -244,7 +246,7 @@ def _own_folder(folder: str, nodes: Sequence[Node]) -> str | None:
 
 
 def _own_workdirs(nodes: Sequence[Node]) -> str | None:
-    """Without `barrier_folder` they meet in their workdir."""
+    """Why the workdirs, in which nodes meet without `barrier_folder`, are not one folder; None if they may be one."""
     for node in nodes:
         if _OF_ONE_MACHINE.match(node.workdir):
             return f"the nodes are to meet in their workdir, and `{node.workdir}` of {node.name} is that node's own"
@@ -256,7 +258,7 @@ def _own_workdirs(nodes: Sequence[Node]) -> str | None:
 
 
 def _own_homes(folder: str, nodes: Sequence[Node]) -> str | None:
-    """Where different users log in, their home folders are not one."""
+    """Why a folder in the home folder is not one folder: different users log in. None if it may be one."""
     if folder.startswith("/"):
         return None
     users = {node.ssh.user: node for node in nodes if node.connection == "ssh" and node.ssh.user}
@@ -266,10 +268,10 @@ def _own_homes(folder: str, nodes: Sequence[Node]) -> str | None:
     return f"`{folder}` lies in the home of {one} on {a.name} and of {other} on {b.name}: these are two folders"
 
 
-# What the scripts of a stage cannot do or carry, found by writing them as `render` does.
+# Problems with the scripts of a stage, found by writing the scripts as `render` does.
 
 MOST_NODES = 300
-"""Scripts are written for at most this many different nodes: their problems are those of all."""
+"""At most so many nodes, each of another kind, have their scripts written for lint."""
 
 
 def scripts(staged: Staged) -> Iterator[Problem]:
@@ -286,7 +288,8 @@ def scripts(staged: Staged) -> Iterator[Problem]:
 
 
 def _one_of_each(cluster: Inventory) -> Inventory:
-    """One node of each kind: scripts of a kind differ only in names, addresses and numbers, which any shell carries."""
+    """The cluster with one node of each kind: scripts of a kind differ only in names, addresses and numbers, which any
+    shell carries."""
     kinds: dict[object, Node] = {}
     for node in cluster.nodes:
         settings = (node.shell, node.python, node.activate, node.workdir, repr(node.env), repr(node.vars))

@@ -1,4 +1,4 @@
-"""Interfaces, InfiniBand, ports, the rendezvous, and what Windows makes of host names."""
+"""Rules about interfaces, InfiniBand, ports, the rendezvous, and host names on Windows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _RATES = (
 
 
 def interface_name(file: InventoryFile) -> Iterator[Problem]:
-    """Only Linux has a limit; adapters of Windows are called what their owner likes."""
+    """Reports a name that is too long for an interface of Linux; adapters of Windows may have any name."""
     if not wrote(file, *_INTERFACE) or any(node.windows for node in trusted(file, "shell")):
         return
     for name in (file.inventory.network.interface or "").lstrip("^=").split(","):
@@ -37,7 +37,7 @@ def interface_name(file: InventoryFile) -> Iterator[Problem]:
 
 
 def infiniband_unused(file: InventoryFile) -> Iterator[Problem]:
-    """Only reported when the backend is certainly gloo: written, or because of Windows."""
+    """Reports `infiniband:` if the backend is certainly gloo: it is written, or follows from Windows nodes."""
     inventory = file.inventory
     if inventory.infiniband is None or inventory.rendezvous.backend != "gloo":
         return
@@ -64,9 +64,9 @@ def infiniband_rate(file: InventoryFile) -> Iterator[Problem]:
         yield Problem("inventory.infiniband-rate", message, file.document.span(*_RATE), help)
 
 
-# Ports: that nothing else is likely to hold the one where the ranks meet.
+# Ports: whether another program may hold the port at which the ranks meet.
 
-_EPHEMERAL = {"Linux": (32768, 60999), "Windows": (49152, 65535)}  # what the kernel gives to outgoing connections
+_EPHEMERAL = {"Linux": (32768, 60999), "Windows": (49152, 65535)}  # the ports that kernels give to outgoing connections
 _PORT = ("rendezvous", "port")
 _PORTS = ("network", "ports")
 _PRIVILEGED = 1023
@@ -101,7 +101,7 @@ _SERVICES = {
 
 
 def port_is_ssh(file: InventoryFile) -> Iterator[Problem]:
-    """sshd listens there already, on every address."""
+    """Reports a rendezvous port at which the master's sshd listens already, on every address."""
     master = _master(file)
     port = file.inventory.rendezvous.port
     if not master or not wrote(file, *_PORT) or not all_trusted(file, "ssh", "connection"):
@@ -130,7 +130,8 @@ def service_port(file: InventoryFile) -> Iterator[Problem]:
 
 
 def ephemeral_port(file: InventoryFile) -> Iterator[Problem]:
-    """Data ports may lie there: the job takes what is free. The rendezvous has to have this one."""
+    """Reports a rendezvous port that the kernel may give to an outgoing connection. Data ports may lie there, since the
+    job takes free ones; the rendezvous needs exactly this port."""
     if not wrote(file, *_PORT) or not _master(file) or not trusted(file, "shell"):
         return
     system = "Windows" if file.inventory.nodes[0].windows else "Linux"
@@ -155,7 +156,7 @@ def port_not_open(file: InventoryFile) -> Iterator[Problem]:
 
 
 def ports_twice(file: InventoryFile) -> Iterator[Problem]:
-    """Which one was meant is not known; often it should have been the next range."""
+    """Reports ranges of ports that overlap, at the later one: which of the two is wrong is not known."""
     if not said(file, *_PORTS):
         return
     ranges = file.inventory.network.ports
@@ -170,7 +171,7 @@ def ports_twice(file: InventoryFile) -> Iterator[Problem]:
 
 
 def ports_with_ssh(file: InventoryFile) -> Iterator[Problem]:
-    """The port stage looks whether they are free to bind, and sshd's never is."""
+    """Reports sshd's port among the job's ports: the `port` check looks whether each is free, and sshd's never is."""
     ranges = file.inventory.network.ports
     if not ranges or not said(file, *_PORTS):
         return
@@ -190,21 +191,21 @@ def _master(file: InventoryFile) -> str | None:
 
 
 def _port_span(file: InventoryFile, place: int) -> Span | None:
-    """Of the n-th range: items of a list may hold several, and then the whole list is the place."""
+    """The place of the range with number `place` (from 0); the whole list if one of its items holds several ranges."""
     item: Keys = (*_PORTS, place)
     ranges = file.inventory.network.ports
     listed = (*_PORTS, len(ranges) - 1) in file.document.spans and (*_PORTS, len(ranges)) not in file.document.spans
     return file.document.span(*(item if listed else _PORTS))
 
 
-# The rendezvous: that what the ranks dial is the master.
+# The rendezvous: whether the address that the ranks dial is the master's.
 
 _ADDRESS = ("rendezvous", "address")
 
 
 def rendezvous_address(file: InventoryFile) -> Iterator[Problem]:
-    """Another node's address is an error. One that no node has may be the master's second card or a name in DNS: it is
-    reported only when it is very near to the nodes' own."""
+    """Reports a rendezvous address that is another node's. An address that no node has may be the master's second card
+    or a name in DNS: it is reported only if it is very near to the nodes' own."""
     inventory = file.inventory
     if len(inventory.nodes) == 1 or not wrote(file, *_ADDRESS) or not said(file, "rendezvous", "master"):
         return
@@ -225,8 +226,8 @@ def rendezvous_address(file: InventoryFile) -> Iterator[Problem]:
 
 
 def _owner(given: str, nodes: Sequence[Node]) -> Node | None:
-    """Whose address or name it is: the master's in doubt, which is the first. A name counts without its domain if it
-    leads to one node only."""
+    """The node whose address or name is `given`, None if there is none; in doubt the master, which is the first node. A
+    name without its domain counts if it leads to one node only."""
     wanted = one_spelling(given)
     for node in nodes:
         if wanted in (one_spelling(node.address), node.name.lower(), one_spelling(node.ssh.host or "")):
@@ -253,7 +254,7 @@ def _near(given: str, nodes: Sequence[Node]) -> str | None:
 
 
 def _network(address: str) -> str:
-    """As networks of nodes most often are: the first three numbers of IPv4, the first half of IPv6."""
+    """The network that an address most likely is in: the first three numbers of IPv4, the first half of IPv6."""
     if ":" not in address:
         return address.rpartition(".")[0]
     return "" if "%" in address else str(ip_network((address, 64), strict=False))
@@ -273,13 +274,13 @@ def _label(address: str) -> str:
     return "" if is_ip(address) else one_spelling(address).partition(".")[0]
 
 
-# Windows: what its nodes can be called, and with whom they can work.
+# Windows: names of its nodes and adapters, and nodes of other systems beside them.
 
 _LINUX_CARD = re.compile(r"(eth|ib|bond|wlan)[0-9]+|en[ospx][0-9a-z]+|lo")
 
 
 def windows_name_dialled(file: InventoryFile) -> Iterator[Problem]:
-    """What ended in error 10049 for many: one machine that looks itself up by name."""
+    """Reports a single Windows machine that dials itself by name, which ended in error 10049 for many users."""
     inventory = file.inventory
     if len(inventory.nodes) > 1 or not wrote(file, "rendezvous", "address") or not trusted(file, "shell"):
         return
@@ -309,7 +310,7 @@ def windows_host_name(file: InventoryFile) -> Iterator[Problem]:
 
 
 def two_systems(file: InventoryFile) -> Iterator[Problem]:
-    """The smaller group is named: the mistake is more likely there."""
+    """Reports Windows nodes beside others in one job, at the smaller group: the mistake is more likely there."""
     nodes = trusted(file, "shell")
     windows = [node for node in nodes if node.windows]
     others = [node for node in nodes if not node.windows]

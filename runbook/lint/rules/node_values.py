@@ -1,4 +1,4 @@
-"""Values of a node's settings: paths, the Python, `activate`, and what was left of an example."""
+"""Rules about values of a node's settings: paths, the Python, `activate`, and words left over from an example."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def foreign_path(file: InventoryFile) -> Iterator[Problem]:
 
 
 def _foreign(text: str, shell: str) -> str | None:
-    """The style of a path that is not the node's own."""
+    """The style of a path, `POSIX` or `Windows`, if it is not that of the node's system; None if it is."""
     if shell != "sh":
         return "POSIX" if text.startswith("/") and not text.startswith("//") else None
     return "Windows" if "\\" in text or re.match(r"[A-Za-z]:/", text) else None
 
 
 def not_expanded(file: InventoryFile) -> Iterator[Problem]:
-    """They are quoted: no shell ever sees what is in them."""
+    """Reports paths with text that only a shell would replace: paths are quoted, and no shell sees what is in them."""
     for key in (("python",), ("workdir",), ("ssh", "key")):
         for span, _, text, _ in faulty(file, key, lambda text, _: UNEXPANDED.search(text)):
             yield taken_as_it_is(text, span)
@@ -87,7 +87,7 @@ def _no_key(path: str) -> tuple[str, str] | None:
 
 
 def key_in_project(file: InventoryFile) -> Iterator[Problem]:
-    """It lies where runbook is started, most often in a repository."""
+    """Reports a relative path of a key: it is looked for where runbook is started, most often in a repository."""
 
     def relative(path: str, _: str) -> bool | None:
         return None if path.startswith(("~", "/", "\\", "$", "%")) or re.match(r"[A-Za-z]:", path) else True
@@ -137,7 +137,7 @@ def activate_other_shell(file: InventoryFile) -> Iterator[Problem]:
 
 
 def _other_shell(line: str, shell: str) -> str | None:
-    """The shell that the line is written for, if it is not this one."""
+    """The shell that the line is written for, if it is not `shell`; None otherwise."""
     kinds = _FOREIGN.get(shell, ())
     return next((kind for kind, signs in kinds if any(sign.search(line) for sign in signs)), None)
 
@@ -150,7 +150,8 @@ def activate_no_effect(file: InventoryFile) -> Iterator[Problem]:
 
 
 def _own_process(line: str, shell: str) -> str | None:
-    """The program that a lone command of a POSIX shell starts, where it is known to change nothing for the next."""
+    """The program that a single command of a POSIX shell starts, if it is known to change nothing for the commands
+    after it; None for other lines."""
     if shell != "sh" or _SEPARATOR.search(line) or _OWN_PROCESS.match(line) is None:
         return None
     return line.split()[0]
@@ -182,7 +183,8 @@ _LOOKUP = re.compile(r"""(?:lookup|query)\(\s*["'](?:ansible\.builtin\.)?env["']
 
 
 def template_in_inventory(file: InventoryFile) -> Iterator[Problem]:
-    """Only where nothing fills it in: a launch does, `vars` may be for another tool, the loader refuses addresses."""
+    """Reports templates where nothing fills them in. A launch fills them in, `vars` may be for another tool, and the
+    loader refuses them in addresses."""
     if "{{" not in file.document.text:
         return
     for keys, value in scalars(file.document.data):

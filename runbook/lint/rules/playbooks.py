@@ -1,4 +1,4 @@
-"""Stages and variables of a playbook: errors of the planner, and plans that make no sense."""
+"""Rules about stages and variables of a playbook: errors of the planner, and plans that make no sense."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _COUNTS = ("node_count", "world_size", "gpus")
 
 
 def never_runs(staged: Staged) -> Iterator[Problem]:
-    """Tried on all clusters that could make a difference.
+    """Reports a `when:` that is false on every cluster. It is tried on all clusters that could make a difference.
 
     Not judged: a condition on variables, which `-e` may set, on the names of nodes, or with arithmetic in it.
     """
@@ -46,7 +46,8 @@ def never_runs(staged: Staged) -> Iterator[Problem]:
 
 
 def _clusters(when: str, variables: frozenset[str]) -> list[dict[str, object]] | None:
-    """The facts of every cluster on which the condition may come out differently; None where they are too many."""
+    """The facts of every cluster on which the condition may come out differently; None if they are too many, or if the
+    condition is not judged."""
     expression = when.strip().removeprefix("{{").removesuffix("}}")
     names = sorted(names_used("{{ " + expression + " }}"))
     if set(names) - {*_COUNTS, "backend", "infiniband"} or variables & set(names):
@@ -78,7 +79,7 @@ def _possible(facts: dict[str, object]) -> bool:
 # Bandwidth gates that cannot be met, and checks of several ranks that are given one.
 
 FASTEST_S = 5e-6
-"""No AllReduce over a network is quicker, however small."""
+"""Seconds: no AllReduce over a network is quicker, however small."""
 
 
 def one_rank(staged: Staged) -> Iterator[Problem]:
@@ -107,7 +108,7 @@ def gate_too_high(staged: Staged) -> Iterator[Problem]:
     environment = network_environment(cluster, node)
     algorithm = str(environment.get("NCCL_ALGO", "")).lower()
     if str(environment.get("NCCL_COLLNET_ENABLE", 0)) != "0" or "collnet" in algorithm:
-        return  # switches that add up: what a node sends is half of what the number counts
+        return  # switches add up the data: a node then sends half of the bytes that bus bandwidth counts
     rings = algorithm.removeprefix("allreduce:") == "ring"
     limit = wire if rings else wire * _counted_twice(cluster.world_size) / _counted_twice(len(cluster.nodes))
     if gate <= limit:
@@ -124,7 +125,8 @@ def gate_too_high(staged: Staged) -> Iterator[Problem]:
 
 
 def _counted_twice(parties: int) -> float:
-    """What an AllReduce among so many moves for each byte, as its bus bandwidth counts it."""
+    """The bytes that an AllReduce among so many parties moves for each byte of data, as its bus bandwidth counts
+    them."""
     return 2 * (parties - 1) / parties
 
 
@@ -155,7 +157,8 @@ def _number(check: AllReduce) -> float | None:
 
 
 def _adapters(cluster: Inventory, node: Node) -> int:
-    """As many as the expression names by their numbers; where it does not, one a GPU, which is what is built."""
+    """The number of a node's adapters: as many as its HCA expression names with their numbers, or else one a GPU, as
+    most machines are built."""
     expression = hca_expression(cluster, node) or ""
     names = [name for name in expression.removeprefix("=").split(",") if name]
     if names and not expression.startswith("^") and all(re.search(r"[0-9](:[0-9]+)?$", name) for name in names):
@@ -215,12 +218,13 @@ FACTS = ("nodes", "node_count", "world_size", "gpus", "backend", "infiniband", "
 
 
 def unused_vars(file: PlaybookFile) -> Iterator[Problem]:
-    """Looked for in the stages as they were typed: a stage that is wrong elsewhere still uses its variables."""
+    """Reports variables that no stage uses. Uses are looked for in the stages as typed: a stage that is wrong elsewhere
+    still uses its variables."""
     if any(problem.id == "yaml.unquoted-template" for problem in file.document.problems):
-        return  # what was to use it is lost
+        return  # the template that uses a variable may be lost
     stages = file.document.mapping.get("stages")
     if not isinstance(stages, list):
-        return  # and so are all uses
+        return  # all uses are lost
     unused = _without_used(set(file.playbook.vars), stages)
     for name in file.playbook.vars:
         if name in unused and file.document.key_span("vars", name) is not None:
@@ -251,7 +255,7 @@ _UNFILLED: tuple[tuple[str, ...], ...] = (
 
 
 def misplaced_templates(file: PlaybookFile) -> Iterator[Problem]:
-    """At keys where no other rule reports it."""
+    """Reports templates at keys that are not filled in, and where no other rule reports them."""
     for keys, text in scalars(file.document.data):
         way = tuple(key for key in keys if isinstance(key, str))
         if way in _UNFILLED and isinstance(text, str) and "{{" in text and keys not in file.wrong:
@@ -261,7 +265,7 @@ def misplaced_templates(file: PlaybookFile) -> Iterator[Problem]:
 
 
 def _without_used(variables: set[str], stages: object) -> set[str]:
-    """Those that no template mentions, nor any `when`, which is an expression without braces."""
+    """The variables that no template mentions, nor any `when`, which is an expression without braces."""
     parsed = 0
     for keys, text in scalars(stages):
         if not isinstance(text, str):

@@ -1,4 +1,4 @@
-"""Secrets in plain text, and host keys that are not checked."""
+"""Rules about secrets in plain text, and about host keys that are not checked."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _GIVEN = (
 
 
 def known_formats(document: Document) -> Iterator[Problem]:
-    """In values and comments alike."""
+    """Reports secrets whose format alone gives them away, in values and comments alike."""
     text, starts = document.text, line_starts(document.text)
 
     def span(found: tuple[int, int]) -> Span:
@@ -60,7 +60,7 @@ def known_formats(document: Document) -> Iterator[Problem]:
 
 
 def named_secrets(document: Document) -> Iterator[Problem]:
-    """Under keys that say so: `env: {WANDB_API_KEY: …}`, `vars: {db_password: …}`."""
+    """Reports secrets under keys that name them: `env: {WANDB_API_KEY: …}`, `vars: {db_password: …}`."""
     if not may_name_secrets(document.text):
         return
     for keys, value in scalars(document.data):
@@ -73,7 +73,7 @@ def named_secrets(document: Document) -> Iterator[Problem]:
 
 
 def secrets_in_commands(document: Document) -> Iterator[Problem]:
-    """On command lines, which every user of the machine can read while they run."""
+    """Reports secrets on command lines, which every user of the machine can read while they run."""
     for keys, value in _commands(document):
         if isinstance(value, str):
             for name, start, end in _in_line(value):
@@ -119,7 +119,7 @@ def _in_words(words: list[str]) -> Iterator[tuple[str, int]]:
 
 
 def _in_line(line: str) -> Iterator[tuple[str, int, int]]:
-    """The same in one line of shell: what is given it, and where in the line it stands."""
+    """The secrets in one line of shell: the name of what is given the secret, and where the secret begins and ends."""
     for pattern in (_FLAG_IN_LINE, _ASSIGNED):
         for match in pattern.finditer(line):
             text = match[2].strip("\"'")
@@ -140,12 +140,12 @@ def _in_command(name: str, span: Span | None) -> Problem:
 
 
 def _has_known_format(text: str) -> bool:
-    """Whether the format alone says that it is a secret."""
+    """Whether the format of a text alone says that it is a secret."""
     return any(True for _ in known_tokens(text)) or PRIVATE_KEY.search(text) is not None
 
 
 def _part(document: Document, keys: Keys, value: str, start: int, end: int) -> Span | None:
-    """The place of a part of a text; all of it where it is not typed as it reads."""
+    """The place of a part of a text; the place of the whole text if it is typed differently from how it reads."""
     whole = document.span(*keys)
     if whole is None:
         return None
@@ -165,7 +165,7 @@ _NAMES = ("KnownHostsFile", "StrictHostKeyChecking", "HOST_KEY_CHECKING")
 
 
 def host_keys_off(document: Document) -> Iterator[Problem]:
-    """In a command, in an option that some program is given; the schema refuses it for `host_keys` itself."""
+    """Reports options in any value that switch the check of host keys off; the schema refuses that for `host_keys`."""
     text = document.text.lower()
     if not any(name.lower() in text for name in _NAMES):
         return

@@ -1,5 +1,5 @@
-"""Plain scalars that stay text here and are something else in YAML 1.1, which other readers follow; quotes that are
-none; unused anchors."""
+"""Rules about YAML itself: plain scalars that are text here and something else in YAML 1.1, which other readers follow;
+typographic quotes, which are no quotes in YAML; unused anchors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SUSPECT = re.compile(
     r"(?![0-9]+\.[0-9]+\.)[-+]?[.0-9][0-9a-fA-F_.xb:+ TtZ-]*|[-+]?\.(?:inf|Inf|INF|nan|NaN|NAN)"
     r"|[yY](?:es|ES)|[nN][oO]|[oO](?:[nN]|ff|FF)|True|TRUE|False|FALSE|Null|NULL"
 )
-"""What the resolver is worth asking about, which takes longer than this; no IP address is."""
+"""Texts that are worth asking the resolver about, which takes longer than this pattern; no IP address matches."""
 _CONSTRUCTOR: Any = yaml.constructor.SafeConstructor()
 _ANCHOR = re.compile(r"&\S+\s+")
 
@@ -54,7 +54,7 @@ def unused_anchors(document: Document) -> Iterator[Problem]:
 
 
 def _suspects(document: Document) -> Iterator[tuple[str, Span | None, bool]]:
-    """Values and keys, and which it is: a key is always text."""
+    """Values and keys that match `_SUSPECT`, their places, and whether each is a key; a key is always text."""
     for keys, value in scalars(document.data):
         if isinstance(value, str) and _SUSPECT.fullmatch(value):
             yield value, document.span(*keys), False
@@ -64,19 +64,19 @@ def _suspects(document: Document) -> Iterator[tuple[str, Span | None, bool]]:
 
 
 def _is_plain(text: str, span: Span, lines: list[str]) -> bool:
-    """Whether it stands there without quotes, with or without an anchor before it."""
+    """Whether the text stands at `span` without quotes, with or without an anchor before it."""
     line, start = lines[span.line - 1], span.column - 1
     anchor = _ANCHOR.match(line, start)
     return line.startswith(text, anchor.end() if anchor else start)
 
 
 LONGEST_NUMBER = 100
-"""Characters of a number that is worked out: one to the base 60 costs the square of them."""
+"""Characters of a number whose value is worked out: for a number to the base 60 the work grows with their square."""
 
 
 @lru_cache(maxsize=10_000)
 def _surprise(text: str) -> tuple[str, str, str] | None:
-    """The rule's id, what surprises, and what to do."""
+    """The rule's id, the message and the help for a text that is something else in YAML 1.1; None for other texts."""
     tag: str = RESOLVER.resolve(yaml.ScalarNode, text, (True, False)).rpartition(":")[2]
     quoted = f'"{text}" in quotes'
     if tag == "bool":
@@ -98,7 +98,7 @@ def _surprise(text: str) -> tuple[str, str, str] | None:
 
 
 def _number(text: str, tag: str) -> str:
-    """What YAML 1.1 reads."""
+    """The number that YAML 1.1 reads from a text, for a message."""
     if len(text) > LONGEST_NUMBER:
         return "a number"
     node = yaml.ScalarNode(tag, text)

@@ -1,7 +1,7 @@
-"""The environment variables that NCCL, PyTorch, gloo, JAX, CUDA and the launchers read: one JSON file a reader.
+"""Knows the environment variables that NCCL, PyTorch, gloo, JAX, CUDA and the launchers read: one JSON file a reader.
 
-Each entry says how its value is read (`kind`), what may stand there, since when the name is read and until when, and
-what to write in its place. It is the project's own table: names and dates from the official guides and the released
+Each entry says how the value is read (`kind`), which values it may have, since when and until when the name is read,
+and what to write in its place. It is the project's own table: names and dates from the official guides and the released
 sources, behaviour as `NCCL's ncclLoadParam`, `PyTorch's getCvarBool` and JAX's `bool_env` have it.
 """
 
@@ -25,9 +25,9 @@ class Variable:
     selections) | names (gloo's list) | settings (`key:value,key:value`: the keys are `choices`, and those of
     `true_or_false` take `True` or `False`) | path | text. `choices` may be written in any case unless `exact_case`;
     with `open_choice` there are others. `mistaken` is what people write instead. `range` bounds a number in `unit`.
-    `removed` is the release that no longer reads it, `last` the last one that does; `never`: none ever did. `use` is
-    what to write in its place. `leftover` are the values for debugging, and what they `cost`. `internal`: NCCL's guide
-    does not have it.
+    `removed` is the first release that does not read the name, `last` the last one that does; `never`: none ever did.
+    `use` is what to write in its place. `leftover` are the values for debugging, and `costs` is their price.
+    `turns_off` is the fast path that the variable switches off. `internal`: NCCL's guide does not have the variable.
     """
 
     name: str
@@ -85,7 +85,7 @@ def _variable(name: str, entry: Mapping[str, Any], file: Mapping[str, Any]) -> V
 
 
 def _source(name: str, entry: Mapping[str, Any], file: Mapping[str, Any]) -> str:
-    """Where to read about it; NCCL's guide has an anchor for each documented variable."""
+    """The URL where to read about a variable; NCCL's guide has an anchor for each documented variable."""
     if "source" in entry:
         own: str = entry["source"]
         return own if own.startswith("https://") else f"{file['source_root']}{own}"
