@@ -11,6 +11,7 @@ from runbook.launch.launchers import launch_spec
 from runbook.launch.ranks import NodeRanks, RankLayout, layout
 from runbook.launch.script import LAUNCH, Script, write
 from runbook.model.inventory import Inventory
+from runbook.model.units import span_of
 from runbook.node.journal import attempt_folder
 
 BY_LAUNCHER = "by-launcher"
@@ -43,12 +44,8 @@ class ProcessSpec:
     @property
     def label(self) -> str:
         """In words, the process as messages call it."""
-        if self.each:
-            ranks = f"rank {self.ranks[0]}" if len(self.ranks) == 1 else f"ranks {self.ranks[0]}-{self.ranks[-1]}"
-            return f"the launcher of {ranks} on {self.node}"
-        if len(self.ranks) == 1:
-            return f"rank {self.ranks[0]} on {self.node}"
-        return f"ranks {self.ranks[0]}-{self.ranks[-1]} on {self.node}"
+        ranks = f"rank{'s' * (len(self.ranks) > 1)} {span_of(self.ranks[0], self.ranks[-1])} on {self.node}"
+        return f"the launcher of {ranks}" if self.each else ranks
 
 
 @dataclass(frozen=True)

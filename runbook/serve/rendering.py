@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from runbook.model.units import bytes_text
-from runbook.report.html.render import prose, shown
+from runbook.report.html.render import html_environment, prose
 from runbook.serve.page import allows
 
 STATIC = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
@@ -24,21 +24,14 @@ STATIC = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 
 @cache
 def environment() -> jinja2.Environment:
-    """Templates of `templates/`, and those of reports below `report/`: everything is escaped, after foreign text was
-    made visible, and an undefined name is an error. What a form sends back stays as it is: `|e` there."""
-    loaded = jinja2.Environment(
-        loader=jinja2.ChoiceLoader(
+    """The templates of `templates/`, and those of reports below `report/`."""
+    loaded = html_environment(
+        jinja2.ChoiceLoader(
             [
                 jinja2.PackageLoader("runbook.serve", "templates"),
                 jinja2.PrefixLoader({"report": jinja2.PackageLoader("runbook.report.html", "templates")}),
             ]
-        ),
-        autoescape=True,
-        finalize=shown,
-        auto_reload=False,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
+        )
     )
     loaded.filters["prose"] = prose
     loaded.globals["static"] = lambda name: f"/static/{name}?v={static_files()[name][1]}"

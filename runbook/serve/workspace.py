@@ -18,6 +18,7 @@ from runbook.serve.agent_fleet import Fleet
 from runbook.serve.agent_states import AgentState
 from runbook.serve.group_files import GroupFile, Groups, NoGroup
 from runbook.serve.group_preview import DRAFT, Linted, Meaning, linted, meaning
+from runbook.serve.people import People
 from runbook.serve.run_folders import RunFilter, RunRow, Runs
 from runbook.serve.run_processes import Processes, Restarts
 from runbook.serve.store import Store
@@ -109,6 +110,11 @@ def goes_on(workspace: Workspace, run: RunRow) -> bool:
 def workspace_of(request: Request) -> Workspace:
     workspace: Workspace = request.app.state.workspace
     return workspace
+
+
+def people_of(request: Request) -> People:
+    people: People = request.app.state.people
+    return people
 
 
 def fleet_of(request: Request) -> Fleet:

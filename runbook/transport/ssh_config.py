@@ -48,8 +48,8 @@ class LoginTarget:
 
     @property
     def banner_s(self) -> float:
-        """How long the server may take for its first line, in seconds. The kernel answers TCP, but sshd sends this line,
-        and sshd may be busy, swapped out, or wait for a dead name server."""
+        """How long the server may take for its first line, in seconds. The kernel answers TCP, but sshd sends this
+        line, and sshd may be busy, swapped out, or wait for a dead name server."""
         return 2 * self.timeout_s
 
     @property

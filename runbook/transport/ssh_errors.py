@@ -60,8 +60,8 @@ def why(
 def _before_the_login(
     error: Exception, target: LoginTarget, name: str, wire: Wire, seen: tuple[str, ...]
 ) -> Unreachable:
-    """The failure of a connection on which no login began: its ProxyCommand gives no connection, or the server hangs up,
-    is silent, is not an SSH server, or fails the handshake."""
+    """The failure of a connection on which no login began: its ProxyCommand gives no connection, or the server hangs
+    up, is silent, is not an SSH server, or fails the handshake."""
     if target.proxy_command and not wire.heard:
         complaint = wire.complaint()
         return unreachable_for(

@@ -61,6 +61,7 @@ ENOUGH_FOR_MAD = 24
 
 class Role(Enum):
     """What a node does on a link."""
+
     SENDS = "sends"
     RECEIVES = "receives"
 

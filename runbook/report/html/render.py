@@ -155,16 +155,23 @@ def _head(recorded: Recorded) -> Head:
     return Head(word, kind, f"{at} after {seconds_text(ended.seconds)}", note)
 
 
-@functools.cache
-def _templates() -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("runbook.report.html"),
+def html_environment(loader: jinja2.BaseLoader) -> jinja2.Environment:
+    """Everything that a template prints is escaped, after foreign text was made visible; an undefined name is an error.
+    What a form sends back stays as it is: `|e` there."""
+    return jinja2.Environment(
+        loader=loader,
         undefined=jinja2.StrictUndefined,
         autoescape=True,
         finalize=shown,
+        auto_reload=False,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+
+
+@functools.cache
+def _templates() -> jinja2.Environment:
+    environment = html_environment(jinja2.PackageLoader("runbook.report.html"))
     environment.filters.update(
         fold=fold,
         prose=prose,

@@ -13,16 +13,11 @@ from runbook.agent.protocol import Enrolment
 from runbook.serve.guards import RequestRefused, json_body, whole_number
 from runbook.serve.page import Page
 from runbook.serve.pages.nodes import NODE_GLYPHS
-from runbook.serve.people import Audit, People, role_named
+from runbook.serve.people import Audit, role_named
 from runbook.serve.rendering import AsciiJson, html
-from runbook.serve.workspace import fleet_of
+from runbook.serve.workspace import fleet_of, people_of
 
 AUDIT_PAGE = 100
-
-
-def _people(request: Request) -> People:
-    people: People = request.app.state.people
-    return people
 
 
 def _audit(request: Request) -> Audit:
@@ -36,7 +31,7 @@ def _audit(request: Request) -> Audit:
 async def page(request: Request, **made: str) -> Response:
     """The page; `made` has what is shown once: a new token, a new link, a string that enrols a node."""
     before = whole_number(request, "before")
-    people, audit = _people(request), _audit(request)
+    people, audit = people_of(request), _audit(request)
     entries = audit.newest(AUDIT_PAGE + 1, before)
     return await html(
         request,
@@ -63,11 +58,11 @@ async def add_person(request: Request) -> Response:
 
 def _added(request: Request, name: str, role: str) -> None:
     request.state.about = f"{name}, {role}"
-    _people(request).add(name, role_named(role))
+    people_of(request).add(name, role_named(role))
 
 
 def _link(request: Request, name: str) -> str:
-    return f"{request.state.origin}/login/{_people(request).link(name)}"
+    return f"{request.state.origin}/login/{people_of(request).link(name)}"
 
 
 async def change_person(request: Request) -> Response:
@@ -77,11 +72,11 @@ async def change_person(request: Request) -> Response:
 
 def _changed(request: Request, role: str) -> None:
     request.state.about = role
-    _people(request).change(request.path_params["name"], role=role_named(role))
+    people_of(request).change(request.path_params["name"], role=role_named(role))
 
 
 async def remove_person(request: Request) -> Response:
-    _people(request).remove(request.path_params["name"])
+    people_of(request).remove(request.path_params["name"])
     return _back()
 
 
@@ -99,11 +94,11 @@ async def add_token(request: Request) -> Response:
 def _token(request: Request, role: str, purpose: str) -> tuple[str, str]:
     """Its id, and the token."""
     request.state.about = f"{role}, {purpose}"
-    return _people(request).make_token(request.state.person.name, role_named(role), purpose)
+    return people_of(request).make_token(request.state.person.name, role_named(role), purpose)
 
 
 async def revoke_token(request: Request) -> Response:
-    _people(request).revoke_token(request.path_params["id"])
+    people_of(request).revoke_token(request.path_params["id"])
     return _back()
 
 
@@ -140,7 +135,7 @@ async def new_password(request: Request) -> Response:
     form, person = request.state.form, request.state.person
     if not person.session:
         raise RequestRefused(403, "a password is changed by logging in, not with a token")
-    await asyncio.to_thread(_people(request).change, person.name, password=str(form.get("password", "")))
+    await asyncio.to_thread(people_of(request).change, person.name, password=str(form.get("password", "")))
     return RedirectResponse("/login", 303)
 
 
@@ -148,7 +143,7 @@ async def new_password(request: Request) -> Response:
 
 
 async def api_people(request: Request) -> Response:
-    return AsciiJson({"people": [{"name": one.name, "role": one.role} for one in _people(request).all()]})
+    return AsciiJson({"people": [{"name": one.name, "role": one.role} for one in people_of(request).all()]})
 
 
 async def api_add_person(request: Request) -> Response:
@@ -168,7 +163,7 @@ async def api_link_person(request: Request) -> Response:
 
 
 async def api_remove_person(request: Request) -> Response:
-    _people(request).remove(request.path_params["name"])
+    people_of(request).remove(request.path_params["name"])
     return Response(status_code=204)
 
 
@@ -177,7 +172,7 @@ async def api_me(request: Request) -> Response:
 
 
 async def api_tokens(request: Request) -> Response:
-    return AsciiJson({"tokens": [dataclasses.asdict(token) for token in _people(request).tokens()]})
+    return AsciiJson({"tokens": [dataclasses.asdict(token) for token in people_of(request).tokens()]})
 
 
 async def api_add_token(request: Request) -> Response:
@@ -187,7 +182,7 @@ async def api_add_token(request: Request) -> Response:
 
 
 async def api_revoke_token(request: Request) -> Response:
-    _people(request).revoke_token(request.path_params["id"])
+    people_of(request).revoke_token(request.path_params["id"])
     return Response(status_code=204)
 
 

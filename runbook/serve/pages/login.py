@@ -9,8 +9,9 @@ from starlette.responses import RedirectResponse, Response
 
 from runbook.serve.guards import RequestRefused, TokenBucket, counted_as
 from runbook.serve.page import Page
-from runbook.serve.people import SESSION_S, People, Person
+from runbook.serve.people import SESSION_S, Person
 from runbook.serve.rendering import html
+from runbook.serve.workspace import people_of
 
 
 async def ask(request: Request) -> Response:
@@ -21,7 +22,7 @@ async def log_in(request: Request) -> Response:
     form = request.state.form
     name, password, onward = (str(form.get(field, "")) for field in ("name", "password", "next"))
     _refuse_guessing(request, name)
-    people: People = request.app.state.people
+    people = people_of(request)
     person = await asyncio.to_thread(people.by_password, name, password)
     if person is None:
         return await html(request, "login.html", status=403, next=_inside(onward), wrong="Name or password is wrong.")
@@ -36,7 +37,7 @@ async def ask_link(request: Request) -> Response:
 
 async def log_in_by_link(request: Request) -> Response:
     _refuse_guessing(request)
-    people: People = request.app.state.people
+    people = people_of(request)
     person = people.by_link(request.path_params["secret"])
     if person is None:
         raise RequestRefused(
@@ -53,7 +54,7 @@ async def log_out(request: Request) -> Response:
 
 
 def _welcome(request: Request, person: Person, onward: str) -> Response:
-    people: People = request.app.state.people
+    people = people_of(request)
     _end_session(request)  # that of whom this browser was before
     request.state.person = person  # for the audit
     secret = people.begin_session(person, request.state.origin)
@@ -66,7 +67,7 @@ def _welcome(request: Request, person: Person, onward: str) -> Response:
 
 def _end_session(request: Request) -> None:
     """The session that this browser has, if it has one."""
-    people: People = request.app.state.people
+    people = people_of(request)
     if request.state.person and request.state.person.session:
         people.end_session(request.state.person.session)
 
