@@ -1,1 +1,2 @@
-"""From logs to causes: signs on lines, rules that make causes of them, and a judgement that names the root. Pure."""
+"""From logs to causes: a scan finds signs on lines, rules make causes of signs, and a judge names the root cause.
+Pure."""

@@ -1,12 +1,13 @@
 """The signs and rules of all families, read from `rules/FAMILY.toml`.
 
-A family's file has `[[rules]]`, fields of a Rule, each with its signs: their names (`signs = [...]`), or the signs
-themselves (`[[rules.signs]]`, fields of a Sign; one without `keys` stands elsewhere). `[[signs]]` are those of no
-single rule. `keys`, `pattern` and the texts below may be lists: alternatives, joined by `|` whatever they are cut at.
-What a rule `says` has holes for groups of its signs: `{port}`, or `{late|a rank}` with words for what no line names.
+A family's file has `[[rules]]`: the fields of a Rule, with its signs. These are names (`signs = [...]`), or the signs
+themselves (`[[rules.signs]]`: fields of a Sign; without `keys`, only the name of a sign defined elsewhere). `[[signs]]`
+defines signs that belong to no single rule. `keys`, `pattern` and texts may be lists: alternatives, joined by `|`.
+The sentence of a rule (`says`) has holes for groups of its signs: `{port}`, or `{late|a rank}` with words to use if no
+line names the group.
 
-In a pattern, `{{name}}` is a text of `[texts]`, of whatever family, and `{{xid 63 gpu-fell-off-bus}}` a line of the
-kernel with one of these Xid numbers: those given, and those that prove these causes, or `{{xid any}}`."""
+In a pattern, `{{name}}` stands for a text of `[texts]` of any family, and `{{xid 63 gpu-fell-off-bus}}` for a kernel
+line with one of these Xid numbers: the numbers given, and those that prove the causes given; or `{{xid any}}`."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ FAMILIES = (
     *("accelerators", "containers", "rdma", "nccl", "ncclras", "unexplained"),
 )
 XID = r"(?:(?-i:\bX[Ii][Dd]\b)|\b(?:GPU|NVRM)\b.{0,40}\bxid\b)"
-"""The driver's word; in small letters it is also what databases call a transaction."""
+"""How a driver's line names an Xid. In small letters the word needs GPU or NVRM before it: databases call a transaction
+xid as well."""
 _NAMED = re.compile(r"\{\{(\w+)((?: [\w-]+)*)\}\}")
 
 Table = Mapping[str, Any]
@@ -36,13 +38,14 @@ _TEXTS: Table = {name: text for table in TABLES for name, text in table.get("tex
 
 
 def _filled(told: str | list[str]) -> str:
-    """The pattern with what its names stand for."""
+    """The pattern with each `{{name}}` replaced by its text."""
     return _NAMED.sub(
         lambda named: _xid(named[2].split()) if named[1] == "xid" else _filled(_TEXTS[named[1]]), joined(told)
     )
 
 
 def _xid(which: Iterable[str]) -> str:
+    """The pattern of a line with one of these Xids, given as numbers and causes; neither: any number."""
     which = frozenset(which)
     given = {int(one) for one in which if one.isdecimal()}
     numbers = given | {number for number, cause in CAUSE_OF.items() if cause in which}

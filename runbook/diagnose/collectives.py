@@ -1,5 +1,5 @@
-"""Which ranks are behind, and which made another call: watchdog lines compared between ranks, and NCCL's report of a
-job's health.
+"""Which ranks are behind in a collective, or made another call than the others: by watchdog lines compared between
+ranks, and by NCCL's report of a job's health.
 
 The report is that of `ncclras` (NCCL 2.24 and newer): ranks that launched fewer operations, and ranks that do not
 answer.
@@ -20,14 +20,17 @@ from runbook.model.units import number, small_number, spans_of
 UNEVEN = ("ALLTOALL", "SEND", "RECV", "GATHER", "SCATTER")
 """Operations whose sizes may differ between ranks."""
 FEW = 1 / 3
-"""Silent ranks for each that printed: with more, the log is an excerpt, or one machine's."""
+"""The most ranks without a line for each rank with one: with more, the log is an excerpt, or one machine's, and none is
+called silent."""
 
 
 def compare(watchdogs: Sequence[Hit], states: Sequence[Hit], other_work: Sequence[Hit] = ()) -> Iterator[Hit]:
     """The derived signs `watchdog-differs`, `-behind`, `-uniform` and `-alone`, each with the lines that prove it.
 
     Args:
-        other_work: bars of what a rank does instead of training: loading, evaluation.
+        watchdogs: lines about a collective that timed out.
+        states: lines with how many calls a rank has enqueued, or with the group of its call.
+        other_work: progress bars of other work than training: loading, evaluation.
     """
     places = [hit.line.place for hit in watchdogs]
     busy = any(hit.line.place > min(places) for hit in other_work) if places else False
@@ -41,7 +44,7 @@ def compare(watchdogs: Sequence[Hit], states: Sequence[Hit], other_work: Sequenc
     for hit in states:
         if (rank := rank_of(hit)) is not None:
             enqueued[_group(hit)].setdefault(rank, hit)
-    # Numbers count within one process group; where lines of a kind do not name it, there must be only one.
+    # Calls are numbered within one process group; if lines do not name theirs, there must be only one group.
     only = next(iter(enqueued.values())) if len(enqueued) == 1 else {}
     for group, first in groups.items():
         yield from _judge(first, enqueued.get(group, only), busy=busy)
@@ -51,12 +54,14 @@ def compare(watchdogs: Sequence[Hit], states: Sequence[Hit], other_work: Sequenc
 
 
 def _group(hit: Hit) -> str:
-    """The process group that a line names; its number counts on one rank only, its GUID is the same on all."""
+    """The GUID of the process group that a line names, which is the same on all ranks, unlike the group's number; empty
+    if it names none."""
     return hit.groups.get("pg", "").rpartition("GUID")[2].strip()
 
 
 def _groups_by_call(watchdogs: Sequence[Hit], states: Sequence[Hit]) -> dict[tuple[int | None, str | None], str]:
-    """The group of each rank's call where only the next line names it (torch 2.5), if there is more than one."""
+    """By (rank, number of a call), the group of the call, for torch 2.5, which names it only in its next line; empty if
+    the watchdog lines name groups, or there is only one group."""
     if any(_group(hit) for hit in watchdogs):
         return {}
     told: dict[tuple[int | None, str | None], str]
@@ -65,13 +70,15 @@ def _groups_by_call(watchdogs: Sequence[Hit], states: Sequence[Hit]) -> dict[tup
 
 
 def rank_of(hit: Hit) -> int | None:
+    """The rank that printed the line, or that the sign's pattern found in it."""
     if hit.line.rank is not None:
         return hit.line.rank
     return small_number(hit.groups.get("rank"))
 
 
 def _judge(first: Mapping[int, Hit], enqueued: Mapping[int, Hit], *, busy: bool) -> Iterator[Hit]:
-    """`busy`: a rank still draws a bar while others' calls time out."""
+    """The derived signs of one process group; `first` and `enqueued` are lines by rank. `busy`: a rank still draws a
+    progress bar while the calls of others time out."""
     by_number = grouped((hit.groups.get("seq", ""), hit) for hit in first.values())
     for sequence, hits in by_number.items():
         if how := _difference(hits, sequence):
@@ -90,13 +97,13 @@ def _judge(first: Mapping[int, Hit], enqueued: Mapping[int, Hit], *, busy: bool)
             yield from (Hit("watchdog-behind", hit.line, {"late": _ranks(low)}) for hit in low)
         return
     known = {rank: number(hit.groups["enqueued"]) for rank, hit in enqueued.items()}
-    # Who has enqueued the call that all wait for is not behind, however many more others have enqueued.
+    # A rank that has enqueued the call that all wait for is not behind, even if others have enqueued more.
     if len(set(known.values())) > 1 and not (numbers and min(known.values()) >= numbers[0][0]):
         late = [enqueued[rank] for rank, count in known.items() if count == min(known.values())]
         yield from (Hit("watchdog-behind", hit.line, {"late": _ranks(late)}) for hit in late)
         return
     ranks = sorted(rank for rank in first if rank >= 0)
-    # Too many are missing to name them, or a number is not a rank: then none is looked for.
+    # No silent ranks are named if too many are missing, or if a number is not a rank.
     few = len(ranks) > 1 and ranks[-1] + 1 - len(ranks) <= len(ranks) * FEW
     silent = sorted(set(range(ranks[-1] + 1)) - set(ranks)) if few else []
     cut_off = bool(enqueued) and not set(ranks) <= set(enqueued) and not busy
@@ -110,7 +117,7 @@ def _judge(first: Mapping[int, Hit], enqueued: Mapping[int, Hit], *, busy: bool)
 
 
 def _difference(hits: Sequence[Hit], sequence: str) -> str:
-    """What differs between ranks in the call of one number, in words; empty when they agree."""
+    """How the calls with one number differ between ranks, in words; empty if they agree."""
     told = [hit for hit in hits if "op" in hit.groups]  # a line that was cut off does not contradict the others
     sized = all("nin" in hit.groups for hit in told)
     calls = grouped((_call(hit) if sized and not _uneven(hit) else hit.groups["op"], hit) for hit in told)
@@ -121,6 +128,7 @@ def _difference(hits: Sequence[Hit], sequence: str) -> str:
 
 
 def _uneven(hit: Hit) -> bool:
+    """Whether the sizes of this operation may differ between ranks."""
     return hit.groups["op"].upper().lstrip("_").startswith(UNEVEN)
 
 
@@ -139,7 +147,7 @@ def _ranks(hits: Sequence[Hit]) -> str:
 
 
 def spans(numbers: Iterable[int]) -> str:
-    """Sorted numbers, runs of them folded: `0-3, 7`."""
+    """Sorted numbers as a text, each run of consecutive ones folded: `0-3, 7`."""
     return ", ".join(spans_of(numbers))
 
 
@@ -147,7 +155,7 @@ def spans(numbers: Iterable[int]) -> str:
 
 
 def read_report(hits: Mapping[str, Sequence[Hit]]) -> Iterator[Hit]:
-    """The derived signs `ras-behind` and `ras-silent`: the report's lines have a meaning only below their headings."""
+    """The derived signs `ras-behind` and `ras-silent`: lines of the report have a meaning only below their headings."""
     names = ("ras-differs", "ras-count", "ras-rank", "ras-missing")
     lines = sorted((hit for name in names for hit in hits.get(name, ())), key=lambda hit: hit.line.place)
     counts: dict[int, _Count] = {}
@@ -176,7 +184,7 @@ def read_report(hits: Mapping[str, Sequence[Hit]]) -> Iterator[Hit]:
 
 @dataclass(slots=True)
 class _Count:
-    """The ranks that launched one number of operations, as far as the report names them."""
+    """The ranks that launched the same number of operations: how many they are, and those that the report names."""
 
     size: int = 0
     named: list[int] = field(default_factory=list)
@@ -189,6 +197,7 @@ class _Count:
 
 
 def _behind(heading: Hit, counts: Mapping[int, _Count]) -> Iterator[Hit]:
+    """The sign `ras-behind` of a report's section, whose ranks are given by how many operations they launched."""
     if len(counts) < 2:
         return
     least, most = min(counts), max(counts)

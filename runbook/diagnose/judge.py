@@ -1,4 +1,4 @@
-"""From signs to causes: which rules hold, which cause is the root, and what only follows from it."""
+"""From signs to causes: which rules hold, which cause is the root, and which causes only follow from it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from runbook.diagnose.rule_types import Hit, Line, Rule, Tier
 from runbook.diagnose.scan import Scanner
 
 NO_EVIDENCE = "insufficient-evidence"
-EVIDENCE = 6  # lines that are quoted for a cause
+EVIDENCE = 6  # the most lines that are quoted for a cause
 ENDINGS = frozenset(
     """traceback launcher-failed glog-error nccl-failed aborted killed crashed exception hangs watchdog client-timed-out
     told-to-end cancelled step-cancelled hung-up""".split()
@@ -35,7 +35,7 @@ MISTAKES = frozenset(
     """KeyError IndexError TypeError AttributeError NameError UnboundLocalError SyntaxError IndentationError TabError
     ImportError ModuleNotFoundError ZeroDivisionError NotImplementedError RecursionError""".split()
 )
-"""Errors that a program makes by itself, whatever other processes do."""
+"""Python's errors that a mistake in the program raises, whatever other processes do."""
 ORDER: Mapping[Confidence, int] = {"high": 0, "medium": 1, "low": 2}
 WORDS = {
     **dict.fromkeys("symbol arch gid value".split(), "see the line"),
@@ -47,11 +47,12 @@ WORDS = {
     "port": "there",
     "peer": "another rank",
 }
-"""What many sentences say for what no line names."""
+"""By a hole that many sentences have, the words for it if no line names it."""
 
 
 class Told(dict[str, str]):
-    """What fills the holes of a sentence: `{port}`, or `{late|a rank}` with its own words for what no line names."""
+    """The words for a sentence's holes: `{port}`, or `{late|a rank}`, which brings its own words for when no line names
+    it. KeyError for a hole that has neither."""
 
     def __missing__(self, hole: str) -> str:
         name, bar, otherwise = hole.partition("|")
@@ -73,12 +74,12 @@ class Cause:
     rank: int | None = None
     node: str | None = None
     follows: str | None = None
-    own: bool = False  # a mistake in the program of another process than the root's: it follows from no other
-    ruled_out: tuple[str, ...] = ()  # causes whose lines would be here, and are not
+    own: bool = False  # a program's mistake in another process than the root's: it follows from no other cause
+    ruled_out: tuple[str, ...] = ()  # causes that do not hold, since the logs have none of their lines
 
 
 def judge(scanner: Scanner) -> list[Cause]:
-    """The causes that the scanned logs show, the root first; none when they are healthy."""
+    """The causes that the scanned logs show, the root first; none if the logs are healthy."""
     hits: dict[str, list[Hit]] = defaultdict(list)
     told = by_one_clock(scanner.hits)
     heeded = without_ignored(told)
@@ -106,8 +107,8 @@ def judge(scanner: Scanner) -> list[Cause]:
 
 
 def _what_failed(found: Sequence[Cause], seen: Mapping[str, Sequence[Hit]]) -> list[Cause]:
-    """Without what only says that something failed, where a cause tells more of it; and that is unsure where a line of
-    a known error stands beside it."""
+    """The causes, without those of tier WRAPPER if others tell more. Causes of tier WRAPPER that stay come first, and
+    have medium confidence if the logs also hold a line of a known error."""
     unknown = sorted((one for one in found if one.tier is Tier.WRAPPER), key=lambda one: ORDER[one.confidence])
     others = [cause for cause in found if cause.tier is not Tier.WRAPPER]
     faint = all(cause.tier is Tier.NOTE and cause.confidence == "low" for cause in others)
@@ -121,7 +122,8 @@ def _what_failed(found: Sequence[Cause], seen: Mapping[str, Sequence[Hit]]) -> l
 
 
 def _last_words(scanner: Scanner, seen: Mapping[str, Sequence[Hit]], ignored: Set[tuple[str, int]]) -> Cause | None:
-    """What no rule knows, at the end of a log that shows no step or end after it."""
+    """The finding about words that no rule knows, at the end of a log that shows no step or good end after them; None
+    if there are no such words."""
     ends = (scanner.last_progress, scanner.passed, scanner.ended)
     rules = [rule for rule in _rules() if _holds(rule, seen)]
     known = ignored | {hit.line.place for rule in rules for name in rule.names for hit in seen.get(name, ())}
@@ -137,6 +139,7 @@ def _last_words(scanner: Scanner, seen: Mapping[str, Sequence[Hit]], ignored: Se
 
 
 def _nothing(confidence: Confidence, says: str, remedy: str) -> Cause:
+    """The result for logs that show no cause, and do not prove health either."""
     return Cause(NO_EVIDENCE, confidence, says, remedy, (), Tier.WRAPPER)
 
 
@@ -147,6 +150,7 @@ def _rules() -> Sequence[Rule]:
 
 
 def _holds(rule: Rule, seen: Mapping[str, Sequence[Hit]]) -> bool:
+    """Whether a rule holds for the hits, given by their signs' names."""
     return (
         any(name in seen for name in rule.names)
         and all(name in seen for name in rule.needs)
@@ -155,6 +159,7 @@ def _holds(rule: Rule, seen: Mapping[str, Sequence[Hit]]) -> bool:
 
 
 def _cause(rule: Rule, seen: Mapping[str, Sequence[Hit]]) -> Cause:
+    """The cause of a rule that holds, with its sentence filled in and its lines."""
     proof = _by_clock([hit for name in rule.names for hit in seen.get(name, ())])
     first = proof[0]
     groups = Told(WORDS | {"who": _speaker(first.line), "line": first.line.shown[:120]})
@@ -176,20 +181,21 @@ def _cause(rule: Rule, seen: Mapping[str, Sequence[Hit]]) -> Cause:
 
 
 def _only(hits: Sequence[Hit], name: Literal["rank", "node"]) -> Any:
-    """The rank or node of the first line, or the one on which all lines that name any agree."""
+    """The rank or node that the first line names; else the one on which all other lines that name any agree; else
+    None."""
     told = [getattr(hit.line, name) for hit in hits if getattr(hit.line, name) is not None]
     return told[0] if told and (getattr(hits[0].line, name) is not None or len(set(told)) == 1) else None
 
 
 def _speaker(line: Line) -> str:
-    """Who printed the line, for a sentence."""
+    """The speaker of the line, for a sentence."""
     if line.rank is None:
         return line.node or "a process"
     return f"rank {line.rank} on {line.node}" if line.node else f"rank {line.rank}"
 
 
 def _ruled_out(rule: Rule) -> tuple[str, ...]:
-    """The causes that the rule's `unless` would have shown."""
+    """The causes of other rules over the signs of this rule's `unless`: none of these signs was seen."""
     others = [
         other.cause
         for other in _rules()
@@ -199,13 +205,14 @@ def _ruled_out(rule: Rule) -> tuple[str, ...]:
 
 
 def _by_clock(hits: list[Hit]) -> list[Hit]:
-    """Lines that name something (a host, a rank) first, then by the clock where all have one, else as they stand."""
+    """The hits, those that name something (a host, a rank) first; then by their times if all have one, else as they
+    stand."""
     timed = all(hit.line.when is not None for hit in hits)
     return sorted(hits, key=lambda hit: (not hit.groups, (hit.line.when or 0.0) if timed else 0.0))
 
 
 def _distinct(hits: Sequence[Hit]) -> list[Hit]:
-    """A few lines: first one of each speaker, then others that say something else."""
+    """At most EVIDENCE hits: the first of each sign and speaker, no line twice."""
     chosen: dict[tuple[str, int], Hit] = {}
     speakers: set[tuple[str, str]] = set()
     for hit in hits:
@@ -216,7 +223,8 @@ def _distinct(hits: Sequence[Hit]) -> list[Hit]:
 
 
 def _merge(found: Iterable[Cause]) -> list[Cause]:
-    """One entry for each cause: the sentence of the surest rule, and the lines of all."""
+    """The causes, each id once: with the sentence of its rule of the lowest tier, then the surest, and the lines of all
+    its rules."""
     merged: dict[str, Cause] = {}
     for cause in sorted(found, key=lambda cause: (cause.tier, ORDER[cause.confidence])):
         if before := merged.get(cause.cause):
@@ -226,14 +234,15 @@ def _merge(found: Iterable[Cause]) -> list[Cause]:
 
 
 def _recovered(cause: Cause, seen: Mapping[str, Sequence[Hit]], scanner: Scanner) -> bool:
-    """Whether the run went on after every line of this cause, and did not end badly later; what keeps a program from
-    starting has not ended it, however it ended."""
+    """Whether the run recovered from this cause: it went on after all lines of the cause, and did not end badly later.
+    A bad end does not count for a cause that only keeps a program from starting."""
     if cause.tier is Tier.NOTE and cause.confidence == "low" and scanner.ended:
-        return True  # it may be slower than it could be, and was not so slow that it did not end
+        return True  # the run may be slower than it could be, but it came to a good end
     if cause.cause in of_kind("lasting") or cause.tier is Tier.NOTE:
         return False
-    # Other ranks may print a line or two after one has died.
-    retried = cause.tier in (Tier.NETWORK, Tier.WRAPPER) or cause.cause == "rank-behind"  # which a step ends
+    # Other ranks may print a line or two after one has died: most causes need several lines of progress after them. A
+    # failed connection is tried again, and a late rank has caught up once there is a step: one line is enough.
+    retried = cause.tier in (Tier.NETWORK, Tier.WRAPPER) or cause.cause == "rank-behind"
     went_on = scanner.last_progress if retried else scanner.steady_progress
     sources = {proof.line.source for proof in cause.evidence}
     signs = {hit.sign for hit in cause.evidence} | (set() if cause.cause in of_kind("at start") else ENDINGS)
@@ -250,8 +259,8 @@ def _recovered(cause: Cause, seen: Mapping[str, Sequence[Hit]], scanner: Scanner
         for hit in hits
     ) or all(hit.sign == "coordinator-left" and scanner.last_progress.get(hit.line.source) for hit in hits):
         return True
-    # A run that ended well had caught it: no line says that a process ended because of it, and no rank is named for it;
-    # or it made a step between that and its end.
+    # A run that ended well has survived the cause if no rank is named for it, and either no line says that a process
+    # ended, or a step follows that line before the end.
     return all(
         hit.line.number < (end := scanner.ended.get(hit.line.source, 0))
         and hit.line.rank is None
@@ -261,7 +270,8 @@ def _recovered(cause: Cause, seen: Mapping[str, Sequence[Hit]], scanner: Scanner
 
 
 def _order(scanner: Scanner, found: Sequence[Cause]) -> Callable[[Cause], tuple[float, int, int]]:
-    """Earlier first: by the clock where every cause has a line with a time, else by the place in the logs."""
+    """The sort key that puts causes with earlier lines first: by time if every cause has a line with a time, else by
+    their place in the logs."""
     place = {source: at for at, source in enumerate(scanner.ends)}
     times = [[hit.line.when for hit in cause.evidence if hit.line.when is not None] for cause in found]
     timed = all(times)
@@ -275,7 +285,7 @@ def _order(scanner: Scanner, found: Sequence[Cause]) -> Callable[[Cause], tuple[
 
 
 def _after_what_they_follow(found: Sequence[Cause]) -> list[Cause]:
-    """Within a tier, a cause that follows from another found there comes after it."""
+    """The causes, in which within one tier a cause comes after the causes that it follows from."""
     ordered: list[Cause] = []
     rest = list(found)
     while rest:
@@ -289,7 +299,7 @@ def _after_what_they_follow(found: Sequence[Cause]) -> list[Cause]:
 
 
 def _folded(cause: Cause, root: Cause) -> Cause:
-    """A cause that is not a root is put under the root that explains it."""
+    """The cause with its relation to the root: it follows from the root, is a mistake of its own, or stands alone."""
     if _own_mistake(cause, root):
         return replace(cause, own=True, evidence=_beside(cause, root))
     explained = root.tier is not Tier.WRAPPER and (cause.tier > root.tier or cause.tier >= Tier.NETWORK)
@@ -297,7 +307,7 @@ def _folded(cause: Cause, root: Cause) -> Cause:
 
 
 def _beside(cause: Cause, root: Cause) -> tuple[Hit, ...]:
-    """The cause's lines that do not prove the root already."""
+    """The cause's lines that are not lines of the root as well."""
     proven = {hit.line.place for hit in root.evidence}
     return tuple(hit for hit in cause.evidence if hit.line.place not in proven)
 

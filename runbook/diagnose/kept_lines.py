@@ -1,4 +1,4 @@
-"""What a scan keeps of one source of logs: how many lines of one shape, and hits of one sign; and its limits."""
+"""What a scan keeps of one source of logs, lines by shape and hits by sign, and the limits of it."""
 
 from __future__ import annotations
 
@@ -10,49 +10,49 @@ from dataclasses import dataclass, replace
 from runbook.diagnose.rule_types import Hit
 
 Speaker = tuple[int | None, str | None]
-"""Rank and node."""
+"""Rank and node of the process that printed a line, each None if not known."""
 Raw = tuple[int, bytes, tuple[int, ...], Speaker]
-"""Number of a line, its bytes, signs that may be on it, and who speaks."""
-SIGNS_AT_ONCE = 8  # that are looked for in a line at the price of one
-SEARCHED = 4000  # bytes of a line that are asked how far the run is
+"""A line that is not read yet: its number, its bytes, the indexes of the signs that may be on it, its speaker."""
+SIGNS_AT_ONCE = 8  # a line that may hold so many signs still costs as much as any line
+SEARCHED = 4000  # bytes of a line that are searched for progress
 COLOURS = re.compile(rb"\x1b?\[(?:\d{1,3};)*\d{1,3}m(?!\d*(?:s\b|<))")
 
 
 @dataclass(frozen=True, slots=True)
 class ScanLimits:
-    """What bounds the time and the memory of a scan, whatever is in the logs."""
+    """The limits that bound the time and the memory of a scan, whatever is in the logs."""
 
-    # shapes, over all sources
-    shapes: int = 25_000  # remembered
-    # of them, after which lines of new shapes are put off where enough were read in full
+    # Shapes, over all sources.
+    shapes: int = 25_000  # the most that are remembered
+    # From so many shapes, or bytes of them, on, lines of new shapes are put off in a source that is `full`.
     unlike: int = 8_000
     unlike_bytes: int = 384 << 10
-    asked: int = 300_000  # bytes that are asked how far the run is; of a run that goes on, and of last lines, all are
-    shape_bytes: int = 2000  # a longer line is not remembered
+    asked: int = 300_000  # bytes of lines that are searched for `Reached`, besides lines of progress and last lines
+    shape_bytes: int = 2000  # a shape of so many bytes is not remembered
     all_shapes_bytes: int = 16 << 20
-    # lines of one shape that are read in full
-    of_a_shape: int = 24  # in one source
-    last_of_a_shape: int = 4
-    settled: int = 500  # shapes of which enough was read: their lines are counted in bytes after each chunk only
-    often: int = 500  # over all sources; after that `of_an_often_one` of each source
+    # Lines of one shape that are read in full.
+    of_a_shape: int = 24  # the first ones of a source
+    last_of_a_shape: int = 4  # and the last ones
+    settled: int = 500  # shapes with enough lines read, whose last lines' bytes are counted only after each chunk
+    often: int = 500  # over all sources; beyond it only `of_an_often_one` of each source
     of_an_often_one: int = 3
-    # lines of one source
-    read: int = 2_000  # in full; a line that may tell very many things counts more than once
-    read_of_all: int = 3_500  # the same where every rank's line is wanted
+    # Lines of one source.
+    read: int = 2_000  # read in full; a line that may hold very many signs counts more than once
+    read_of_all: int = 3_500  # the same for lines with a sign that is wanted of every rank
     read_bytes: int = 176 << 10
-    kept_bytes: int = 16 << 20  # of the lines that are remembered
-    late: int = 1_000  # put off, at its end
+    kept_bytes: int = 16 << 20  # bytes of the shapes and lines that are remembered
+    late: int = 1_000  # lines that were put off: the last ones, read at the end of the source
     pending: int = 1 << 20  # bytes without a line break that are taken as one line
-    # lines of shapes that were not met before, over all sources
-    unlike_read: int = 5_000  # in full: of what is left, a source has a quarter
-    least: int = 4  # that any source has, and of those that are put off
-    # hits, over all sources
-    keeps_all: int = 100  # a sign that keeps more hits than this wants every rank's
-    hits: int = 4000  # of a sign
-    texts: int = 16 << 20  # characters of their lines
+    # Lines of shapes that no source had before, over all sources.
+    unlike_read: int = 5_000  # read in full; each source may read a quarter of what is left of them
+    least: int = 4  # every source may read so many, and so many that were put off
+    # Hits, over all sources.
+    keeps_all: int = 100  # a sign that keeps more hits than this is wanted of every rank
+    hits: int = 4000  # of one sign; beyond it each further source keeps 2
+    texts: int = 16 << 20  # characters of the lines with hits; beyond it lines are cut
 
     def of_the_next(self, unlike: int) -> ScanLimits:
-        """The limits of one more source, where so many lines of others, each unlike all before, were read in full."""
+        """The limits of the next source after `unlike` lines of new shapes were read in full in the sources before."""
         part = max(self.least, (self.unlike_read - unlike) // 4) / self.read
         if part >= 1:
             return self
@@ -68,7 +68,7 @@ LIMITS = ScanLimits()
 
 
 class SourceLines:
-    """What is kept of one source while it is read, and after."""
+    """The lines and hits that are kept of one source; the lines only while the source is read."""
 
     def __init__(self, name: str, limits: ScanLimits) -> None:
         self.name = name
@@ -76,29 +76,32 @@ class SourceLines:
         self.kept: dict[int, KeptHits] = {}
         self.shapes: dict[bytes, tuple[list[int], deque[Raw]]] = {}
         self.settled: dict[bytes, deque[Raw]] = {}
-        """The last lines of shapes of which no more are read now, for whoever has many such lines to add."""
+        """By a shape of which enough lines were read, its last lines. A caller with many such lines adds them here
+        directly, and calls `count_settled` after each chunk."""
         self._last: deque[Raw] = deque(maxlen=limits.last_of_a_shape * 16)
         self.late: deque[tuple[int, bytes, Speaker]] = deque(maxlen=limits.late)
         self._read = 0.0
         self._read_bytes = 0.0
-        self._bytes = 0  # of shapes and lines that are remembered, without those of settled shapes
+        self._bytes = 0  # of remembered shapes and lines, without the lines of settled shapes
         self._settled_bytes = 0
         self._shape_bytes = 0
         self.passed_over = 0  # lines that are not read
 
     @property
     def full(self) -> bool:
-        """As many lines as are read in full were read."""
+        """Whether as many lines as the limits allow were read in full."""
         return self._read >= self._limits.read or self._read_bytes >= self._limits.read_bytes
 
     def put_off(self, number: int, raw: bytes, speaker: Speaker) -> None:
-        """A line that was not searched is read when the source has ended, if it is among the last of them."""
+        """Keeps a line that was not searched: it is read at the end of the source, if it is among the last such
+        lines."""
         long = len(raw) > SEARCHED
         self.passed_over += long or len(self.late) == self.late.maxlen
         self.late.append((number, searched(raw) if long else raw, speaker))
 
     def wants(self, shape: bytes, raw: Raw, most: int) -> bool:
-        """Whether the line is to be read now; else it is remembered, for as long as it is among the last."""
+        """Whether the line is to be read now: `most` lines of its shape are. Else it is remembered while it is among
+        the last lines."""
         limits = self._limits
         if (last := self.settled.get(shape)) is not None:
             last.append(raw)
@@ -135,8 +138,8 @@ class SourceLines:
         return False
 
     def _remember(self, last: deque[Raw], raw: Raw) -> bool:
-        """Whether there is room for it among the last lines of its shape; where there is none left, in place of these:
-        the newest tells most."""
+        """Adds the line to the last lines of its shape; if memory is short, in place of all of them, since the newest
+        line tells most. False if there is no room even so."""
         dropped = len(last[0][1]) if len(last) == last.maxlen else 0
         if self._bytes + self._settled_bytes + len(raw[1]) - dropped > self._limits.kept_bytes:
             dropped = _bytes_of(last)
@@ -148,8 +151,8 @@ class SourceLines:
         return True
 
     def count_settled(self) -> None:
-        """To be called after each chunk, which bounds what came since; where it is too much, the newest line of each
-        shape is kept."""
+        """Counts the bytes of settled shapes' last lines; if they are too many, keeps only the newest line of each
+        shape. To be called after each chunk, whose size bounds what came since."""
         self._settled_bytes = sum(map(_bytes_of, self.settled.values()))
         if self._bytes + self._settled_bytes > self._limits.kept_bytes:
             for last in self.settled.values():
@@ -160,7 +163,7 @@ class SourceLines:
             self._settled_bytes = sum(map(_bytes_of, self.settled.values()))
 
     def last(self) -> list[Raw]:
-        """The last lines of every shape, in their order; no more than were read in full."""
+        """The last lines of every shape, in order; at most as many as the limits allow to read in full."""
         lines = [*(raw for _, last in self.shapes.values() for raw in last), *self._last]
         lines = sorted(lines, key=lambda raw: raw[0], reverse=True)
         self._read = self._read_bytes = 0
@@ -176,7 +179,7 @@ class SourceLines:
         return few[::-1]
 
     def forget(self) -> None:
-        """It was read to its end."""
+        """Drops the lines, once the source was read to its end; hits stay."""
         self.shapes.clear()
         self.settled.clear()
         self._last.clear()
@@ -188,7 +191,7 @@ def _bytes_of(lines: deque[Raw]) -> int:
 
 
 def _price(raw: Raw) -> float:
-    """How many lines with few signs are read in full in the time of this one."""
+    """The cost to read this line in full, in lines with few signs."""
     return max(1, len(raw[2]) / SIGNS_AT_ONCE)
 
 
@@ -201,7 +204,7 @@ class KeptHits:
         self._last: deque[Hit] = deque(maxlen=self._most)
 
     def add(self, hit: Hit) -> int:
-        """Keep it; how many more are kept now."""
+        """Keeps the hit; by how many the number of kept hits grows: 1, or 0 if it replaces an older one."""
         if len(self._first) < self._most:
             self._first.append(hit)
             return 1
@@ -215,6 +218,6 @@ class KeptHits:
 
 
 def searched(raw: bytes) -> bytes:
-    """The line without its colours, of a very long one its beginning and its end."""
+    """The line without colours; of a line of more than SEARCHED bytes only its beginning and its end."""
     few = raw if len(raw) <= SEARCHED else raw[: SEARCHED // 2] + b" " + raw[1 - SEARCHED // 2 :]
     return COLOURS.sub(b"", few) if b"[" in few else few

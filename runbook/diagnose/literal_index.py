@@ -1,25 +1,25 @@
-"""Finds which of many sets of literals have one on a line: the line's words limit the literals that it could hold, and
-only those are searched."""
+"""Finds the sets, of many sets of literals, of which a line holds a literal. The line's words limit the literals that
+it could hold, and only these are searched."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 
-WORDS = 100_000  # remembered
-WORD_BYTES = 200  # a longer one is not remembered
+WORDS = 100_000  # the most words that are remembered
+WORD_BYTES = 200  # a word of so many bytes is not remembered
 DIGITS = b"0123456789"
 
 _Keys = dict[bytes, frozenset[int]]
-"""Literals, each with the numbers of the sets that it is in."""
+"""By a literal, the numbers of the sets that it is in."""
 _About = tuple[frozenset[int], _Keys, _Keys]
-"""Of a word: the sets with a literal in it, literals that go on beyond it, and all literals that a line with it could
-hold."""
+"""For a word: the sets with a literal inside the word; the literals that may go on beyond the word; and both kinds of
+literals together, which are all that a line may hold because of this word."""
 NOTHING: _About = (frozenset(), {}, {})
 
 
 class Index:
-    """`find` gives the numbers of the sets that have a literal on a line, in order; exact. Literals hold no digits."""
+    """An index of sets of literals, numbered from 0. Literals are in lower case and hold no digits."""
 
     def __init__(self, literals: Sequence[tuple[str, ...]]) -> None:
         owners: dict[bytes, set[int]] = {}
@@ -35,6 +35,7 @@ class Index:
         self._known: dict[bytes, _About] = {}
 
     def find(self, lowered: bytes) -> tuple[int, ...]:
+        """The numbers of the sets that have a literal on the line, sorted; exact. The line is in lower case."""
         bare = lowered.translate(None, DIGITS)
         words = set(bare.split())
         typed = words if len(bare) == len(lowered) else set(lowered.split())
@@ -50,7 +51,7 @@ class Index:
             inside, beyond, keys = about
             if not keys:
                 continue
-            if word in typed:  # with no digits to take out: what is in the word is on the line
+            if word in typed:  # the word stands so on the line, not only without its digits: so do its literals
                 found |= inside
                 candidates |= beyond
             else:
@@ -61,6 +62,7 @@ class Index:
         return tuple(sorted(found))
 
     def _about(self, word: bytes) -> _About:
+        """The literals that a line may hold because of this word."""
         match = self._search(word)
         if match is None:
             return NOTHING
@@ -72,7 +74,7 @@ class Index:
         return inside, {key: sets for key, sets in keys.items() if key not in word}, keys
 
     def _held_by(self, word: bytes) -> _Keys:
-        """The literals of a longest word and of all such words inside it: where it matches, they match as well."""
+        """The literals whose longest word is `word`, or another such word inside it, which is on the line as well."""
         if word not in self._held:
             inside = (keys for other, keys in self._by_word.items() if other in word)
             self._held[word] = {key: sets for keys in inside for key, sets in keys.items()}
@@ -80,7 +82,7 @@ class Index:
 
 
 def one_of(keys: list[bytes]) -> bytes:
-    """A pattern that matches the longest of the keys at a place, its alternatives sharing their beginnings."""
+    """A pattern that matches the longest key at a place; keys with a common beginning share it, which is fast."""
     ends = b"" in keys
     firsts = sorted({key[:1] for key in keys if key})
     branches = [re.escape(first) + one_of([key[1:] for key in keys if key[:1] == first]) for first in firsts]

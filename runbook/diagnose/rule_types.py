@@ -1,4 +1,5 @@
-"""Types of the rules over logs: a sign is a kind of line, a rule says which signs make a cause."""
+"""Types of the rules over logs: a sign is a kind of line; a rule says which signs make a cause; a hit is a sign seen on
+a line."""
 
 from __future__ import annotations
 
@@ -13,49 +14,54 @@ from runbook.model.text_search import bounded
 
 
 def joined(told: str | list[str]) -> str:
-    """A text of our tables, or alternatives of a pattern that are written as a list."""
+    """A text of our tables; the alternatives of a list are joined by `|`."""
     return told if isinstance(told, str) else "|".join(told)
 
 
 class Tier(IntEnum):
-    """How near to the root a cause is: of two found together, the one with the lower tier explains the other."""
+    """How near to the root a cause is: of two causes found together, the one with the lower tier explains the other."""
 
     FAULT = 1  # a line itself says what is wrong
     DEATH = 2  # a process was killed, or crashed
-    PROGRAM = 3  # the program raised something
-    NETWORK = 4  # connections failed, without a reason
-    SYMPTOM = 5  # what the others saw of it
-    ABORT = 6  # how a process ended after it had noticed
-    NOTE = 7  # slower than it could be, not broken
-    WRAPPER = 8  # something failed, and this is all that was printed
+    PROGRAM = 3  # the program raised an error
+    NETWORK = 4  # connections failed, and no line says why
+    SYMPTOM = 5  # other processes report a failure that they only see
+    ABORT = 6  # a process ended itself after it had noticed a failure
+    NOTE = 7  # the job is slower than it could be, not broken
+    WRAPPER = 8  # lines say that something failed, and not what
 
 
 @dataclass(frozen=True, slots=True)
 class Sign:
-    """A kind of line: `pattern` is searched on lines that hold one of `keys` ("a|b": lower case, no digits)."""
+    """A kind of line: `pattern` is searched on lines that hold one of `keys` ("a|b": lower case, no digits). Without a
+    pattern, a key is enough."""
 
     name: str
     keys: str
     pattern: str | None = None
-    keep: int = 40  # hits kept a source: half of them the first, half the last
+    keep: int = 40  # hits kept of each source: half of them the first, half the last
 
     @property
     def literals(self) -> tuple[str, ...]:
+        """The alternatives of `keys`."""
         return tuple(self.keys.split("|"))
 
     def compiled(self) -> re.Pattern[str] | None:
+        """The pattern, compiled when it is first needed."""
         return _compiled(self.pattern) if self.pattern else None
 
 
 @functools.cache
 def _compiled(pattern: str) -> re.Pattern[str]:
-    """Not before a line may match: most logs need few of the hundreds, and all together take half a second."""
+    """The compiled pattern. Patterns are compiled one by one, when a line may match: most logs need few of the
+    hundreds, and to compile all takes half a second."""
     return bounded(pattern, re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """`cause` holds when one of `signs` was seen, all of `needs`, and none of `unless`; `says` may use their groups."""
+    """A rule: `cause` holds if at least one of `signs` was seen, all of `needs`, and none of `unless`. `says` is its
+    sentence, with holes for groups of its signs."""
 
     cause: str
     says: str
@@ -64,16 +70,18 @@ class Rule:
     unless: tuple[str, ...] = ()
     tier: Tier = Tier.FAULT
     confidence: Confidence = "high"
-    way: str = ""  # of the remedies on the cause's page
+    way: str = ""  # which remedy of the cause's page
 
     @property
     def names(self) -> tuple[str, ...]:
+        """The names of `signs`."""
         return tuple(sign if isinstance(sign, str) else sign.name for sign in self.signs)
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line of a log: its place, who printed it and when, as far as it says; `text` is without prefixes."""
+    """A line of a log: its place, and its speaker and time as far as known. `text` is without prefixes, `shown` is the
+    line as it is quoted."""
 
     source: str
     number: int
@@ -81,17 +89,17 @@ class Line:
     shown: str
     rank: int | None = None
     node: str | None = None
-    when: float | None = None  # seconds, by a clock that begins again after `period`; 0: it tells the year
-    period: float = 0.0
+    when: float | None = None  # seconds since its clock began
+    period: float = 0.0  # seconds after which its clock begins again; 0: the clock tells the year
 
     @property
     def who(self) -> str:
-        """The process, as well as the line tells: ranks before nodes before files."""
+        """The speaker's name: the rank if it is known, else the node, else the source."""
         return f"rank {self.rank}" if self.rank is not None else self.node or self.source
 
     @property
     def voice(self) -> tuple[str, str]:
-        """The log, and who speaks there."""
+        """The source and the speaker."""
         return self.source, self.who
 
     @property
@@ -101,7 +109,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A sign that was seen on a line."""
+    """A sign that was seen on a line; `groups` are the texts that its pattern found, by name."""
 
     sign: str
     line: Line

@@ -1,8 +1,7 @@
-"""One pass over the bytes of logs that keeps the lines with signs: constant memory, whatever the size.
+"""Scans the bytes of logs in one pass and keeps the lines with signs, in constant memory whatever the size.
 
-Logs repeat themselves. A line's shape (its bytes without digits) is looked up in a table; only a shape that was not met
-before is searched for the literals of the signs, and of the lines of one shape only some are read in full: the first,
-and the last.
+Logs repeat themselves. A line's shape (its bytes without digits) is looked up in a table. Only a line of a new shape is
+searched for the literals of the signs, and only some lines of a shape are read in full: the first and the last ones.
 """
 
 from __future__ import annotations
@@ -53,38 +52,39 @@ from runbook.diagnose.progress_lines import (
 )
 from runbook.diagnose.rule_types import Hit, Line, Sign
 
-STEADY = 3  # lines of progress after a failure that show more than what another rank had begun to print
-ENDING = 20  # lines in which a run may say that it has ended
-LAST = 3  # of them that are its last words
-FAR = 200  # characters before what a line says, from which on it is quoted from there
+STEADY = 3  # so many lines of progress after a failure are more than other ranks print before they notice it
+ENDING = 20  # the last lines of a source, in which a run may say that it has ended
+LAST = 3  # the last lines of these, which are taken as a run's last words
+FAR = 200  # a match that begins behind so many characters of a long line is quoted from AROUND characters before it
 AROUND = 60
 OVERLAP = 200  # bytes that pieces of a long line share
-# The work of such a line, and of each byte in full; of one that is put off, may have more on the next, or has a sign.
-# One of a known shape is 1.
+# `Scanner.work` counts in the time of a line with a known shape. It adds NEW_SHAPE for a line of a new shape, and for a
+# line that is read in full IN_FULL and A_BYTE for each of its bytes; PUT_OFF for a line that is put off, OPEN for one
+# that may go on in the next, and WITH_SIGNS for one that may hold a sign.
 NEW_SHAPE, IN_FULL, A_BYTE = 100, 400, 10
 PUT_OFF, OPEN, WITH_SIGNS = 25, 16, 5
-ESCAPED = b"\\u"  # a letter of another script in JSON, its number partly of digits
+ESCAPED = b"\\u"  # escapes of JSON hold digits: lines with other letters would have the same shape
 HEADINGS = ("###", "==>", "---", "===", ">>>")
 MAY_GO_ON = re.compile(one_of([key.encode() for key in PROGRESS_KEYS]))
 HEADING_BYTES = tuple(heading.encode() for heading in HEADINGS)
 
 
 class _Kind(NamedTuple):
-    """What lines of a shape may hold."""
+    """What lines of one shape may hold."""
 
-    signs: tuple[int, ...] = ()
-    most: int = 0  # of them that are read in full
-    goes_on: bool = False  # the run does
-    heads: bool = False
-    opens: bool = False  # more may follow on the next line
-    late: bool = False  # it was not searched: if at all, it is read when the source has ended
+    signs: tuple[int, ...] = ()  # indexes of the signs
+    most: int = 0  # how many lines of the shape are read in full in one source
+    goes_on: bool = False  # they show that the run goes on
+    heads: bool = False  # they are headings, which name the speaker of the lines below
+    opens: bool = False  # they may go on in the next line
+    late: bool = False  # they were not searched, and are read at the end of the source, if at all
 
 
 LATER = _Kind(late=True)
 
 
 class Catalogue:
-    """Signs, and the index of their literals."""
+    """The signs that a scanner looks for, with the index of their literals; scanners share it."""
 
     def __init__(self, signs: Sequence[Sign]) -> None:
         self.signs = signs
@@ -93,7 +93,7 @@ class Catalogue:
 
 
 class Scanner:
-    """Feed it each source in turn; `hits` are what it kept, in the order of files and lines."""
+    """A scan over logs. Feed it each source in turn; then `hits` are the hits that it kept, by sources and lines."""
 
     def __init__(self, catalogue: Catalogue, limits: ScanLimits = LIMITS) -> None:
         self._limits = limits
@@ -106,25 +106,25 @@ class Scanner:
         self._sources: list[SourceLines] = []
         self._totals = [0] * len(self._signs)
         self.lines = 0
-        self.told = False  # some line has something on it
+        self.told = False  # whether any line is not blank
         self.reached = Reached.NOTHING
-        self._asked = 0  # bytes of lines that were asked for it
-        self.last_progress: dict[str, int] = {}  # lines, by source
-        self.steady_progress: dict[str, int] = {}  # the first of the last STEADY such lines
-        self.ends: dict[str, int] = {}
-        self.passed: dict[str, int] = {}  # the line in which a suite of tests says that all is well, by source
-        self.ended: dict[str, int] = {}  # the line in which a run says that it is over, by source
-        self.last_words: list[Hit] = []  # last lines that are no good end, and no sign
-        self.work = 0  # lines, in the time that one takes which is known already
+        self._asked = 0  # bytes of lines that were searched for `reached`
+        self.last_progress: dict[str, int] = {}  # by source, the number of the last line of progress; 0: none
+        self.steady_progress: dict[str, int] = {}  # by source, the first of the last STEADY such lines; 0: fewer
+        self.ends: dict[str, int] = {}  # by source, how many lines it has
+        self.passed: dict[str, int] = {}  # by source, the line in which a suite of tests says that all passed
+        self.ended: dict[str, int] = {}  # by source, the line in which a run says that it has ended well
+        self.last_words: list[Hit] = []  # last lines after which nobody would call the run healthy
+        self.work = 0  # the work so far, in lines of a known shape
         self._remembered = 0  # bytes of shapes
-        self._unlike_read = 0  # lines of shapes that were not met before, read in full, over all sources
-        self._often: Counter[bytes] = Counter()  # lines of a shape that were read in full, over all sources
+        self._unlike_read = 0  # lines of shapes that no source had before, read in full, over all sources
+        self._often: Counter[bytes] = Counter()  # by shape, lines that were read in full, over all sources
         self._texts = 0  # characters of lines with hits
-        self._cut: Counter[str] = Counter()  # lines of which only the end was looked at, by source
-        self._passed_over: Counter[str] = Counter()  # lines that were not searched, by source
+        self._cut: Counter[str] = Counter()  # by source, lines of which only the end was searched
+        self._passed_over: Counter[str] = Counter()  # by source, lines that were not searched
 
     def feed(self, source: str, chunks: Iterable[bytes], speaker: Speaker | None = None) -> None:
-        """Read one source from its start to its end; `speaker` is who wrote it, if its path shows that."""
+        """Reads one source from its start to its end. `speaker` wrote it; None: as its path shows, if it does."""
         here = SourceLines(source, self._limits.of_the_next(self._unlike_read))
         section = speaker or section_of_path(source)
         number = 0
@@ -139,7 +139,7 @@ class Scanner:
             self.work += len(lines)
             for raw, shape in zip(lines, shapes, strict=True):
                 number += 1
-                # One that begins the same way is the next of its kind.
+                # A line of the open line's shape is another such line, and no rest of it.
                 if open_line and (shape == open_shape or not open_line.takes(raw)):
                     self._close(here, open_line, open_kind, section)
                     open_line = None
@@ -154,7 +154,7 @@ class Scanner:
                 if kind.opens and not open_line:
                     open_line, open_kind, open_shape = BrokenLine(number, raw), kind, shape
                 elif kind.signs:
-                    if (last := settled.get(shape)) is not None:  # nearly every line of ordinary logs
+                    if (last := settled.get(shape)) is not None:  # so are nearly all lines of ordinary logs
                         last.append((number, raw, kind.signs, section))
                     elif self._wants(here, shape, (number, raw, kind.signs, section), kind.most):
                         self._read(here, number, raw, kind.signs, section)
@@ -178,7 +178,8 @@ class Scanner:
         return len(self._shapes) >= self._limits.unlike or self._remembered >= self._limits.unlike_bytes
 
     def _put_off(self, raw: bytes) -> _Kind:
-        """The kind of a line whose shape was not met, as many others were not: it is read for progress only."""
+        """The kind of a line with a new shape in a source that has too many of them: it is searched for progress and
+        headings only."""
         self.work += PUT_OFF
         low = (raw if len(raw) <= SEARCHED else searched(raw)).lower()
         goes_on = MAY_GO_ON.search(low) is not None and GOES_ON.match(searched(low)) is not None
@@ -186,7 +187,7 @@ class Scanner:
         return _Kind(goes_on=goes_on, heads=heads, late=True) if goes_on or heads else LATER
 
     def _unlike_all_before(self, shape: bytes, raw: bytes) -> _Kind:
-        """The kind of a line whose shape was not met."""
+        """The kind of a line with a new shape; remembers the shape while there is room."""
         self.told = self.told or bool(raw.strip())
         kind = self._kind(raw)
         if not self._crowded and len(shape) < self._limits.shape_bytes and ESCAPED not in raw:
@@ -195,8 +196,8 @@ class Scanner:
         return kind
 
     def _look_for_its_end(self, source: str, ending: Sequence[bytes], number: int, section: Speaker) -> None:
-        """Whether the last lines, of which the last has this number, say that the run has ended, or that all is not
-        well."""
+        """Notes whether the last lines of a source say that the run has ended well, or that something is wrong. The
+        last of them has the line number `number`."""
         for at, raw in enumerate(ending, number + 1 - len(ending)):
             self._note(raw)
             low = raw.lower()
@@ -213,6 +214,7 @@ class Scanner:
                 self.last_words.append(Hit("last-words", line))
 
     def _read_what_was_left(self, here: SourceLines) -> None:
+        """Reads the lines of a source that were put off, and the last lines of its shapes."""
         for at, raw, who in here.late:
             kind = self._kind(raw)
             if kind.signs:
@@ -222,7 +224,7 @@ class Scanner:
         here.forget()
 
     def unread(self, source: str) -> Iterator[str]:
-        """What of a source was not searched, in words."""
+        """Sentences about lines of a source that were not searched."""
         if cut := self._cut[source]:
             yield f"of {cut:,} of its lines, each longer than {self._limits.pending:,} bytes, only the end was read"
         if self._passed_over[source]:
@@ -233,11 +235,12 @@ class Scanner:
 
     @property
     def _crowded(self) -> bool:
-        """No more shapes are remembered."""
+        """Whether there is no room to remember more shapes."""
         return len(self._shapes) >= self._limits.shapes or self._remembered >= self._limits.all_shapes_bytes
 
     @property
     def hits(self) -> list[Hit]:
+        """The hits that were kept, in the order of sources and lines."""
         return [
             hit
             for source in self._sources
@@ -245,7 +248,8 @@ class Scanner:
         ]
 
     def _close(self, here: SourceLines, line: BrokenLine, kind: _Kind, section: Speaker) -> None:
-        """Read a line that was open, as a whole and as it stood, where its shape is still wanted."""
+        """Reads a line that may have gone on in the next ones, both joined with them and alone, unless enough lines of
+        its shape were read."""
         self.work += OPEN
         for raw in line.readings:
             shape = raw.translate(None, DIGITS)
@@ -254,7 +258,8 @@ class Scanner:
                 self._read(here, line.number, raw, told.signs, section)
 
     def _wants(self, here: SourceLines, shape: bytes, raw: Raw, most: int) -> bool:
-        """Whether the line is to be read now; of a shape that many sources had, some lines of each are enough."""
+        """Whether the line is to be read now. If lines of its shape were read often, a few of each further source are
+        enough."""
         self.work += WITH_SIGNS
         limits = self._limits
         if most <= limits.keeps_all and self._often[shape] >= limits.often:
@@ -266,6 +271,7 @@ class Scanner:
         return wanted
 
     def _kind(self, raw: bytes) -> _Kind:
+        """The kind of a line, by searching it for all literals."""
         self.work += NEW_SHAPE + len(raw) // 2
         if b"\\" in raw:
             raw = b" ".join(unpacked(raw)) or raw
@@ -286,7 +292,7 @@ class Scanner:
         return _Kind(told, most, goes_on, heads=self._heading in found, opens=opens)
 
     def _note(self, raw: bytes, *, goes_on: bool = False) -> None:
-        """How far the run is by this line."""
+        """Updates `reached` by what this line shows."""
         if self.reached is not Reached.PROGRESS:
             whole = searched(raw).lower()
             self._asked += len(whole)
@@ -295,6 +301,7 @@ class Scanner:
                 self.reached = max((reached(said, False) for said in {*_bare(raw)} - {whole}), default=Reached.NOTHING)
 
     def _read(self, here: SourceLines, number: int, raw: bytes, found: tuple[int, ...], section: Speaker) -> None:
+        """Reads a line in full and keeps its hits; `found` are the indexes of the signs that may be on it."""
         inside = raw.rstrip().split(b"\r") if b"\r" in raw.rstrip() else unpacked(raw)
         if not inside and len(raw) > LONGEST:
             inside = [raw[at : at + LONGEST] for at in range(0, len(raw) - OVERLAP, LONGEST - OVERLAP)]
@@ -317,7 +324,7 @@ class Scanner:
             match = pattern.search(line.text) if pattern else None
             if match or not pattern:
                 groups = match.groupdict() if match else {}
-                # A pattern with alternatives names what it finds host, host2, host3.
+                # A pattern with alternatives calls one group host, host2, host3.
                 told = {name.rstrip(DIGITS.decode()): text for name, text in groups.items() if text}
                 self._texts += len(line.text)
                 if self._texts > self._limits.texts:
@@ -329,13 +336,13 @@ class Scanner:
 
 
 def _bare(raw: bytes) -> Iterator[bytes]:
-    """What a line says behind the prefixes of launchers and loggers, in lower case."""
+    """The line's text without prefixes of launchers and loggers, in lower case; several if the line packs several."""
     for piece in unpacked(raw)[:LAST] or [raw]:
         yield unprefixed(searched(piece).decode("utf-8", "replace"))[0].lower().encode()
 
 
 def _quoted_there(line: Line, sign: Sign) -> Line:
-    """The line, quoted around the match, which may be far from its beginning."""
+    """The line; if the sign's literal is far from its beginning, it is quoted around the literal."""
     if len(line.text) <= SHOWN:
         return line
     lowered = line.text.lower()
@@ -344,8 +351,8 @@ def _quoted_there(line: Line, sign: Sign) -> Line:
 
 
 def _lines(chunks: Iterable[bytes], cut: Callable[[], None], most: int) -> Iterator[tuple[list[bytes], list[bytes]]]:
-    """The complete lines of each chunk, and their shapes; what has no end yet is carried over, up to `most` bytes:
-    `cut` is called beyond them."""
+    """(lines, shapes) for each chunk: its complete lines, and their shapes. An unfinished line is carried over to the
+    next chunk; beyond `most` bytes only its end is kept, and `cut` is called."""
     rest = b""
     whole = True
     for chunk in chunks:
