@@ -1,5 +1,5 @@
-"""Signs that no single line shows: counts and sizes compared, times between lines, values given twice or
-differently."""
+"""Signs that no single line shows: from counts and sizes that are compared, times between lines, and values that are
+given twice or differently. Also drops hits that other lines answer or explain (`without_…`)."""
 
 from __future__ import annotations
 
@@ -16,53 +16,56 @@ from runbook.model.grouping import grouped
 from runbook.model.nccl_devices import leads_nowhere
 from runbook.model.units import number, small_number
 
-NEAR = 80  # lines of one traceback
-CALLS = 16  # lines of a traceback from a client of the web to the socket
-STACK = 40  # lines of a task's stack in the kernel's log
-CODE = 5  # lines of code below a frame of a traceback, with the marks under it
+NEAR = 80  # the most lines of one traceback
+CALLS = 16  # the most lines of a traceback from the frame of a web client to the error of its socket
+STACK = 40  # the most lines of a task's stack in the kernel's log
+CODE = 5  # the most lines of code below a frame of a traceback, with the marks under it
 ANSWERS = (1, 3)  # lines from a question at Python's prompt to its answer: a warning between them takes two
-LEAVING = 12  # lines of a process between an exception that nothing caught and its end
-SUMMARY = 6  # lines of one process in torchrun's summary
-AT_ONCE_S = 0.2  # a host that is up, or its firewall, rejects within that time
-LARGE = 1000  # bytes of a ping that tests the path's packet size
-ASKING_S = 0.9  # the kernel asks that long who has an address before it gives up
+LEAVING = 12  # the most lines of a process between an exception that nothing caught and its end
+SUMMARY = 6  # the most lines of one process in torchrun's summary
+AT_ONCE_S = 0.2  # a host that is up, or its firewall, rejects a connection within that time
+LARGE = 1000  # bytes; a ping of at least so many tests the packet size of the way
+ASKING_S = 0.9  # the kernel asks by ARP that long for an address before it gives up
 
 THROWN = re.compile(r"\bterminate called\b.*\bc10::")
 TYPED = re.compile(r"(?:\([\w.-]{1,40}\) )?(?:\$|\+{1,3}|\[?[\w.-]{1,40}@[\w.-]{1,60}[^$#>]{0,80}[$#]) \S")
 """A command behind a prompt, or as `set -x` prints it."""
 LISTED = re.compile(r"\[(\d+)\]([\w.-]+):(\S+)")
+"""An interface in NCCL's list: its index, name and address."""
 
 TELLS_FAILURE = ("nccl-warn", "network-exception", "other-exception", "glog-error", "says-failed", "trouble")
-"""Signs of lines with a failure that no rule may know."""
+"""Signs of lines that name a failure, which may be one that no rule knows."""
 
 MET = ("p-to-p-channels", "joined")
 """Signs of lines that NCCL prints when all ranks of a communicator have told each other where they are."""
 
 WRAPPERS = ("launcher-failed", "nccl-failed", "traceback")
-"""Signs of lines that only say that something failed."""
+"""Signs of lines that say only that something failed."""
 
 FOLLOWS_AN_ERROR = (
     *("nccl-failed", "failed-collective", "cuda-error", "accelerator-failed", "peer-closed", "store-gone"),
     *("waits-for-rank", "socket-timeout", "client-timed-out", "watchdog", "watchdog-stuck", "reads-from-lost-peer"),
     *("rendezvous-closed", "shutdown-barrier", "aborted-comm", "late-rank"),
 )
-"""Signs of what the other ranks see of one that raised something, and of failures that an exception may come from."""
+"""Signs of lines in which other ranks report that a rank is gone, and of failures that raise exceptions: an exception
+after such a line may follow from it."""
 
 HYDRA = re.compile(r"=\s+KILLED BY SIGNAL: \d")
-"""In the banner of Hydra, the process manager of MPICH and Intel MPI."""
+"""A line of the banner of Hydra, the process manager of MPICH and Intel MPI."""
 
 ENDED_FROM_OUTSIDE = ("cancelled", "step-cancelled", "told-to-end", "nodes-taken-back")
-"""Signs of an end that another program asked for."""
+"""Signs of lines about a process that another program ended."""
 
 ENDED_BY_SLURM = ("told-to-end", "step-cancelled")
-"""Signs of how Slurm ends the other tasks of a step of which one has failed."""
+"""Signs of lines about tasks that Slurm ends because another task of their step has failed."""
 
 DIFFER = (
     ("torch-version", "version", "versions-differ"),
     ("nccl-version", "version", "nccl-versions-differ"),
     ("active-mtu", "mtu", "mtus-differ"),
 )
-"""Signs of lines that name a value, its group, and the sign of its being another one elsewhere."""
+"""(sign, group, derived sign): lines with `sign` name a value in `group`; if the values differ between speakers, the
+derived sign holds."""
 
 NOT_PLACED = {
     "waits-for-machine": "pod-without-machine",
@@ -71,16 +74,18 @@ NOT_PLACED = {
     "image-refused": "container-without-image",
     "container-refused": "container-not-started",
 }
+"""By the sign of a line about a pod or container that waits, the derived sign if nothing later shows that it runs."""
 
 Hits = Mapping[str, Sequence[Hit]]
+"""Hits by the name of their sign."""
 Place = tuple[str, str, int]
 """Source, speaker, and number of a line."""
 Numbers = Mapping[tuple[str, str], Sequence[int]]
-"""Of lines, by source and speaker."""
+"""Numbers of lines, by source and speaker."""
 
 
 def derive(hits: Hits) -> Iterator[Hit]:
-    """All derived signs, from the hits by their sign's name."""
+    """All derived signs, each with a line that proves it."""
     yield from compare(hits.get("watchdog", ()), hits.get("watchdog-state", ()), hits.get("other-work", ()))
     yield from read_report(hits)
     yield from _barriers(hits.get("store-barrier", ()), hits.get("barrier-completed", ()))
@@ -125,8 +130,8 @@ def derive(hits: Hits) -> Iterator[Hit]:
 
 
 def without_ignored(hits: Sequence[Hit]) -> list[Hit]:
-    """All but the tracebacks that follow `Exception ignored in`: such a finalizer runs as a process exits, and ends
-    nothing."""
+    """The hits without those of tracebacks below `Exception ignored in`: they come from finalizers, which run as a
+    process exits and end nothing."""
     told: dict[str, set[Place]] = defaultdict(set)
     for hit in hits:
         told[hit.sign].add((*hit.line.voice, hit.line.number))
@@ -135,20 +140,20 @@ def without_ignored(hits: Sequence[Hit]) -> list[Hit]:
 
 
 def without_last_crashes(hits: Sequence[Hit]) -> list[Hit]:
-    """All but the crashes of a process that torch's own C++ exception ends: it is on its way out, whatever signal it
-    meets there."""
+    """The hits without crashes of a process that torch's own C++ exception is ending: such a process may get any signal
+    on its way out."""
     ended = _numbers([hit for hit in hits if hit.sign == "aborted" and THROWN.search(hit.line.text)])
     return [hit for hit in hits if hit.sign != "crashed" or not _below(hit, ended, LEAVING)]
 
 
 def without_clean_up(hits: Sequence[Hit]) -> list[Hit]:
-    """All but the SIGKILL by which Hydra ends the other processes of an application, of which one crashed."""
+    """The hits without the SIGKILL by which Hydra ends an application's other processes, if one process crashed."""
     crashed = any(hit.sign == "crashed" and HYDRA.search(hit.line.text) for hit in hits)
     return [hit for hit in hits if not (crashed and hit.sign == "killed" and HYDRA.search(hit.line.text))]
 
 
 def without_survived(hits: Sequence[Hit]) -> list[Hit]:
-    """All but how an attempt was ended that was begun again later, with all its ranks."""
+    """The hits without those about the end of an attempt after which all ranks were started anew."""
     begun: dict[str, int] = {}
     for hit in hits:
         if hit.sign == "all-registered":
@@ -159,7 +164,7 @@ def without_survived(hits: Sequence[Hit]) -> list[Hit]:
 
 
 def _finalizer(start: Place, told: Mapping[str, set[Place]]) -> Iterator[Place]:
-    """The lines of the one traceback that begins right after this line, where its end is known."""
+    """The places of this line and of the one traceback that begins right below it; none if its end is not found."""
     source, who, at = start
     for line_number in range(at + 1, at + NEAR):
         place = (source, who, line_number)
@@ -171,7 +176,8 @@ def _finalizer(start: Place, told: Mapping[str, set[Place]]) -> Iterator[Place]:
 
 
 def with_fetches(hits: Sequence[Hit]) -> list[Hit]:
-    """A lookup that failed below the frames of a client of the web is of a name that is not the job's."""
+    """The hits, in which a failed lookup below the frames of a web client is `fetched-in-vain`: it looked up a name of
+    the web, not of the job."""
     frames = _numbers([hit for hit in hits if hit.sign == "fetching"])
 
     def fetches(hit: Hit) -> bool:
@@ -183,8 +189,8 @@ def with_fetches(hits: Sequence[Hit]) -> list[Hit]:
 
 
 def without_answered(hits: Sequence[Hit]) -> list[Hit]:
-    """All but the lookups of a name that was found later, as by who waits for it, and the steps of a job that Slurm
-    began after some tries."""
+    """The hits without failed lookups of names that were found later, and without refused steps of a Slurm job if a
+    later try began the step."""
     answered = {
         (hit.line.source, hit.groups["host"].partition(".")[0]): hit.line.number
         for hit in hits
@@ -204,7 +210,8 @@ def without_answered(hits: Sequence[Hit]) -> list[Hit]:
 
 
 def with_summaries(hits: Sequence[Hit]) -> Iterator[Hit]:
-    """torchrun's summary names rank and host some lines above the exit code that they belong to."""
+    """The hits, in which those about an exit code in torchrun's summary get the rank and the host that the summary
+    names some lines above."""
     ranks = {hit.line.place: small_number(hit.groups["rank"]) for hit in hits if hit.sign == "summary-rank"}
     hosts = {hit.line.place: hit.groups["host"] for hit in hits if hit.sign == "summary-host"}
     for hit in hits:
@@ -219,8 +226,8 @@ def with_summaries(hits: Sequence[Hit]) -> Iterator[Hit]:
 
 
 def _barriers(barriers: Sequence[Hit], completed: Sequence[Hit]) -> Iterator[Hit]:
-    """Fewer workers than the world: some are missing, unless a rank got through. More: the store remembers an earlier
-    run."""
+    """`barrier-too-few` where fewer workers came than the world has, unless a rank got past the barrier; and
+    `barrier-too-many` where more came: the store remembers an earlier run."""
     last = {hit.line.who: hit for hit in barriers}
     through = {(hit.groups["key"], hit.groups["size"]) for hit in completed}
     for hit in last.values():
@@ -232,11 +239,12 @@ def _barriers(barriers: Sequence[Hit], completed: Sequence[Hit]) -> Iterator[Hit
 
 
 def _unanswered(refusals: Sequence[Hit]) -> Iterator[Hit]:
-    """`No route to host` that takes seconds each time comes from unanswered ARP, not from a firewall."""
+    """`nobody-has-address`: `No route to host` that takes about a second or more each time comes from unanswered ARP,
+    not from a firewall."""
     timed = grouped((hit.line.who, hit) for hit in refusals if hit.line.when is not None and "113" in hit.line.text)
     for hits in timed.values():
         times = sorted({hit.line.when for hit in hits if hit.line.when is not None})
-        # Lines about one attempt have one time; what counts is whether any two attempts followed each other at once.
+        # Several lines about one attempt have the same time. No two attempts may have followed each other at once.
         gaps = [after - before for before, after in pairwise(times) if after - before > 0.01]
         instant = any(
             after.line.when - before.line.when < AT_ONCE_S
@@ -249,11 +257,12 @@ def _unanswered(refusals: Sequence[Hit]) -> Iterator[Hit]:
 
 
 def _attempt(hit: Hit) -> bool:
-    """A line about one address, not the summary of all of them."""
+    """Whether a line is about an attempt to connect to one address, and not a summary of all attempts."""
     return "any network address" not in hit.line.text and "failed to connect to" in hit.line.text
 
 
 def _master_in_vain(hits: Hits) -> Iterator[Hit]:
+    """`master-dials-itself-in-vain`: rank 0 cannot connect to the master's address, which is its own node's."""
     for sign in ("client-timed-out", "no-route", "drops"):
         for hit in hits.get(sign, ()):
             # torchrun's `[default0]` is the first rank of a node, of any node.
@@ -264,6 +273,7 @@ def _master_in_vain(hits: Hits) -> Iterator[Hit]:
 
 
 def _world_sizes(told: Sequence[Hit]) -> Iterator[Hit]:
+    """`told-different-sizes`: speakers were given different values for the same size."""
     by_name: dict[str, dict[str, Hit]] = defaultdict(dict)
     speakers: dict[str, set[str]] = defaultdict(set)
     for hit in told:
@@ -278,6 +288,7 @@ def _world_sizes(told: Sequence[Hit]) -> Iterator[Hit]:
 
 
 def _rank_twice(told: Sequence[Hit], waits: Sequence[Hit]) -> Iterator[Hit]:
+    """`rank-twice`: one rank, or one node's rank, was given to several processes while others are missing."""
     ranks: dict[str, list[Hit]] = defaultdict(list)
     nodes: dict[str, dict[str, Hit]] = defaultdict(dict)
     size = 0
@@ -297,7 +308,7 @@ def _rank_twice(told: Sequence[Hit], waits: Sequence[Hit]) -> Iterator[Hit]:
 
 
 def _own_rank_twice(told: Sequence[Hit]) -> Iterator[Hit]:
-    """A rank that two machines take for theirs, while another of the world is nobody's."""
+    """`rank-twice`: two nodes use the same rank, while no node uses another rank of the world."""
     nodes: dict[str, dict[str, Hit]] = defaultdict(dict)
     for hit in told:
         if hit.line.node:
@@ -309,7 +320,8 @@ def _own_rank_twice(told: Sequence[Hit]) -> Iterator[Hit]:
 
 
 def _members_missing(told: Sequence[Hit]) -> Iterator[Hit]:
-    """Rank 0 is here, which prints when all have come, and has not; others are not here."""
+    """`members-missing`: rank 0's log is here, but not those of all ranks, and rank 0 has not printed that all ranks
+    have come."""
     members = {number(hit.groups["rank"]): hit for hit in told if "rank" in hit.groups}
     size = max((number(hit.groups["size"]) for hit in members.values()), default=0)
     if 0 in members and len(members) < size:
@@ -317,6 +329,7 @@ def _members_missing(told: Sequence[Hit]) -> Iterator[Hit]:
 
 
 def _ids(hits: Hits) -> Iterator[Hit]:
+    """`ids-differ`: nodes were given different ids of the run; and `never-met`: any sign that ranks did not meet."""
     ids: dict[str, Hit] = {}
     for hit in hits.get("run-id", ()):
         ids.setdefault(hit.groups["id"], hit)
@@ -327,8 +340,8 @@ def _ids(hits: Hits) -> Iterator[Hit]:
 
 
 def _all_clients(hits: Hits) -> Iterator[Hit]:
-    """torchrun's c10d rendezvous where even the owner of the endpoint dials it as a client; nobody owns a service's
-    name."""
+    """`every-node-a-client`: in torchrun's c10d rendezvous even the owner of the endpoint dials it as a client. A
+    service's name is owned by no node."""
     timed_out = hits.get("client-timed-out", ())
     if not timed_out or not (hits.get("creates-store") or hits.get("c-ten-d")):
         return
@@ -347,7 +360,8 @@ def _all_clients(hits: Hits) -> Iterator[Hit]:
 
 
 def _resets(hits: Hits) -> Iterator[Hit]:
-    """A store that hangs up on the first message, where the code connects; or later, where it uses the store."""
+    """`store-reset-at-once`: the store hangs up near code that connects, on the first message; `store-reset-in-use`:
+    near code that uses the store."""
     connecting, using = _numbers(hits.get("connecting", ())), _numbers(hits.get("using-store", ()))
     for hit in hits.get("resets-store", ()):
         if _near(hit, connecting):
@@ -357,7 +371,8 @@ def _resets(hits: Hits) -> Iterator[Hit]:
 
 
 def _gone_before(hits: Hits) -> Iterator[Hit]:
-    """The store was gone before any collective timed out: who keeps it is not one of the ranks that wait."""
+    """`store-gone-before`: the store was gone before any collective timed out, so that the process that keeps it is
+    none of the ranks that wait."""
     waits = [hit.line for hit in hits.get("watchdog", ())]
     for hit in hits.get("store-gone", ()):
         if waits and all(_before(hit.line, line) for line in waits):
@@ -373,7 +388,7 @@ def _numbers(hits: Sequence[Hit]) -> Numbers:
 
 
 def _unanswered_syns(hits: Hits) -> Iterator[Hit]:
-    """tcpdump shows one SYN several times, and no answer to any."""
+    """`syn-unanswered`: tcpdump shows one SYN several times, and no answer to any SYN."""
     seen: set[tuple[str, str, str]] = set()
     for hit in () if hits.get("syn-answered") else hits.get("syn", ()):
         what = (hit.groups["peer"], hit.groups["port"], hit.groups["seq"])
@@ -383,7 +398,7 @@ def _unanswered_syns(hits: Hits) -> Iterator[Hit]:
 
 
 def _no_such_gid(hits: Hits) -> Iterator[Hit]:
-    """NCCL is told an index that `show_gids` does not list."""
+    """`gid-index-empty`: NCCL was given a GID index that `show_gids` does not list."""
     listed = {number(hit.groups["index"]) for hit in hits.get("gid-row", ())}
     for hit in hits.get("gid-index-set", ()) if listed else ():
         if number(hit.groups["index"]) not in listed:
@@ -391,16 +406,17 @@ def _no_such_gid(hits: Hits) -> Iterator[Hit]:
 
 
 def _near(hit: Hit, numbers: Numbers) -> bool:
+    """Whether one of these lines of the same speaker is at most NEAR lines away from the hit."""
     return any(abs(at - hit.line.number) <= NEAR for at in numbers.get(hit.line.voice, ()))
 
 
 def _below(hit: Hit, numbers: Numbers, most: int) -> bool:
-    """Whether one of these lines stands above it, at most so many lines."""
+    """Whether one of these lines of the same speaker stands at most `most` lines above the hit."""
     return any(0 < hit.line.number - at <= most for at in numbers.get(hit.line.voice, ()))
 
 
 def _hung_in_storage(tasks: Sequence[Hit], frames: Sequence[Hit]) -> Iterator[Hit]:
-    """A task that hangs in the kernel, with a file system or a disk in its stack, which is printed below."""
+    """`hung-in-storage`: a task hangs in the kernel, and its stack, printed below, names a file system or a disk."""
     for task in tasks:
         below = range(task.line.number + 1, task.line.number + STACK)
         if any(frame.line.number in below and frame.line.source == task.line.source for frame in frames):
@@ -408,7 +424,7 @@ def _hung_in_storage(tasks: Sequence[Hit], frames: Sequence[Hit]) -> Iterator[Hi
 
 
 def _files_and_terminals(hits: Hits) -> Iterator[Hit]:
-    """An I/O error that names no file: the nearest frame above it tells whether a file failed or the terminal."""
+    """`file-failed` or `terminal-gone`, for an I/O error that names no file: the nearest frame above it tells which."""
     files, terminals = _numbers(hits.get("file-frame", ())), _numbers(hits.get("terminal-frame", ()))
     for hit in hits.get("bare-io-error", ()):
         above = {*range(hit.line.number - NEAR, hit.line.number)}
@@ -418,7 +434,7 @@ def _files_and_terminals(hits: Hits) -> Iterator[Hit]:
 
 
 def _inner_interfaces(hits: Hits) -> Iterator[Hit]:
-    """Channels that run through an interface of the list which no other machine can reach."""
+    """`socket-through-inner-interface`: a channel uses an interface of NCCL's list that no other machine can reach."""
     used = {(hit.line.node, hit.groups["at"]): hit for hit in hits.get("through-socket", ())}
     for listed in hits.get("lists-interfaces", ()):
         for at, name, address in LISTED.findall(listed.groups["list"]):
@@ -429,8 +445,8 @@ def _inner_interfaces(hits: Hits) -> Iterator[Hit]:
 
 
 def _master_wants_more(hits: Hits) -> Iterator[Hit]:
-    """The master counts all ranks whose logs are here and waits for more, while another waits for the master: their
-    world sizes differ."""
+    """`told-different-sizes`: the master has counted all ranks whose logs are here and waits for more, while the others
+    wait for the master."""
     waits = [hit for hit in hits.get("waits-for-rank-key", ()) if hit.groups["key"].endswith("/0")]
     for joined in hits.get("too-few-joined", ()):
         others = [hit for hit in waits if hit.line.who != joined.line.who]
@@ -441,7 +457,7 @@ def _master_wants_more(hits: Hits) -> Iterator[Hit]:
 
 
 def _large_pings(sizes: Sequence[Hit], losses: Sequence[Hit]) -> Iterator[Hit]:
-    """Small pings are answered, and those near the MTU are not."""
+    """`large-pings-vanish`: all small pings are answered, and no ping of LARGE bytes or more is."""
     answered: dict[bool, set[bool]] = {True: set(), False: set()}
     told: list[Hit] = []
     by_source = grouped((hit.line.source, hit) for hit in sizes)
@@ -456,19 +472,21 @@ def _large_pings(sizes: Sequence[Hit], losses: Sequence[Hit]) -> Iterator[Hit]:
 
 
 def _unfamiliar(hits: Hits) -> Iterator[Hit]:
-    """Lines that name a failure, beyond those that only say that something failed, and commands that were typed."""
+    """`unfamiliar-error`: a line that names a failure, unless it says only that something failed, is a typed command,
+    or is known to be harmless."""
     known = {hit.line for sign in WRAPPERS for hit in hits.get(sign, ())}
-    # What NCCL warned of before its ranks met did not keep them from it.
+    # Warnings of NCCL before its ranks met did not keep them from meeting.
     met = {hit.line.source: hit.line.number for sign in MET for hit in hits.get(sign, ())}
     known |= {hit.line for hit in hits.get("nccl-warn", ()) if hit.line.number < met.get(hit.line.source, 0)}
     told = [hit.line for sign in TELLS_FAILURE for hit in hits.get(sign, ())]
-    # Some write all that a child prints at the level ERROR, its steps too, behind which its own level stands.
+    # Some launchers log all that a child prints, its steps too, as ERROR; the child's own level stands behind that.
     known |= {line for line in told if "INFO" in line.text and shows_progress(line.text)}
     yield from (Hit("unfamiliar-error", line) for line in told if line not in known and not TYPED.match(line.text))
 
 
 def _raised_oddly(hits: Hits) -> Iterator[Hit]:
-    """A class at the end of a traceback, right below the code of its last frame."""
+    """`raised-oddly`: a class with an unusual name at the end of a traceback, right below the code of its last
+    frame."""
     frames = _numbers(hits.get("frame", ()))
     for hit in hits.get("odd-class", ()):
         if _below(hit, frames, CODE + 1):
@@ -476,7 +494,8 @@ def _raised_oddly(hits: Hits) -> Iterator[Hit]:
 
 
 def _raised_first(hits: Hits) -> Iterator[Hit]:
-    """What a program raised before any line shows that a collective, a GPU or another process failed: those follow."""
+    """`raised-first`: a program raised an error before any line shows that a collective, a GPU or another process
+    failed, so that those failures follow from it."""
     ended = ENDED_BY_SLURM if hits.get("task-exited") else ()
     later = [hit.line for sign in (*FOLLOWS_AN_ERROR, *ended) for hit in hits.get(sign, ())]
     raised = [hit for sign in ("other-error", "oddly-named", "bare-error") for hit in hits.get(sign, ())]
@@ -486,14 +505,16 @@ def _raised_first(hits: Hits) -> Iterator[Hit]:
 
 
 def _before(line: Line, other: Line) -> bool:
-    """By the clock where both have one, else by their place; lines of two files may have been written at any time."""
+    """Whether `line` may have been written before `other`: by their times if they have different ones, else by their
+    place; a line of another file may always have been."""
     if line.when is not None and other.when is not None and line.when != other.when:
         return line.when < other.when
     return line.source != other.source or line.number < other.number
 
 
 def _of_its_own_proxy(hits: Hits) -> Iterator[Hit]:
-    """A rank whose proxy failed before any line shows another one's end: what closed then was the way to that proxy."""
+    """`own-proxy-failed`: a rank's proxy failed before any line shows that a peer was gone, so that the connection
+    which closed was the one to its own proxy."""
     closed = [hit.line for hit in hits.get("peer-closed", ())]
     for hit in hits.get("proxy-failed", ())[:1] if closed else ():
         if all(_before(hit.line, line) for line in closed):
@@ -501,7 +522,8 @@ def _of_its_own_proxy(hits: Hits) -> Iterator[Hit]:
 
 
 def _answered_no(hits: Hits) -> Iterator[Hit]:
-    """`False` below the question whether there is a GPU, with a warning of Python's between them or none."""
+    """`answers-no-gpu`: `False` below the question at Python's prompt whether there is a GPU, with at most one warning
+    between them."""
     asked = {hit.line.place for hit in hits.get("asks-for-gpu", ())}
     for hit in hits.get("answers-no", ()):
         if any((hit.line.source, hit.line.number - below) in asked for below in ANSWERS):
@@ -509,7 +531,8 @@ def _answered_no(hits: Hits) -> Iterator[Hit]:
 
 
 def _not_placed(sign: str, name: str, hits: Hits) -> Iterator[Hit]:
-    """What kept a pod or a container from running, unless a later event of its log shows that a pod got past it."""
+    """The derived sign `name` for each hit of `sign` about a pod or container that does not run, unless a later line of
+    its log shows that a pod got further: it was assigned, has its image, or started."""
     past = {hit.line.source: hit.line.number for hit in hits.get("pod-placed", ())}
     for hit in hits.get(sign, ()):
         if hit.line.number > past.get(hit.line.source, 0):
@@ -517,7 +540,8 @@ def _not_placed(sign: str, name: str, hits: Hits) -> Iterator[Hit]:
 
 
 def _differ(sign: str, group: str, name: str, hits: Hits) -> Iterator[Hit]:
-    """A value that differs between speakers; lines that name none are of several where NCCL's bootstrap shows that."""
+    """The derived sign `name`, if the values in `group` of lines with `sign` differ between speakers. Versions of NCCL
+    may also differ in one speaker's lines, if NCCL's bootstrap reports a mismatch between processes."""
     values: dict[str, Hit] = {}
     for hit in hits.get(sign, ()):
         values.setdefault(hit.groups[group], hit)

@@ -1,7 +1,7 @@
-"""From the bytes of a log to its lines: the text of each, who printed it, and when.
+"""From the bytes of a line of a log to its text, its speaker and its time.
 
-Prefixes of launchers and dialects of clocks are read, what system calls say in other languages is put into English,
-what a terminal or a forum broke is joined, and what a logger packed into JSON is unpacked.
+Reads prefixes of launchers and many forms of time, translates system errors from other languages into English, joins
+lines that a terminal or a forum broke, and unpacks lines that a logger packed into JSON.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ ENGLISH = {
     for phrase in phrases
 }
 ABROAD = tuple(phrase.encode().lower().decode() for phrase in ENGLISH)
-"""Lower case as bytes are, which leaves letters beyond ASCII alone."""
+"""The foreign phrases, in lower case as `bytes.lower` gives it, which leaves letters beyond ASCII alone."""
 
 
 def in_english(text: str) -> str:
-    """The line with the phrases known here in English."""
+    """The line with each phrase of ENGLISH translated."""
     for phrase, english in ENGLISH.items():
         text = text.replace(phrase, english)
     return text
 
 
-# --- who says what, and when ----------------------------------------------------------------------------------------
+# --- text, speaker and time -----------------------------------------------------------------------------------------
 
-LONGEST = 2000  # characters of a line that are looked at
+LONGEST = 2000  # bytes of a line that are read
 SHOWN = 300  # characters of a line that are quoted
 
-# CSI (as bytes, as JSON or a pager writes it, and colours whose escape a forum dropped), OSC, and short escape
-# sequences; then the controls that are left.
+# Escape sequences: CSI (as bytes, as JSON or a pager writes it, and colours whose escape a forum dropped), OSC, and
+# short ones; then all other control characters.
 ESCAPES = re.compile(
     r"(?:\x1b|\\u001b|\\x1b|\\033|\^\[)\[[0-?]*[ -/]*[@-~]|\[(?:\d{1,2};)*\d{1,2}m(?!\d*(?:s\b|<))"
     r"|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[ -/]*[0-~]|[\x00-\x08\x0b-\x1f\x7f]"
@@ -62,7 +62,7 @@ CLOCKS = (
     re.compile(r"^\D{0,20}(?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d(?:[.,]\d+)?)\b"),
 )
 
-# A module's digit makes no host of it: urllib3, h5py, cv2.error.
+# A name with a digit is taken as a host, but not the name of a module or error: urllib3, h5py, cv2.error.
 NO_HOST = r"(?!python|pip|mount\.|[\w.]+(?:Error|Exception|Timeout|\.error)\b)"
 HOST = rf"(?:localhost|(?=[\w.-]*\d){NO_HOST}[a-z][\w-]*(?:\.[\w-]+)*|(?:\d{{1,3}}\.){{3}}\d{{1,3}})"
 PREFIXES = (
@@ -81,7 +81,7 @@ PREFIXES = (
         r"\A(?:(?:ERROR|CRITICAL):[\w.]*: ?|- (?:[\w.]+ - )?(?:ERROR|CRITICAL) - (?:[\w.]+ - )?"
         r"|(?:ERROR|CRITICAL|FATAL) +[\w./<>-]+:\d+ +--? )"
     ),  # Python's logging, as Ray sets it up too
-    # what logs at one level all that a child prints: Airflow, Prefect, XGBoost's tracker, a build server
+    # tools that log all that a child prints at one level: Airflow, Prefect, XGBoost's tracker, a build server
     (
         r"\A(?:\[[^\]]{1,40}\] )?\{\w+\.py:\d+\} (?:INFO|WARNING|ERROR) - (?:\[[\w.-]+\] )?"
         r"|\A(?:\d\d:\d\d:\d\d\.\d+ )?\| (?:INFO|WARNING|ERROR) +\| (?:Flow|Task) run '[^']{1,80}' - "
@@ -108,8 +108,9 @@ PREFIXES = (
 
 
 def _one_of(patterns: Iterable[str]) -> re.Pattern[str]:
-    """Matches what the first of them does that matches. Its groups `rank3` and `node3` are those of the third, which
-    is in `p3`: the last group that is matched."""
+    """One pattern that matches as the first of the patterns that matches. Pattern number 3 (from 0) is its group `p3`,
+    which is then the match's `lastgroup`; the groups `rank` and `node` of that pattern are called `rank3` and
+    `node3`."""
     own = (re.sub(r"\(\?P<(node|rank)>", rf"(?P<\g<1>{at}>", pattern) for at, pattern in enumerate(patterns))
     return re.compile("|".join(f"(?P<p{at}>{pattern})" for at, pattern in enumerate(own)))
 
@@ -124,7 +125,7 @@ GUESSES = re.compile(
     r"|(?:^|(?<=\. ))(?-i:If) (?:an?|the|one|any|your|another) (?:[^.]|\.(?=\S))*)",
     re.IGNORECASE,
 )
-"""A program's list of possible causes, or a sentence of when such a thing happens: it reports none of them."""
+"""A program's list of possible causes, or a sentence about when an error may happen: it reports none of them."""
 NCCL = re.compile(r"\A(?P<node>[\w.-]+):\d+:\d+ \[\d+\] ")
 SLURM = re.compile(r"\b(?:srun|slurmstepd): error: (?P<node>[\w.-]+): tasks? (?P<rank>\d+)?")
 RANK_INSIDE = re.compile(r"\[(?:[^\]\[]*\b)?Rank ?(?P<rank>\d+)\]|\bon rank[: ]+(?P<at>\d+)\b", re.IGNORECASE)
@@ -143,7 +144,8 @@ def read_line(
     *,
     foreign: bool = False,
 ) -> Line:
-    """The line without escapes and prefixes; `section` is who printed it when the line itself does not say."""
+    """A line, read from its bytes. `section` is the speaker (rank, node) if the line itself names none; `foreign`: the
+    line holds a phrase of another language, to be translated."""
     shown = ESCAPES.sub("", raw[:LONGEST].decode("utf-8", "replace")).rstrip()
     text, rank, node = unprefixed(in_english(shown) if foreign else shown)
     text = GUESSES.sub("", text.removesuffix("│").rstrip())
@@ -165,7 +167,8 @@ def read_line(
 
 
 def unprefixed(text: str) -> tuple[str, int | None, str | None]:
-    """The text behind the prefixes of launchers, and the rank and node that they name."""
+    """(text, rank, node): the text behind the prefixes of launchers and loggers, and the rank and node that they
+    name."""
     rank: int | None = None
     node: str | None = None
     for _ in range(9):
@@ -180,7 +183,8 @@ def unprefixed(text: str) -> tuple[str, int | None, str | None]:
 
 
 def section_of(text: str) -> tuple[int | None, str | None] | None:
-    """The speaker from here on, when a line is a heading such as `### rank 0` or `==> node-b.log <==`."""
+    """The speaker (rank, node) of the lines below a heading such as `### rank 0` or `==> node-b.log <==`; None if the
+    line is no such heading."""
     heading = SECTION.match(text.strip()) or SECTION.match(unprefixed(text)[0].strip())
     if not heading:
         return None
@@ -193,7 +197,7 @@ def section_of(text: str) -> tuple[int | None, str | None] | None:
 
 
 def section_of_path(path: str) -> tuple[int | None, str | None]:
-    """The speaker of a file, by its name: `rank-00003.node-b.log`, `rank3.log`."""
+    """The speaker (rank, node) of a file, by its name: `rank-00003.node-b.log`, `rank3.log`."""
     found = PATH_RANK.search(path.replace("\\", "/").rpartition("/")[2])
     if not found:
         return None, None
@@ -202,12 +206,14 @@ def section_of_path(path: str) -> tuple[int | None, str | None]:
 
 DAY = 86400.0
 YEAR = 12 * 31 * DAY
-"""Of a clock that tells no year: its order is what counts, and a month may have 31 days."""
+"""Seconds of a year by a clock that tells no year: only the order of its times counts, so that every month has 31
+days."""
 
 
 def when(text: str) -> tuple[float, float] | None:
-    """Seconds since a clock began, and after how many it begins again: with a year, those of UTC and 0. A time without
-    a zone counts as UTC, as containers have it."""
+    """(seconds, period) of the first time in a line; None without one. With a year: the seconds by UTC, and 0. Without
+    a year or a day: the seconds since the clock began, and after how many seconds it begins again. A time without a
+    zone counts as UTC, as containers have it."""
     for clock in CLOCKS:
         if found := clock.search(text[:200]):
             told = found.groupdict()
@@ -234,8 +240,8 @@ def _east_of_utc(zone: str | None) -> float:
 
 
 def by_one_clock(hits: Sequence[Hit]) -> list[Hit]:
-    """Hits whose times can be compared. A clock without a year gets that of others, one without a date is left out
-    beside one that has it; what began again meanwhile, at midnight or New Year, goes on."""
+    """The hits, with times that can be compared. A time without a year gets the year of the others; a time without a
+    date is dropped if others have one. A clock that began again meanwhile, at midnight or New Year, counts on."""
     timed = [(hit.line.when, hit.line.period) for hit in hits if hit.line.when is not None]
     periods = {period for _, period in timed}
     if not periods - {0.0}:
@@ -243,7 +249,7 @@ def by_one_clock(hits: Sequence[Hit]) -> list[Hit]:
     period = 0.0 if 0.0 in periods else max(periods)
     times = sorted({when for when, its in timed if its == period})
     gap, behind = max(((after - before, before) for before, after in pairwise(times)), default=(0.0, 0.0))
-    again = behind if 0 < period / 2 < gap else -1.0  # until this time it had begun again
+    again = behind if 0 < period / 2 < gap else -1.0  # times up to this one are from after the clock began again
 
     def one(line: Line) -> Line:
         if line.when is None:
@@ -257,7 +263,7 @@ def by_one_clock(hits: Sequence[Hit]) -> list[Hit]:
 
 
 def _nearest(when: float, other: float) -> float:
-    """The time of a clock without a year, in the year in which it is nearest to another time."""
+    """The time `when` of a clock without a year as a time with a year: the year in which it is nearest to `other`."""
     days, seconds = divmod(when, DAY)
     month, day = divmod(int(days) - 1, 31)  # of the month, from 0
     year = date.fromordinal(int(other // DAY)).year
@@ -271,7 +277,7 @@ OPENERS = (
     *(".cpp:", ".cc:", ".hpp:", ".h:", ".c:", "nccl warn", "warning: "),
     *("error", "exception", "fail", "barrier", "connect to", "socket"),
 )
-"""Literals of messages that are long enough to be broken."""
+"""Literals, in lower case, of messages that are long enough to be broken into lines."""
 ENDED = re.compile(r"(?:[.!?;)\]}>\"'`]|\w(?:Error|Exception): ?)$")
 GOES_ON = re.compile(
     r"\A(?:(?:Work\w+\(|SeqNum|OpType|Numel|Timeout\(ms|Rank \d+\]|NCCL work"
@@ -281,10 +287,10 @@ GOES_ON = re.compile(
     r"|raise |return |exitcode|time |at /|in <|self\.|from |import |with )"
     r"(?:[a-z(,;&]|\d+(?:\)|,| [a-z])))"
 )
-"""How the rest of a sentence begins, but no line."""
+"""The beginning of a piece that goes on with a sentence, as no line of its own begins."""
 DIGITS = re.compile(r"\d+")
-PIECES = 5  # of one line
-PIECE = 400  # bytes; longer lines are not broken
+PIECES = 5  # the most pieces of one line
+PIECE = 400  # bytes; a longer line is never a piece
 
 KEYS = frozenset(
     """message msg log textPayload line text error err exception exc_info traceback py_callstack stack stacktrace stderr
@@ -292,7 +298,7 @@ KEYS = frozenset(
 )
 """Keys under which loggers put a program's output."""
 CODES = frozenset({"exitcode", "exitstatus", "returncode"})
-"""Keys, without `_` and capitals, of how a process ended."""
+"""Keys, without `_` and in lower case, of how a process ended."""
 LEVELS = frozenset({"info", "debug", "notice", "trace", "warn", "warning"})
 KEYED = re.compile(rb"[\w\"'] ?: ?b?[\"']")
 BREAK = re.compile(rb"(?<!\\)(?:\\\\)?(?:\\r)?\\n")
@@ -300,7 +306,7 @@ TAB = re.compile(rb"(?<!\\)\\t")
 
 
 class BrokenLine:
-    """A line that may not be over yet, and where it began."""
+    """A line that may go on in the next ones, and the number of its first piece."""
 
     def __init__(self, number: int, raw: bytes) -> None:
         self.number = number
@@ -308,7 +314,7 @@ class BrokenLine:
         self._pieces: list[str] = []
 
     def takes(self, raw: bytes) -> bool:
-        """Whether `raw` is the rest of this line; it is added then."""
+        """Whether `raw` is a further piece of this line; if so, it is added."""
         self._pieces = self._pieces or [_text(self.begun)]
         if len(self._pieces) == PIECES or len(raw) > PIECE or ENDED.search(self._pieces[-1].rstrip()):
             return False
@@ -316,7 +322,7 @@ class BrokenLine:
         prefix = _prefix(piece)
         if not GOES_ON.match(piece[len(prefix) :].lstrip()):
             return False
-        # A tool that puts a name before every line also does so before the rest of one.
+        # A tool that puts a name before every line also puts it before the further pieces of a line.
         if not _constant_part(_prefix(self._pieces[0])).startswith(_constant_part(prefix)):
             return False
         self._pieces.append(piece[len(prefix) :])
@@ -324,7 +330,8 @@ class BrokenLine:
 
     @property
     def readings(self) -> list[bytes]:
-        """The line as its pieces may have belonged together, cut between words or in mid-word, and its first piece."""
+        """The ways to read the line: its pieces joined as if cut between words, joined as if cut inside a word, and its
+        first piece alone."""
         if len(self._pieces) <= 1:
             return [self.begun]
         between = " ".join(piece.strip() for piece in self._pieces).replace(" , ", ", ").replace(" )", ")")
@@ -333,12 +340,12 @@ class BrokenLine:
 
 
 def may_go_on(raw: bytes) -> bool:
-    """Whether a line with one of OPENERS may have its end on the next."""
+    """Whether a line with one of OPENERS may go on in the next line."""
     return len(raw) <= PIECE and not ENDED.search(_text(raw).rstrip())
 
 
 def unpacked(raw: bytes) -> list[bytes]:
-    """The lines inside of a line of JSON, or of a printed dict that has several in a string; else none."""
+    """The lines inside a line of JSON, or inside a printed dict with line breaks in a string; empty for other lines."""
     line = raw.strip()
     if line.startswith(b"{") and line.endswith(b"}"):
         try:
@@ -352,7 +359,8 @@ def unpacked(raw: bytes) -> list[bytes]:
 
 
 def _printed(document: object, level: str = "") -> Iterator[bytes]:
-    """The text under KEYS, line by line, after the time and the level at which it was logged."""
+    """The lines of text under KEYS in a JSON document, each after its time and, if it is no error, its level. A level
+    given as `level` is the enclosing document's."""
     if not isinstance(document, dict):
         return
     told = document.get("level", document.get("levelname"))
@@ -376,5 +384,5 @@ def _prefix(piece: str) -> str:
 
 
 def _constant_part(prefix: str) -> str:
-    """A prefix without what changes from line to line."""
+    """A prefix without its digits, which change from line to line."""
     return DIGITS.sub("", prefix).strip()

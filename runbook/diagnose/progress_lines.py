@@ -1,8 +1,7 @@
-"""How far a run got by its own lines, and lines that look like errors and never are. A log without a failure is healthy
-only if a line shows that the run went on.
+"""Patterns that tell how far a run got by its own lines, and which lines look like errors and never are. A log without
+a failure is healthy only if a line shows that the run went on.
 
-Capitals count nowhere here: these are asked of every line, and are searched for in its lower case, which is twice as
-fast as a pattern that ignores them.
+All patterns are for lines in lower case: they are searched in every line, and ignoring case would take twice as long.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from enum import IntEnum
 class Reached(IntEnum):
     """The furthest state that any line of the logs shows."""
 
-    NOTHING = 0  # banners, settings, the words of a program
+    NOTHING = 0  # only banners, settings, and a program's own words
     SETUP = 1  # ranks met, a network was chosen, a service runs
     PROGRESS = 2  # steps, results, an end
 
@@ -25,17 +24,17 @@ _BEGINS = (
     rb"|clon(?:ed|ing)|regist\w*|mount\w*|allocat\w*|install\w*|warm\w*|index\w*|open(?:ed|ing)|detect\w*|attach\w*)"
 )
 BEFORE_STEPS = (
-    # a bar, or a rate, of what comes before the first step; a colour may stand before it
+    # a bar, or a rate, of work before the first step; a colour may stand before it
     rb"(?:\b|\dm)(?:" + _BEGINS + rb"|map|filter|generating)\b[^|%\r]{0,80}(?:\d%\s?\||[kmg]b/s)"
     rb"|(?:\b|\dm)(?:generating \w+ split|running tokenizer)\b"
-    # its end, and that of a set-up
+    # the end of such work, or of a set-up
     rb"|(?:\b|\dm)" + _BEGINS + rb"\b.{0,40}\b(?:done|finished|completed?|succe\w+)\b"
     rb"|\b(?:done|finished|completed?|succe\w+)(?: with)? " + _BEGINS + rb"\b"
     rb"|\b(?:start|resum|begin|continu)\w*\b.{0,40}\b(?:from|at) (?:step|iter\w*|epoch|batch)\b"
 )
 """Parts of lines about what a run does before it trains: loading, compiling, the step at which it is to begin."""
 AT_NOTHING = rb"(?!\d*[:/\d ]{0,16}(?<!\d)0%\|)"
-"""After a number: it is not that of a bar that stands at nothing."""
+"""Behind a number: it does not belong to a bar at 0 %."""
 NONE = rb"[\"']?\s*[=:]\s*[\"']?(?:0|false|none|null|no)\b"
 BAD = (
     rb"^(?!.*\b(?:(?:(?<!expected )fail\w*|errors?|exceptions?)\b(?=\W{0,3}[=:])(?!"
@@ -43,7 +42,7 @@ BAD = (
     + rb")|(?:fail\w*|exception)\b(?!\W{0,3}[=:])|abort\w*|cancel+ed|kill\w*|timed out|time-?out (?:after|waiting)"
     rb"|terminat\w+|waiting|will|not (?:yet )?(?:done|finish\w*|complete\w*))|.*(?:" + BEFORE_STEPS + rb"))"
 )
-"""Parts of lines that show no progress, whatever else they say."""
+"""The beginning of a pattern that matches no line with a failure, or with work before the first step."""
 
 PROGRESS = re.compile(
     BAD + rb"(?:.*?(?:"
@@ -74,13 +73,13 @@ PROGRESS = re.compile(
     rb"|\breducer buckets have been rebuilt|\bbefore `optimizer\.step\(\)`)",
     re.DOTALL,
 )
-"""A line of a run that trained, measured or came to its end."""
+"""A line of a run that made steps, measured something or came to a good end."""
 
 TESTS_PASSED = re.compile(
     BAD + rb"(?:=* *\d+ passed\b.* in [\d.]+ ?m?s|ok(?: \((?:skipped|expected failures)=\d+.*\))?\s*$"
     rb"|\[  passed  \] \d+ test)",
 )
-"""A test suite says at its end that all passed: what they printed before was on purpose."""
+"""The line in which a test suite says at its end that all tests passed: errors that they printed were on purpose."""
 
 ENDED = re.compile(
     BAD + rb"(?:.*?\b(?:training|run|job|trial|benchmark|evaluation|everything|all|program)\b.{0,40}\b(?:done|finished"
@@ -92,7 +91,7 @@ ENDED = re.compile(
     rb"|.*?\btrainer\.fit\W{1,3}stopped\b)",
     re.DOTALL,
 )
-"""A run says that it has ended well."""
+"""A line in which a run says that it has ended well."""
 
 _ONE = (
     rb"(?:rank|worker|node|process|task|pod|job|gpu|host|trainer|replica|peer|server|agent|launcher|actor|executor"
@@ -109,7 +108,7 @@ _GOOD = (
 LAST_WORDS = re.compile(
     rb"\A(?!.*\b(?:info|debug|notice|trace|warn(?:ing)?|deprecat\w+|newly initialized|hint|note)\b"
     rb"|\[?[iw](?:\d{4})? )(?:"
-    # what became of one of many, in words that are none of the good ones
+    # a rank, node or the like, and a word for what became of it that is no good word
     rb"(?:.*[\]:)>|] +)?(?:the )?"
     + _ONE
     + rb"(?: ?[#:=-]? ?[\w.-]{0,60}\d[\w.-]{0,60})?(?: (?:to|on|of) [\w.-]{1,60})?(?: (?:is|was|has|have|had|got|went"
@@ -129,7 +128,7 @@ LAST_WORDS = re.compile(
     rb"(?! ?[=:] ?(?:0|no|none|false)\b)|.* down[ .!]*\Z)",
     re.DOTALL,
 )
-"""A last line after which nobody would say that the run is well, though no rule knows it."""
+"""A last line after which nobody would call the run healthy, though no rule knows the line."""
 
 SETUP = re.compile(
     rb"\A(?:.*?(?:"
@@ -154,7 +153,7 @@ SETUP = re.compile(
     rb"))",
     re.DOTALL,
 )
-"""A line of a run beyond its setup."""
+"""A line of a run whose setup got somewhere: ranks met, NCCL chose a network, or a service runs."""
 
 
 REACHED_KEYS = tuple(
@@ -165,11 +164,11 @@ REACHED_KEYS = tuple(
     "|checkpoint|grad strides|nvls|peer access|x2c|mnnvl|collective|ready|listen|running|started|kernel|systemd"
     "|nvrm|mpi s".split("|")
 )
-"""Literals of these: a line without any of them shows no progress."""
+"""Literals of PROGRESS and SETUP: a line without any of them matches neither."""
 
 
 def reached(line: bytes, goes_on: bool) -> Reached:
-    """How far the run was that printed this line, in lower case; `goes_on`: it is about training."""
+    """How far a run is that prints this line (in lower case); `goes_on`: the line matches GOES_ON."""
     if (goes_on and b"has connected to" not in line) or PROGRESS.match(line):
         return Reached.PROGRESS
     return Reached.SETUP if SETUP.match(line) else Reached.NOTHING
@@ -218,7 +217,7 @@ NOISE = re.compile(
     r"|module verification failed: signature|^unable to init server: could not connect"
     r"|pmix error: .{0,200} in file \S*gds_|net_fastsocket\.cc:\d+ nccl warn (?:cannot get incoming cpu"
     r"|maximum retry reached)"
-    # code, a search that was typed, what a new version mends, the list of the kernel's numbers
+    # code, a search that was typed, a list of a version's fixes, the address of the list of Xids
     r"|^(?:self\.)?_?log(?:ger|ging)?\.\w+\(f?['\"]|^(?:\+ )?trap ['\"]"
     r"|\b[efz]?grep (?:--?[\w=]+ )*['\"]|^\W{0,4}(?:\[\w+\] )?fix(?:ed|es)?\b|/xid-errors\b",
 )
@@ -228,12 +227,12 @@ PROGRESS_KEYS = (
     *("finished", "completed", "succeeded", "has connected to", "startup complete", "ready to roll"),
     *("images/s", "img/s", "examples/s", "[batch=", "hello world", "hello, world", "reporting for duty", "success: "),
 )
-"""Literals of lines that show that a training goes on, or has ended."""
+"""Literals of GOES_ON: a line without any of them does not match it."""
 
 GOES_ON = re.compile(
     rb"^(?!.*\b(?:aborted|cancelled|canceled|fail(?:ed|ure)\w*|exception|error:|killed|timed out|time-?out"
     rb"|packet loss|terminat\w+)\b|.*(?:" + BEFORE_STEPS + rb"))"
-    # a number of epochs, of iterations or of steps, without how many there will be, is a setting
+    # `epochs 3` without a total, as in `epochs 3/10`, is a setting; so it is for iterations and steps
     rb"(?:.*(?:loss(?:/\w+){0,3}\W{0,8}-?\d|(?<!\?)it/s[\],]|(?<!\?)s/it[\],]"
     rb"|(?<![-_])\bepoch(?:\W{0,4}\d|s\W{0,3}\d+ ?/ ?\d)"
     + AT_NOTHING
@@ -247,9 +246,9 @@ GOES_ON = re.compile(
     rb"|successfully)\b))",
     re.DOTALL,
 )
-"""Which of them do."""
+"""A line that shows that a run's training or service goes on, or has ended well."""
 
 
 def shows_progress(line: str) -> bool:
-    """Whether a line does, whatever its level."""
+    """Whether a line shows that a run goes on, whatever the level at which it was logged."""
     return GOES_ON.match(line.lower().encode("utf-8", "replace")) is not None

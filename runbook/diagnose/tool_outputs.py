@@ -1,7 +1,7 @@
-"""The outputs of tools in a text, and how they combine with logs: which is the root, and what only explains another
-cause.
+"""Finds the outputs of tools in a text, and combines them with the causes of logs: a fault may be the root, and other
+facts only explain a cause.
 
-A text is a file that is an output, a paste of several, or a log that begins with some.
+A text is a file with one output, a paste of several outputs, or a log that begins with outputs.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ from runbook.model.grouping import grouped
 from runbook.parsers import infiniband
 from runbook.parsers.tool_reading import Fault, Reading, Support
 
-# --- found in a text ------------------------------------------------------------------------------------------------
+# --- outputs in a text ----------------------------------------------------------------------------------------------
 
 BEFORE = (
     r"(?:\([\w.-]+\) )?(?:(?:\[?(?:[\w.-]+@(?P<node>[\w.-]+)(?![\w.-]))[^\]$#>\n]*\]?)?[$#%❯] ?"
     r"|(?P<windows>PS (?:[A-Z]:|/)[^>\n]*> ?|[A-Z]:\\[^>\n]*> ?))"
 )
+"""A prompt of a shell, of cmd or of PowerShell."""
 PROMPT = re.compile(rf"{BEFORE}(?P<words>\S.*)\Z")
 AROUND = re.compile(
     r"\[exit code -?\d+\]|\[stderr\]|\[ended by its deadline|\[\.\.\. \d+ bytes left out|```|~~~"
@@ -36,13 +37,15 @@ AROUND = re.compile(
 """Text around outputs: notes of `runbook collect`, fences, headings."""
 
 CUT_HERE = re.compile(r"\[ended by its deadline|\[\.\.\. \d+ bytes left out|\[\.\.\.\]")
-LONGEST = 1000  # characters of a line that are read, which bounds what a pattern costs; a ruleset as JSON is one line
-MOSTLY = 0.6  # of the lines: then the whole text is one tool's, some odd lines among it
+"""Notes that part of an output was left out."""
+LONGEST = 1000  # characters of a line that are read, to bound the cost of patterns; nft's JSON, one line, is read whole
+MOSTLY = 0.6  # if this share of lines fits a tool, all lines up to the next command are its output, odd ones too
 
 
 @dataclass(frozen=True, slots=True)
 class ToolOutput:
-    """A reading and its place: its lines begin after line `above` of the text."""
+    """An output of a tool: its reading, and its lines, which begin after line `above` of the text. `node`: the host in
+    the prompt before it."""
 
     reading: Reading
     above: int
@@ -52,8 +55,8 @@ class ToolOutput:
 
 @dataclass(frozen=True, slots=True)
 class Paste:
-    """`only`: every line is one of a tool's, so that no log has to be looked for. `meant`: it is meant as nothing else,
-    even if some lines are odd."""
+    """The outputs of tools in a text. `only`: every line belongs to an output, so that no log has to be looked for.
+    `meant`: the text is meant as outputs and nothing else, even if some lines are odd."""
 
     found: tuple[ToolOutput, ...] = ()
     only: bool = False
@@ -62,7 +65,8 @@ class Paste:
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A tool of `tools.toml`, with its patterns: the command, the line that an output begins with, any line of it."""
+    """A tool of `tools.toml`, with its patterns: of the command, of the line that an output begins with (`start`), and
+    of any line of an output (`line`). `log`: its output is a log, which is read as one as well."""
 
     name: str
     reader: str
@@ -73,24 +77,24 @@ class Tool:
     line: re.Pattern[str]
 
     def read(self, text: str) -> Reading | None:
-        """None where it is no output of this tool."""
+        """The reading of a text; None if it is no output of this tool."""
         module, _, name = self.reader.partition(".")
         try:
             reading: Reading | None = getattr(import_module(f"runbook.parsers.{module}"), name)(text)
         except (ValueError, LookupError, ArithmeticError, RecursionError) as error:
-            # A text on which a reader fails counts as unknown.
+            # Never raises: a text on which a reader fails counts as unknown.
             reading = Reading(f"it cannot be read: {type(error).__name__}")
         return reading and replace(reading, tool=self.name)
 
     @property
     def unread(self) -> Reading:
-        """Of what is meant as its output, and is none."""
+        """The reading of a text that is meant as this tool's output, and is none."""
         return Reading(f"{self.name} printed what is not known here", self.name)
 
 
 @cache
 def tools() -> tuple[Tool, ...]:
-    """Every form of output that is known."""
+    """The tools of `tools.toml`, in its order."""
     return tuple(
         Tool(
             tool["name"],
@@ -107,18 +111,19 @@ def tools() -> tuple[Tool, ...]:
 
 @cache
 def _typed() -> re.Pattern[str]:
-    """A prompt and any of the commands."""
+    """The pattern of a prompt with a command of any known tool."""
     commands = "|".join(tool.command.pattern for tool in tools())
     return re.compile(rf"^{BEFORE}(?:{commands})".replace(r"\Z", "$"), re.MULTILINE)
 
 
 def read_paste(text: str, name: str = "") -> Paste:
-    """Every output in the text, in its order. Never raises, whatever the text.
+    """Every output in the text, in order. Never raises, whatever the text.
 
-    `name` is its file's: one that is called as a command (`ibstat.txt`) and holds nothing that is known is unknown.
+    `name` is the name of its file. A file that is called like a command (`ibstat.txt`) and holds no known output is an
+    unknown output of that command.
     """
     text = text.removeprefix("\ufeff").replace("\r\n", "\n")
-    # Without empty lines, of which patterns would look through a long run again and again.
+    # Without empty lines: patterns would search a long run of them again and again.
     searched = "\n".join(line[:LONGEST] for line in text.split("\n") if line[:LONGEST].strip())
     likely = [tool for tool in tools() if any(key in text for key in tool.keys) and tool.start.search(searched)]
     if likely or _typed().search(searched):
@@ -133,7 +138,7 @@ def read_paste(text: str, name: str = "") -> Paste:
 
 
 def _begins_another(line: str) -> bool:
-    """A command that was typed, a heading, a fence."""
+    """Whether a line ends the output above it: a command that was typed, a heading, or a fence."""
     prompt = PROMPT.match(line)
     if prompt is None:
         return re.match(r"```|~~~|###+ |==> ", line) is not None
@@ -142,7 +147,8 @@ def _begins_another(line: str) -> bool:
 
 
 def _pings_together(found: Sequence[ToolOutput]) -> Iterable[ToolOutput]:
-    """The outputs, all pings of a node as one: only their sizes together tell that full-size packets vanish."""
+    """The outputs, with all pings of a node merged into one: only their sizes together show that full-size packets
+    vanish."""
     by_node = grouped((one.node, one) for one in found if one.reading.tool == "ping")
     for one in found:
         pings = by_node.get(one.node, [one]) if one.reading.tool == "ping" else [one]
@@ -158,12 +164,14 @@ def _pings_together(found: Sequence[ToolOutput]) -> Iterable[ToolOutput]:
 
 
 class _PasteReader:
+    """Reads the outputs of tools in one text; `likely` are the tools whose outputs may be without a command."""
+
     def __init__(self, text: str, likely: Sequence[Tool]) -> None:
         self._whole = [ESCAPES.sub("", line) for line in text.split("\n")]
         self._lines = [line[:LONGEST] for line in self._whole]
         self._likely = likely
         self._taken = [not line.strip() for line in self._lines]
-        self._open = 0  # the first line that is of no output
+        self._open = 0  # the first line that may belong to no output
         self._bounds = [n for n, line in enumerate(self._lines) if _begins_another(line.rstrip())]
         self._found: list[ToolOutput] = []
         self._is_log = False
@@ -178,7 +186,8 @@ class _PasteReader:
         return Paste(tuple(_pings_together(self._found)), meant and not odd, meant)
 
     def _command(self, at: int) -> int | None:
-        """A command that was typed, and all up to the next one; where it ends."""
+        """Takes the output of a command that was typed on line `at`; gives the line after the output, or None if there
+        is no such command."""
         prompt = PROMPT.match(self._lines[at].rstrip())
         if prompt is None:
             if AROUND.match(self._lines[at]):
@@ -190,13 +199,14 @@ class _PasteReader:
         self._taken[at] = True
         end = self._end(at + 1)
         if not self._mostly(tool.line, at + 1, end):
-            # What comes after it without a prompt is something else.
+            # Lines that do not fit the tool are something else, though no prompt is between them.
             after = self._while(tool.line, at + 1, end)
             end = after if any(text.strip() for text in self._lines[at + 1 : after]) else self._blank(at + 1, end)
         return self._take(tool, at + 1, end, prompt["node"], typed=True)
 
     def _output(self, at: int) -> int | None:
-        """An output without its command; where it ends."""
+        """Takes an output without its command that begins on line `at`; gives the line after it, or None if there is
+        none."""
         if not self._lines[at].strip():
             return None
         rest = None
@@ -212,29 +222,35 @@ class _PasteReader:
         return None
 
     def _end(self, at: int) -> int:
-        """The next command, heading or fence."""
+        """The next line, from `at` on, with a command, heading or fence."""
         next_one = bisect.bisect_left(self._bounds, at)
         return self._bounds[next_one] if next_one < len(self._bounds) else len(self._lines)
 
     def _nothing_else_before(self, at: int) -> bool:
+        """Whether all lines before `at` belong to outputs."""
         while self._open < at and self._taken[self._open]:
             self._open += 1
         return self._open >= at
 
     def _mostly(self, line: re.Pattern[str], at: int, end: int) -> bool:
+        """Whether most lines in this range fit a tool."""
         fits = [bool(line.match(self._lines[n])) for n in range(at, end) if self._lines[n].strip()]
         return sum(fits) >= MOSTLY * len(fits)
 
     def _while(self, line: re.Pattern[str], at: int, end: int) -> int:
-        """As long as there are lines of that tool; one last line of the text may be a piece of one."""
+        """The first line in this range that does not fit a tool; the text's last line may be a cut one, and counts as
+        fitting."""
         odd = next((n for n in range(at, end) if self._lines[n].strip() and not line.match(self._lines[n])), end)
         last = not any(text.strip() for text in self._lines[odd + 1 :])
         return end if last and odd > at and self._lines[odd - 1].strip() else odd
 
     def _blank(self, at: int, end: int) -> int:
+        """The first blank line in this range, after `at`; without one, `end`."""
         return next((n for n in range(at, end) if not self._lines[n].strip() and n > at), end)
 
     def _take(self, tool: Tool, at: int, end: int, node: str | None, *, typed: bool) -> int | None:
+        """Reads the lines of this range as the tool's output; gives `end`, or None if they are none. `typed`: the
+        command was there, so that unknown lines are its output as well."""
         line = tool.line
         as_json = tool.name == "nft" and any('"nftables"' in self._lines[n] for n in range(at, end))
         lines = self._whole if as_json else self._lines
@@ -267,15 +283,17 @@ class _PasteReader:
 
 # --- beside the causes of logs --------------------------------------------------------------------------------------
 
-SHOWN_OF_OUTPUT = 300
+SHOWN_OF_OUTPUT = 300  # characters of a line that are quoted
 UNREAD = "tool-output-unknown"
 FOR_RDMA = ("memlock-limit",)
+"""Causes that matter only to a job over RDMA."""
 OWNERS = ("ufw", "firewalld")
+"""Tools that own the rules which other tools list."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """An output with its file. `named`: the user named that very file."""
+    """An output of a tool with the name of its file. `named`: the user named that very file, not a folder."""
 
     name: str
     found: ToolOutput
@@ -283,6 +301,7 @@ class Source:
     named: bool = True
 
     def hits(self, lines: Iterable[int]) -> tuple[Hit, ...]:
+        """The output's lines with these numbers (from 1 in the output), as evidence."""
         return tuple(self._hit(at) for at in lines if 0 < at <= len(self.found.lines))
 
     def _hit(self, at: int) -> Hit:
@@ -292,20 +311,20 @@ class Source:
 
     @property
     def speaker(self) -> str | None:
-        """The node that the output is of."""
+        """The node on which the tool ran; None if not known."""
         return self.node or self.found.node
 
 
 def with_tools(causes: Sequence[Cause], sources: Sequence[Source], *, logs: bool, rdma: bool = True) -> list[Cause]:
     """The causes of logs and of tools together, the root first. `logs`: some line of a log was read; `rdma`: something
-    names an adapter for RDMA, without which its limits do not matter.
+    names an adapter for RDMA, without which limits for RDMA do not matter.
 
-    A possible fault does not count beside logs of a run that went well, and never comes before a certain cause from
-    logs.
+    A fault that is not certain does not count beside logs of a run that went well, and never comes before a certain
+    cause from logs.
     """
     if not sources:
         return list(causes)
-    # Outputs of tools have no end to wait for: text between them is not an unfinished job.
+    # Outputs of tools are no job: text between them is no log of a job that has not ended.
     told = [cause for cause in causes if cause.cause != NO_EVIDENCE or (logs and cause.evidence)]
     told = [_explained(cause, sources) for cause in told]
     own = _faults(sources, rdma=rdma)
@@ -317,7 +336,7 @@ def with_tools(causes: Sequence[Cause], sources: Sequence[Source], *, logs: bool
     told = merged
     if any(cause.confidence != "low" for cause in both.values()):
         told = [cause for cause in told if cause.tier is not Tier.WRAPPER]
-    # Of one tier, what logs say comes first when it is a fault that they name; else what a tool saw explains it.
+    # Within a tier, a fault that logs name comes first; in other tiers a tool's fault explains the cause from logs.
     known = [(cause.tier, cause.tier is not Tier.FAULT, at, cause) for at, cause in enumerate(told)]
     added = [(cause.tier, cause.tier is Tier.FAULT, ORDER[cause.confidence], cause) for cause in both.values()]
     found = [entry[-1] for entry in sorted([*known, *added], key=lambda entry: entry[:3])] if added or nearer else told
@@ -330,12 +349,14 @@ def with_tools(causes: Sequence[Cause], sources: Sequence[Source], *, logs: bool
 
 
 def _folded(cause: Cause, root: Cause) -> Cause:
+    """The cause with its relation to the root: it follows from the root, or stands alone."""
     if cause.tier is Tier.NOTE or root.tier is Tier.NOTE:
         return replace(cause, follows=None)
     return replace(cause, follows=root.cause) if cause.tier > root.tier and not cause.own else cause
 
 
 def _faults(sources: Sequence[Source], *, rdma: bool) -> list[Cause]:
+    """The faults in the outputs, as causes."""
     found = grouped(
         (fault.cause, (source, fault))
         for source in sources
@@ -346,7 +367,7 @@ def _faults(sources: Sequence[Source], *, rdma: bool) -> list[Cause]:
 
 
 def _cause(cause: str, pairs: Sequence[tuple[Source, Fault]]) -> Cause:
-    """All outputs that show it, the surest first."""
+    """The cause that these faults of outputs show: in the words of the surest fault, with lines of the first four."""
     pairs = sorted(pairs, key=lambda pair: ORDER[pair[1].confidence])
     fault = pairs[0][1]
     nodes = list(dict.fromkeys(node for one, _ in pairs if (node := one.speaker)))
@@ -364,7 +385,7 @@ def _cause(cause: str, pairs: Sequence[tuple[Source, Fault]]) -> Cause:
 
 
 def _both(told: Cause, seen: Cause) -> Cause:
-    """Logs and a tool show the same cause: the tool names the device, the logs the ranks."""
+    """One cause of two, when logs and a tool show the same: the tool names the device, the logs name the ranks."""
     surest = min(told.confidence, seen.confidence, key=lambda confidence: ORDER[confidence])
     if seen.confidence == "low":
         return replace(told, evidence=_each_once((*told.evidence, *seen.evidence)))
@@ -380,12 +401,13 @@ def _both(told: Cause, seen: Cause) -> Cause:
 
 
 def _each_once(hits: Iterable[Hit]) -> tuple[Hit, ...]:
-    """A line that is a log's and a tool's is one line."""
+    """The hits without a second hit of any line: a line may belong to a log and to a tool's output."""
     return tuple({hit.line.place: hit for hit in hits}.values())
 
 
 def _explained(cause: Cause, sources: Sequence[Source]) -> Cause:
-    """With what outputs add to it: what speaks of the very thing, else what might explain it; two of them at most."""
+    """The cause with up to two supports of outputs added: those about the very word that the cause names, else those
+    that may explain it."""
     fitting = [
         (source, support)
         for source in sources
@@ -409,15 +431,17 @@ def _explained(cause: Cause, sources: Sequence[Source]) -> Cause:
 
 
 def _said_of(cause: Cause) -> str:
+    """The cause's sentence and lines as one text."""
     return " ".join([cause.says, *(hit.line.shown for hit in cause.evidence)])
 
 
 def _ports(cause: Cause) -> list[str]:
-    """The ports that the log's lines name."""
+    """The ports of four or five digits that the cause's sentence and lines name."""
     return list(dict.fromkeys(re.findall(r"(?:\bport[ =:]+|\]:|\w:|, )(\d{4,5})\b", _said_of(cause), re.IGNORECASE)))
 
 
 def _is_about(support: Support, cause: Cause) -> bool:
+    """Whether a cause names the word or a port that a support is about; a support about neither fits every cause."""
     if support.about:
         return re.search(rf"(?<![\w.]){re.escape(support.about)}(?![\w.])", _said_of(cause)) is not None
     if support.ports:
@@ -427,7 +451,8 @@ def _is_about(support: Support, cause: Cause) -> bool:
 
 
 def _unread(sources: Sequence[Source], logs: bool) -> list[Cause]:
-    """The result when no fault was read; unread outputs are reported if the user named them, or there is no log."""
+    """The result if no cause was found: the first output that is not understood, if the user named its file or there is
+    no log; else nothing."""
     for source in sources:
         reading = source.found.reading
         if reading.unknown and (source.named or not logs):

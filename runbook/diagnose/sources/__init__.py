@@ -1,1 +1,1 @@
-"""Where logs come from: files, folders, archives, packed and oddly encoded bytes, and folders of our own runs."""
+"""Where logs come from: files, folders, archives, packed and oddly encoded bytes, and folders of runbook's own runs."""

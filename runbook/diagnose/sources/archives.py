@@ -1,8 +1,8 @@
-"""Logs inside an archive (tar, packed or not, and zip), such as `runbook collect` writes: read where they lie, nothing
-is unpacked to disk.
+"""Reads logs inside an archive (tar, packed or not, and zip), such as `runbook collect` writes, without unpacking
+anything to disk.
 
-An archive may come from an attacker. So names are only shown and never opened, only regular files count, and the amount
-that is read and remembered is bounded by its size on disk, whatever the archive claims.
+An archive may come from an attacker. So names are only shown and never opened, only regular files count, and the
+archive's size on disk bounds how much is read and remembered, whatever the archive claims.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from runbook.model.safe_text import visible
 
 BLOCK = tarfile.BLOCKSIZE
 MOST_MEMBERS = 50_000
-MEMBERS = 2000  # of any archive, and one more for each BYTES_A_MEMBER of its size
+MEMBERS = 2000  # members that any archive may have, and one more for each BYTES_A_MEMBER of its size
 BYTES_A_MEMBER = 100
-HEADER = 64 << 10  # bytes of all that stands before one member: long names, attributes
+HEADER = 64 << 10  # bytes of all headers before one member: long names, attributes
 NAME = 4096  # bytes: the longest path that a system opens
 NAMES = 8 << 20  # bytes of all names
 DIRECTORY = 8 << 20  # bytes of a zip's directory
 LONG_NUMBER = re.compile(rb"[0-9]{200}")
 OURS = re.compile(r"run/logs/.+|nodes/(?P<node>[^/]+)/system/kernel-log-of-the-run\.txt")
-"""The logs in an archive of ours: those of the ranks and, since the run began, of the kernels. The other files show
-states, not events: last week's Xid is not this run's cause, nor is systemctl's `Host is down`."""
+"""The logs in an archive of `runbook collect`: the ranks' logs, and the kernels' lines since the run began. Other files
+show states, not events: last week's Xid is not this run's cause, nor is systemctl's `Host is down`."""
 TOOLS = re.compile(r"nodes/(?P<node>[^/]+)/(?!system/kernel-log|python\.txt|processes\.txt).{1,300}\.txt")
-"""The outputs of tools in an archive of ours, which are read only as such."""
+"""The outputs of tools in an archive of `runbook collect`, which are never read as logs."""
 FOLDERS = ("controller/", "nodes/", "run/")
-"""Files of which every archive of ours has at least one; other archives have a README.txt and a manifest.json as
-well."""
+"""Folders of which every archive of `runbook collect` has at least one. Its README.txt and manifest.json do not tell
+it: other archives have such files as well."""
 MISSED = re.compile(r"run/logs(?:/.*)?|nodes/[^/]+")
-"""Files whose absence from an archive of ours is reported."""
+"""Entries whose absence from an archive of `runbook collect` is reported."""
 MANIFEST = 4 << 20  # bytes
 RESULT_OF_OURS = f"run/{RESULT}"
 ZIP = (b"PK\x03\x04", b"PK\x05\x06")
@@ -50,7 +50,7 @@ _BROKEN_ZIP = (zipfile.BadZipFile, zipfile.LargeZipFile, zlib.error, *_BROKEN)
 
 
 class Opened(Protocol):
-    """An archive whose members are read in their order; it is open from the first of them until it is closed."""
+    """An archive whose members are read in order. It opens itself for the first read; the caller closes it."""
 
     def read(self, member: ArchiveMember, most: int) -> Iterator[bytes]: ...
     def close(self) -> None: ...
@@ -68,14 +68,14 @@ class ArchiveMember:
     tool: bool = False  # it holds a tool's output, and no log
 
     def chunks(self, most: int) -> Iterator[bytes]:
-        """Its bytes; UnreadError where they are cut off or damaged."""
+        """The member's bytes, in chunks of at most `most`; UnreadError where they are cut off or damaged."""
         return self.archive.read(self, most)
 
 
 @dataclass(slots=True)
 class Contents:
-    """What an archive holds: its logs, and what of it cannot be read, by name and reason (no name: the archive
-    itself). `result`: what the run said of itself, in an archive of ours."""
+    """The contents of an archive: its logs, and (name, reason) for each part that cannot be read; an empty name means
+    the archive itself. `result`: the bytes of the run's `result.json`, in an archive of `runbook collect`."""
 
     members: list[ArchiveMember] = field(default_factory=list)
     unread: list[tuple[str, str]] = field(default_factory=list)
@@ -83,7 +83,7 @@ class Contents:
 
 
 def is_archive(path: Path) -> bool:
-    """By its content: zip, and `.tar`, packed or not, whatever it is called."""
+    """Whether a file is a zip or a tar, packed or not: by its content, whatever its name."""
     try:
         with path.open("rb") as file:
             head = file.read(BLOCK)
@@ -100,8 +100,8 @@ def is_archive(path: Path) -> bool:
 
 
 def contents(path: Path) -> Contents:
-    """Its logs, in their order: of an archive of ours those of ranks and kernels and what tools printed, of any other
-    every plain file."""
+    """The contents of an archive, in order. In an archive of `runbook collect` only logs of ranks and kernels and
+    outputs of tools count, in any other archive every plain file."""
     found = Contents()
     with path.open("rb") as file:
         zipped = file.read(4) in ZIP
@@ -124,8 +124,8 @@ def contents(path: Path) -> Contents:
 
 
 def _of_ours(member: ArchiveMember) -> ArchiveMember | None:
-    """A log or a tool's output in an archive of ours, with its node; None for a file that says nothing about the
-    run."""
+    """The member with its node, if it is a log or a tool's output in an archive of `runbook collect`; None for any
+    other file."""
     if log := OURS.fullmatch(member.name):
         return replace(member, node=log["node"])
     if tool := TOOLS.fullmatch(member.name):
@@ -134,7 +134,8 @@ def _of_ours(member: ArchiveMember) -> ArchiveMember | None:
 
 
 def _left_out(manifest: ArchiveMember) -> list[tuple[str, str]]:
-    """What `runbook collect` notes of logs that it did not bring, or not whole, and of nodes that did not answer."""
+    """(name, reason) for each log that `runbook collect` did not bring, or not whole, and each node that did not
+    answer: by its manifest."""
     try:
         listed = json.loads(_whole(manifest, MANIFEST))["files"]
         rows = [{str(key): str(value) for key, value in row.items()} for row in listed]
@@ -156,7 +157,7 @@ def _left_out(manifest: ArchiveMember) -> list[tuple[str, str]]:
 
 
 def _whole(member: ArchiveMember, most: int) -> bytes:
-    """All of a member; UnreadError where it is damaged, or has more bytes than that."""
+    """All bytes of a member; UnreadError if it is damaged, or has more than `most` bytes."""
     data = b""
     for chunk in member.chunks(most):
         data += chunk
@@ -166,12 +167,12 @@ def _whole(member: ArchiveMember, most: int) -> bytes:
 
 
 def shown(name: str) -> str:
-    """A member's name as it may be printed: an archive can hold any."""
+    """A member's name, safe to print: an archive can hold any name."""
     return visible(name[:NAME])
 
 
 class _Names:
-    """How many members are listed, and how long their names are, all in all."""
+    """Counts the members of an archive and the length of their names."""
 
     def __init__(self, path: Path) -> None:
         self._packed = path.stat().st_size
@@ -179,7 +180,7 @@ class _Names:
         self._bytes = 0
 
     def add(self, name: str) -> None:
-        """UnreadError where an honest archive of this size has no more."""
+        """Counts one more member; UnreadError if no honest archive of this size has so many, or names so long."""
         self._members += 1
         self._bytes += len(name)
         if self._members > MOST_MEMBERS:
@@ -196,7 +197,7 @@ class _Names:
 
 
 class Forward(Protocol):
-    """Bytes that are read from their beginning to their end."""
+    """A stream of bytes that is only read forward."""
 
     def tell(self) -> int: ...
     def read(self, most: int) -> bytes: ...
@@ -204,7 +205,7 @@ class Forward(Protocol):
 
 
 class _Tar:
-    """The unpacked stream of a tar; in the members' order reading it is one pass."""
+    """A tar, unpacked while it is read; reading its members in order takes one pass."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -212,7 +213,7 @@ class _Tar:
         self._stream: Forward | None = None
 
     def stream(self) -> Forward:
-        """From its beginning."""
+        """A new stream of the tar's bytes, from the beginning."""
         self.close()
         self._file = self._path.open("rb")
         packing = packing_of(self._file.read(8))
@@ -240,12 +241,12 @@ class _Tar:
 
 
 class _Headers:
-    """What tarfile reads its headers from. It asks for as many bytes as a header names; here it gets no more than
-    HEADER."""
+    """The file that tarfile reads headers from. tarfile asks for as many bytes as a header claims; it gets UnreadError
+    for more than HEADER bytes before one member."""
 
     def __init__(self, stream: Forward) -> None:
         self.stream = stream
-        self.block = b""  # the last one that was read
+        self.block = b""  # the last block that was read
         self.since = 0  # bytes read since the last member
 
     def tell(self) -> int:
@@ -313,7 +314,8 @@ def _list_headers(tar: _Tar, headers: _Headers, path: Path, found: Contents) -> 
 
 
 def _leads_to(name: str, target: str, plain: set[str]) -> bool:
-    """Whether a link ends at a file of the archive: hard ones are named from its top, others from where they stand."""
+    """Whether a link leads to a file of the archive. A hard link's target is a path from the archive's top, a symbolic
+    link's a path from the link's folder."""
     parts: list[str] = []
     for part in [*name.split("/")[:-1], *target.split("/")]:
         if part == "..":
@@ -328,8 +330,8 @@ def _leads_to(name: str, target: str, plain: set[str]) -> bool:
 
 
 class _Bounded:
-    """What zipfile reads from. It takes a directory as large as the archive says; here it gets no more than
-    DIRECTORY."""
+    """The file that zipfile reads from. zipfile reads a directory as large as the archive claims; it gets UnreadError
+    for more than DIRECTORY bytes."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -342,6 +344,8 @@ class _Bounded:
 
 
 class _Zip:
+    """A zip; all that is read of it counts towards one limit, FREE and RATIO for its size."""
+
     def __init__(self, path: Path) -> None:
         self._path = path
         self._given = 0
@@ -405,7 +409,7 @@ def _list_directory(archive: _Zip, infos: list[zipfile.ZipInfo], path: Path, fou
 
 
 def _closed(info: zipfile.ZipInfo, end: int) -> str:
-    """Why a member is not read; `end` is where the one before it ends."""
+    """Why a member is not read, in words; empty if it is. `end`: the byte at which the member before it ends."""
     if info.flag_bits & 0x1:
         return "it is encrypted: unpack the archive with its password, and give the files"
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
@@ -419,7 +423,7 @@ def _closed(info: zipfile.ZipInfo, end: int) -> str:
 
 
 def _exactly(read: Callable[[int], bytes], count: int) -> bytes:
-    """So many bytes, fewer only at the end."""
+    """`count` bytes, or fewer at the end, from a function that may give fewer at once."""
     parts: list[bytes] = []
     while count > 0 and (part := read(count)):
         parts.append(part)

@@ -1,9 +1,9 @@
-"""The bytes of a log as UTF-8 text: unpacked, decoded, holes of NULs dropped, a saved page of HTML stripped.
+"""Turns the bytes of a log into UTF-8 text: unpacks and decodes them, drops NUL bytes, and strips a saved page of HTML.
 
-Packed bytes (gzip, bzip2, xz, zstd) are a stream that only goes forward, in memory and work in proportion to its size
-on disk. A packed file may come from an attacker: ten megabytes can claim to be ten gigabytes. So no more is unpacked
-than an honest log of that size would give, and no more memory is used than an honest packer needs. Nothing is dropped
-in silence: `Account` records what was changed, and what could not be understood.
+Packed bytes (gzip, bzip2, xz, zstd) are read as a stream, forward only. A packed file may come from an attacker: ten
+megabytes can claim to be ten gigabytes. So no more is unpacked than an honest log of that size on disk would give, and
+no more memory is used than an honest packer needs. Nothing is dropped in silence: `Account` receives notes about
+changes, and about bytes that could not be understood.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ if sys.version_info >= (3, 14):
 else:
     from backports import zstd
 
-BLOCK = 16 << 10  # packed bytes that are taken at once
-FREE = 64 << 20  # unpacked bytes that anything may have
-RATIO = 100  # unpacked bytes for each packed one, beyond FREE: logs have 5 to 30
-PARTS = 1000  # packed files behind one another, and one more for each BYTES_A_PART
+BLOCK = 16 << 10  # packed bytes that are read at once
+FREE = 64 << 20  # unpacked bytes that any file may have
+RATIO = 100  # unpacked bytes for each packed byte that are allowed beyond FREE: logs have 5 to 30
+PARTS = 1000  # packed parts that a file may be made of, and one more for each BYTES_A_PART of its size
 BYTES_A_PART = 100
 XZ_MEMORY = 72 << 20  # `xz -9` asks for 65 MiB
 ZSTD_WINDOW = 25  # 32 MiB, as a power of two; `zstd -19` asks for 8 MiB
 
 
 class UnreadError(Exception):
-    """Something cannot be read, or not from here on; the message says why, and names no file."""
+    """A log cannot be read, or not from here on; the message says why, and names no file."""
 
 
 class _Decoder(Protocol):
-    """What bz2, lzma and zstd have in common."""
+    """The decoder interface that bz2, lzma and zstd share."""
 
     @property
     def eof(self) -> bool: ...
@@ -53,7 +53,7 @@ class _Decoder(Protocol):
 
 
 class _Gzip:
-    """zlib's decoder, with the ways of the others."""
+    """zlib's decoder for gzip, with the interface of the others."""
 
     def __init__(self) -> None:
         self._zlib = zlib.decompressobj(zlib.MAX_WBITS | 16)
@@ -83,7 +83,7 @@ def _zstd() -> _Decoder:
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """How something is packed. `unpack` is the command that does by hand what is not done here."""
+    """A way of packing. `magics`: the bytes with which packed files begin; `unpack`: the command to unpack by hand."""
 
     name: str
     magics: tuple[bytes, ...]
@@ -106,12 +106,12 @@ _DAMAGED = (zlib.error, lzma.LZMAError, zstd.ZstdError, OSError, EOFError, Value
 
 
 def packing_of(head: bytes) -> Packing | None:
-    """By the first bytes, whatever the name says."""
+    """How a file with these first bytes is packed; None if it is not, or in an unknown way."""
     return next((packing for packing in PACKINGS if packing.begins(head)), None)
 
 
 class Unpacked:
-    """The unpacked bytes of `stream`, forward only."""
+    """The unpacked bytes of `stream`, read forward only; `packed` counts the bytes taken from it."""
 
     def __init__(self, stream: BinaryIO, packing: Packing) -> None:
         self._stream = stream
@@ -126,8 +126,8 @@ class Unpacked:
         return self._at
 
     def read(self, most: int) -> bytes:
-        """Up to `most` bytes, none at the end. UnreadError when it is damaged or breaks off: what came before is
-        good."""
+        """Up to `most` bytes, none at the end. UnreadError if the packing is damaged or breaks off, or if it unpacks to
+        too much; all bytes given before are good."""
         while True:
             if self._decoder is None and not self._next_part():
                 return b""
@@ -142,7 +142,7 @@ class Unpacked:
                 return out
 
     def seek(self, at: int) -> None:
-        """Onward: read up to there and forget it; it is the end where that comes first."""
+        """Skips forward to byte `at`, or to the end if that comes first."""
         while self._at < at and self.read(min(1 << 18, at - self._at)):
             pass
 
@@ -157,7 +157,7 @@ class Unpacked:
             out = decoder.decompress(data, most)
         except _DAMAGED as error:
             why = f"its packing ({self._packing.name}) is damaged: {error}"
-            if "memory" in str(error).lower():  # xz and zstd were told how much it may be
+            if "memory" in str(error).lower():  # xz and zstd refuse to use more memory than they were allowed
                 by_hand = f"`{self._packing.unpack} FILE`"
                 why = f"unpacking it takes more memory than is spent on it; give it unpacked ({by_hand})"
             raise UnreadError(why) from error
@@ -166,7 +166,7 @@ class Unpacked:
         return out
 
     def _next_part(self) -> bool:
-        """Packed files may stand one behind the other; False at the end."""
+        """Begins the next packed part, since a file may hold several in a row; False at the end."""
         longest = max(map(len, self._packing.magics))
         while len(rest := self._rest.lstrip(b"\0") if self._parts else self._rest) < longest:
             more = self._take()
@@ -192,17 +192,17 @@ class Unpacked:
 
 # --- encodings and pages --------------------------------------------------------------------------------------------
 
-HEAD = 4096  # bytes that tell an encoding
+HEAD = 4096  # bytes by which an encoding is recognised
 CONTROLS = bytes({*range(32), 127} - set(b"\b\t\n\f\r\x1b"))
 BINARY = 0.03
-"""Share of control characters from which on bytes are no text."""
+"""Bytes with a larger share of control characters are no text."""
 FOREIGN = 0.3
-"""Share of bytes that are not UTF-8 from which on a text cannot be understood."""
-WINDOW = 16 << 10  # bytes of which that is a share
-END = 64  # NULs at a file's end that are no writer's mark
+"""A text with a larger share of bytes that are not UTF-8 cannot be understood."""
+WINDOW = 16 << 10  # bytes; both shares are taken of each window of so many
+END = 64  # so many NUL bytes at a file's end were written by no program: the machine lost power
 MARKS = (
     (codecs.BOM_UTF8, "utf-8"),
-    (codecs.BOM_UTF32_LE, "utf-32-le"),  # it begins as the one of UTF-16 does
+    (codecs.BOM_UTF32_LE, "utf-32-le"),  # before UTF-16's mark, with which it begins
     (codecs.BOM_UTF32_BE, "utf-32-be"),
     (codecs.BOM_UTF16_LE, "utf-16-le"),  # what PowerShell's `>` writes
     (codecs.BOM_UTF16_BE, "utf-16-be"),
@@ -224,27 +224,28 @@ FORMATS = (
 HTML = re.compile(rb"\A\s*(?:<!--[^>]{0,500}-->\s*)?<(?:!doctype\s+html|html)[\s>]", re.IGNORECASE)
 PREFORMATTED = frozenset({"pre", "code", "samp", "textarea"})
 BREAKS = frozenset({"br", "div", "p", "tr", "li", "h1", "h2", "h3", "h4", "pre"})
-TAG = 4096  # characters of one tag
+TAG = 4096  # characters of HTML that are parsed at once; a tag may have twice as many
 
 
 class Account(Protocol):
-    """Receives the notes on one file."""
+    """Receives notes about one file."""
 
     def unread(self, why: str) -> None:
-        """Part of it, or all, was not read or not understood."""
+        """Notes that part of the file, or all of it, was not read or not understood."""
 
     def note(self, says: str) -> None:
-        """It was read, with changes."""
+        """Notes that the file was read with a change."""
 
 
 def decoded(chunks: Iterable[bytes], account: Account) -> Iterator[bytes]:
-    """The text as UTF-8, without NULs and tags."""
+    """The text of a log in UTF-8, without NUL bytes and without HTML; `account` receives notes about it."""
     rest = iter(chunks)
     head = b""
     hole = False
     for chunk in rest:
         head += chunk
-        # A hole at the beginning, which truncating the file of a writer leaves; UTF-16 and UTF-32 have three at most.
+        # Four NUL bytes are a hole, as is left when a file is truncated while a program writes it: UTF-16 and UTF-32
+        # begin with three at most.
         if head.startswith(bytes(4)):
             head, hole = head.lstrip(b"\0"), True
         if len(head) >= HEAD:
@@ -272,7 +273,7 @@ def decoded(chunks: Iterable[bytes], account: Account) -> Iterator[bytes]:
 
 
 def _encoding(head: bytes) -> tuple[str, bool]:
-    """The name of it, and whether a mark says so."""
+    """(name, marked): the encoding of a text with this beginning, and whether a byte order mark tells it."""
     for mark, name in MARKS:
         if head.startswith(mark):
             return name, True
@@ -289,7 +290,7 @@ def _encoding(head: bytes) -> tuple[str, bool]:
     ):
         if all(nuls[at] > most for at in empty) and all(nuls[at] < least for at in full):
             return name, False
-    # Other scripts have fewer NULs: then every letter has to make sense.
+    # Scripts other than Latin have fewer NULs in UTF-16: there the whole sample must decode to printable text.
     wide = sample[:HEAD].replace(bytes(8), b"")
     for name in ("utf-16-le", "utf-16-be"):
         text = _strictly(wide, name)
@@ -299,6 +300,7 @@ def _encoding(head: bytes) -> tuple[str, bool]:
 
 
 def _strictly(data: bytes, encoding: str) -> str | None:
+    """The text of bytes that may end inside a character; None if they are not of this encoding."""
     try:
         return codecs.getincrementaldecoder(encoding)().decode(data)
     except UnicodeDecodeError:
@@ -306,6 +308,7 @@ def _strictly(data: bytes, encoding: str) -> str | None:
 
 
 def _recoded(chunks: Iterable[bytes], encoding: str, account: Account) -> Iterator[bytes]:
+    """The text in UTF-8, decoded from another encoding."""
     decoder = codecs.getincrementaldecoder(encoding)("replace")
     odd = False
     for chunk in chunks:
@@ -317,7 +320,7 @@ def _recoded(chunks: Iterable[bytes], encoding: str, account: Account) -> Iterat
 
 
 def _plain(chunks: Iterable[bytes], account: Account) -> Iterator[bytes]:
-    """Bytes of UTF-8, or nearly."""
+    """The text of bytes in UTF-8, without NUL bytes; notes if they are not quite UTF-8."""
     nuls, binary, foreign = False, False, False
     tail = b""
     for chunk in chunks:
@@ -343,25 +346,25 @@ def _plain(chunks: Iterable[bytes], account: Account) -> Iterator[bytes]:
 
 
 def is_binary(data: bytes) -> bool:
-    """Control characters all over: no text of any encoding. NULs are gone: a hole has them, and UTF-16 that
-    PowerShell's `>>` added to a file."""
+    """Whether bytes have so many control characters that they are no text. The caller has dropped NULs, which occur in
+    holes, and in UTF-16 that PowerShell's `>>` added to a file."""
     return len(data) - len(data.translate(None, CONTROLS)) > BINARY * len(data)
 
 
 def is_foreign(data: bytes) -> bool:
-    """Bytes of no encoding that is read here."""
+    """Whether bytes are of an encoding that is not read here."""
     if data.isascii():
         return False
     return data.decode("utf-8", "replace").count("\ufffd") > FOREIGN * len(data)
 
 
 def _stripped(chunks: Iterable[bytes], account: Account) -> Iterator[bytes]:
-    """What a page of HTML shows."""
+    """The text that a page of HTML shows."""
     page, seen = _Page(), _VisibleText()
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     for chunk in chunks:
         text = seen.of(decoder.decode(chunk))
-        # In small pieces: the parser looks again at all of a tag that has no end yet.
+        # In small pieces, since the parser searches an unfinished tag anew with each piece.
         for at in range(0, len(text), TAG):
             page.feed(text[at : at + TAG])
             if len(page.rawdata) > 2 * TAG:
@@ -380,11 +383,11 @@ def _stripped(chunks: Iterable[bytes], account: Account) -> Iterator[bytes]:
 
 
 class _VisibleText:
-    """Takes out scripts, styles and comments, however long they are."""
+    """Removes scripts, styles and comments from HTML in chunks. `hidden`: the end mark of the one that is open."""
 
     BEGINS = re.compile(r"<(?:(script|style)\b|!--)", re.IGNORECASE)
     ENDS = re.compile(r"</(?:script|style)\s*>", re.IGNORECASE)
-    LONGEST = 16  # characters of a mark that may be cut by the end of a chunk
+    LONGEST = 16  # characters at a chunk's end that may be the beginning of a mark
 
     def __init__(self) -> None:
         self.rest = ""  # characters that may begin a mark
@@ -414,6 +417,8 @@ class _VisibleText:
 
 
 class _Page(HTMLParser):
+    """The text of a page of HTML. `preformatted`: it has an element that a log may be in."""
+
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
         self.rawdata: str
@@ -421,7 +426,7 @@ class _Page(HTMLParser):
         self._text: list[str] = []
 
     def take(self) -> bytes:
-        """What was read since."""
+        """The text since the last call, in UTF-8."""
         text, self._text = "".join(self._text), []
         return text.encode("utf-8", "replace")
 

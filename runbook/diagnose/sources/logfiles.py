@@ -1,4 +1,4 @@
-"""The logs that a person means by files, folders, `-`: found, opened whatever their packing, read in chunks.
+"""Finds the logs that a person names by files, folders or `-`, and reads them in chunks, whatever their packing.
 
 Files that are not read are listed, each with its reason, so that they do not count as healthy.
 """
@@ -29,16 +29,16 @@ NO_LOGS = frozenset(
 )
 """Endings of programs, settings, weights, data, pictures: not logs, whatever their content."""
 RECORDS = ".jsonl"
-"""Data as often as logs: read when it is named itself."""
+"""The ending of files that hold data as often as logs: read only if the user names the file itself."""
 EVENTS = re.compile(r"events\.out\.tfevents\.")
 ATTEMPT = re.compile(r"\A(?P<run>.*)[/\\]attempt_\d+[/\\](?P<rank>\d+)[/\\][^/\\]+$")  # torchrun --log-dir
 KINDS = {stat.S_IFSOCK: "a socket", stat.S_IFIFO: "a pipe", stat.S_IFBLK: "a device", stat.S_IFCHR: "a device"}
-PACKED_ARCHIVE = 262  # bytes of an unpacked head that tell a tar
+PACKED_ARCHIVE = 262  # bytes of an unpacked head by which a tar is recognised
 
 
 @dataclass(frozen=True, slots=True)
 class LogFile:
-    """A log to read: its name as shown, and the rank that wrote it if torchrun's tree shows it."""
+    """A log to read: its name as shown, and the rank that wrote it if torchrun's tree of folders shows that."""
 
     name: str
     path: Path | None  # None: standard input
@@ -48,12 +48,12 @@ class LogFile:
 
     @property
     def tool(self) -> bool:
-        """It holds a tool's output, and no log."""
+        """Whether the file holds a tool's output, and no log."""
         return self.member is not None and self.member.tool
 
     @property
     def on_disk(self) -> int:
-        """The size in bytes of the file that it is in, packed as it is; 0 if unknown."""
+        """The size in bytes of the file on disk that holds the log, packed as it is; 0 if unknown."""
         try:
             return self.path.stat().st_size if self.path else os.fstat(0).st_size
         except OSError:
@@ -61,7 +61,7 @@ class LogFile:
 
     @property
     def size(self) -> int:
-        """Its size in bytes, if it is known before it is read."""
+        """The log's size in bytes, if it is known before the log is read; else 0."""
         if self.member is not None:
             return self.member.size
         try:
@@ -72,8 +72,8 @@ class LogFile:
 
 @dataclass(slots=True)
 class FoundLogs:
-    """The logs; what cannot be read, by name and reason; what by its name is no log and was left aside; and what the
-    runs in archives of ours said of themselves, by the archive."""
+    """The logs that were found. `unread`: (name, reason) for each file that cannot be read; `aside`: files and folders
+    that by their names are no logs; `results`: (archive, bytes of `result.json`) for each archive of a run."""
 
     logs: list[LogFile] = field(default_factory=list)
     unread: list[tuple[str, str]] = field(default_factory=list)
@@ -86,7 +86,7 @@ class FoundLogs:
 
 
 def find_logs(named: Sequence[str]) -> FoundLogs:
-    """Every log of the files, folders and `-` that were named; FilesWrong when one does not exist or holds none."""
+    """Every log of the files, folders and `-` in `named`; FilesWrong if one of them does not exist or holds no log."""
     problems: list[Problem] = []
     found = FoundLogs()
     for name in dict.fromkeys(named):
@@ -108,7 +108,7 @@ def find_logs(named: Sequence[str]) -> FoundLogs:
 
 
 def _named(name: str, inside: FoundLogs) -> Problem | None:
-    """What was named, or why nothing can be read there."""
+    """Adds the logs that `name` means to `inside`; the problem if there is nothing to read, else None."""
     path = Path(name)
     if name == "-":
         inside.logs.append(LogFile(name, None))
@@ -132,7 +132,7 @@ def _named(name: str, inside: FoundLogs) -> Problem | None:
 
 
 def chunks(log: LogFile, account: Account) -> Iterator[bytes]:
-    """The text of a log in UTF-8, unpacked and decoded. What breaks off or cannot be understood ends there, and
+    """The text of a log in UTF-8, unpacked and decoded. A log that breaks off or cannot be understood ends there, and
     `account` is told why."""
     try:
         yield from decoded(_until_broken(_unpacked(_Chunks(_raw(log))), account), account)
@@ -141,6 +141,7 @@ def chunks(log: LogFile, account: Account) -> Iterator[bytes]:
 
 
 def _until_broken(stream: Iterator[bytes], account: Account) -> Iterator[bytes]:
+    """The stream, which ends without an error where reading fails; `account` is told why."""
     try:
         yield from stream
     except UnreadError as error:
@@ -150,7 +151,7 @@ def _until_broken(stream: Iterator[bytes], account: Account) -> Iterator[bytes]:
 
 
 def _raw(log: LogFile) -> Iterator[bytes]:
-    """Its bytes as they lie there."""
+    """The bytes of a log, packed as they are."""
     if log.member is not None:
         yield from log.member.chunks(PACKED_CHUNK)
     elif log.path is not None:
@@ -164,7 +165,7 @@ def _raw(log: LogFile) -> Iterator[bytes]:
 
 
 def _unpacked(raw: _Chunks) -> Iterator[bytes]:
-    """Its bytes, unpacked where they are packed."""
+    """The bytes of a log, unpacked; UnreadError for an archive, or for a file that is packed twice."""
     head = raw.peek(PACKED_ARCHIVE)
     packing = packing_of(head)
     if packing is None:
@@ -188,15 +189,15 @@ def _refuse_archive(head: bytes) -> None:
 
 
 class _Chunks:
-    """Chunks of bytes, to be looked into before they are read; also as the file that an unpacker reads from."""
+    """Chunks of bytes whose beginning can be peeked at before they are read; also a file for an unpacker (`read`)."""
 
     def __init__(self, chunks: Iterator[bytes]) -> None:
         self._chunks = chunks
         self._held = b""
-        self._at = 0  # bytes of it that were read
+        self._at = 0  # bytes of `_held` that were read
 
     def peek(self, count: int) -> bytes:
-        """The first bytes; fewer at the end, or where something is wrong, which comes to light when it is read."""
+        """The first bytes, which stay to be read; fewer at the end, or before an error, which is raised on reading."""
         while len(self._held) < count:
             try:
                 chunk = next(self._chunks, b"")
@@ -228,7 +229,8 @@ def _raising(error: Exception) -> Iterator[bytes]:
 
 
 def _of_file(file: BinaryIO) -> Iterator[bytes]:
-    """A file's bytes, of a hole only its beginning; UnreadError when it becomes shorter meanwhile."""
+    """A file's bytes, without most of a hole (a range of NUL bytes that takes no room on disk); UnreadError if the file
+    becomes shorter meanwhile."""
     status = os.fstat(file.fileno())
     plain = stat.S_ISREG(status.st_mode)
     at = 0
@@ -242,7 +244,8 @@ def _of_file(file: BinaryIO) -> Iterator[bytes]:
 
 
 def _after_hole(file: BinaryIO, at: int) -> int:
-    """Where the bytes go on behind a hole, of which nothing lies on disk; the same place where none is known."""
+    """The byte at which data goes on behind a hole at byte `at`, to which the file is set; `at` itself if no hole is
+    known there."""
     if not hasattr(os, "SEEK_DATA"):
         return at
     try:
@@ -255,7 +258,7 @@ def _after_hole(file: BinaryIO, at: int) -> int:
 
 
 def _file(path: Path, found: FoundLogs) -> None:
-    """A file, or the logs of an archive."""
+    """Adds a file as a log, or the logs of an archive."""
     name = str(path)
     if not path.is_file() or not is_archive(path):
         found.logs.append(LogFile(name, path))
@@ -272,7 +275,7 @@ def _file(path: Path, found: FoundLogs) -> None:
 
 
 def _in_folder(folder: Path, found: FoundLogs) -> None:
-    """The logs under a folder, in the order of their numbers; of one of our own runs, what its ranks wrote."""
+    """Adds the logs under a folder, sorted by the numbers in their names; of a run's folder, only the ranks' logs."""
     if has_events(folder):
         folder = folder / "logs"
 
@@ -294,6 +297,7 @@ def _in_folder(folder: Path, found: FoundLogs) -> None:
 
 
 def _in_a_folder(path: Path, found: FoundLogs) -> None:
+    """Adds a file that was found in a folder: as a log, as unread with its reason, or as left aside."""
     name = str(path)
     if path.name.startswith(".") or _is_no_log(path.name):
         found.aside.append(name)
@@ -325,7 +329,8 @@ def _numerically(path: Path) -> list[tuple[int, str]]:
 
 
 def _with_ranks(logs: list[LogFile]) -> list[LogFile]:
-    """torchrun's folders are named by local ranks, which are ranks when there is one such tree."""
+    """The logs, with their ranks if they are in one tree of torchrun's: its folders are named by local ranks, which are
+    the ranks only if there is one tree."""
     places = {log.name: found for log in logs if (found := ATTEMPT.match(log.name))}
     if len({found["run"] for found in places.values()}) != 1:
         return logs

@@ -1,5 +1,5 @@
-"""The verdict in a folder of one of our own runs, or in what was collected of it: it was made live, and names more than
-a log can."""
+"""Reads the verdict of a run of runbook's from its run folder, or from an archive of `runbook collect`. The verdict was
+made live, and names more than a log can."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from runbook.model.safe_files import is_folder, open_regular
 
 RESULT = "result.json"
 UNFINISHED = "unfinished"
-MOST = 16 << 20  # bytes of a result
+MOST = 16 << 20  # the most bytes of a result that are read
 ID = re.compile(r"[a-z][a-z0-9-]{0,99}")
 
 _Kind = TypeVar("_Kind")
@@ -26,13 +26,14 @@ _Kind = TypeVar("_Kind")
 
 @dataclass(frozen=True, slots=True)
 class OwnRun:
-    """A run's verdict (`pass`, `fail`, `unknown`; `unfinished` where it wrote none), and the causes that it found."""
+    """A run's verdict (`pass`, `fail`, `unknown`; `unfinished` if none was written or it cannot be read), and the
+    causes that the run found."""
 
     path: Path
     verdict: str
     stopped_at: str | None
     causes: tuple[Cause, ...]
-    unread: str = ""  # why its verdict cannot be read, where there is one
+    unread: str = ""  # why a verdict that was written cannot be read
 
     def with_logs(self, told: Sequence[Cause]) -> list[Cause]:
         """The causes of the run and of its ranks' logs, the root first."""
@@ -55,12 +56,12 @@ class OwnRun:
 
 
 def has_events(folder: Path) -> bool:
-    """Whether `runbook run` wrote this folder, with all that it saw."""
+    """Whether this is a run folder with the events of `runbook run`."""
     return (folder / "events.jsonl").is_file()
 
 
 def latest_run(folder: Path) -> Path | None:
-    """The folder itself, or the latest of the runs that lie in it; None where there is none."""
+    """The folder itself if it is a run folder, else the latest run folder in it; None if there is none."""
     try:
         if has_events(folder):
             return folder
@@ -71,7 +72,7 @@ def latest_run(folder: Path) -> Path | None:
 
 
 def read_own_run(folder: Path) -> OwnRun:
-    """What the run found; of a run that was killed there may be no verdict, or half of one."""
+    """The verdict and causes of the run in this folder. A run that was killed may have written none, or half of it."""
     try:
         with open_regular(folder / RESULT) as stream:
             data = stream.read(MOST + 1)
@@ -85,7 +86,8 @@ def read_own_run(folder: Path) -> OwnRun:
 
 
 def own_run_of(folder: Path, data: bytes) -> OwnRun:
-    """The run whose result holds these bytes. `folder`: where it lies, as it is shown."""
+    """The verdict and causes in these bytes of a `result.json`. `folder`: the folder or archive to name as its
+    place."""
     try:
         text = data.decode()
         said = _a(dict, json.loads(text))
@@ -102,7 +104,8 @@ def own_run_of(folder: Path, data: bytes) -> OwnRun:
 
 
 def _causes(said: Mapping[str, Any], name: str, text: str) -> list[Cause]:
-    """Each cause with the first finding that tells of it, and every node that has it; the root first."""
+    """The causes in a result, in its order (the root first): each with its first finding and the names of all nodes
+    that have it. `text` is the result as text, in which evidence gets the numbers of its lines."""
     named = [_word(cause) for cause in _a(list, said["causes"])]
     firsts: dict[str, dict[str, Any]] = {}
     nodes: dict[str, dict[str, None]] = {}
@@ -131,21 +134,21 @@ def _causes(said: Mapping[str, Any], name: str, text: str) -> list[Cause]:
 
 
 def _root(cause: str, nodes: Mapping[str, Collection[str]]) -> str | None:
-    """The cause that this one follows from: on its own nodes, since others have faults of their own; where it is a
-    mere consequence, on any."""
+    """The cause that this cause follows from: a cause that all of its nodes have as well; for a mere consequence, a
+    cause of any node."""
     consequence = cause in of_kind("consequence")
     return root_of(cause, [other for other in nodes if consequence or set(nodes[cause]) <= set(nodes[other])])
 
 
 def _a(kind: type[_Kind], value: object) -> _Kind:
-    """The value, which must be of that type: the file may be damaged."""
+    """The value if it is of this type, else ValueError: the file may be damaged."""
     if not isinstance(value, kind):
         raise ValueError(f"a {kind.__name__} is expected")
     return value
 
 
 def _word(value: object) -> str:
-    """An id: of a cause, of a verdict."""
+    """The value if it may be the id of a cause or a verdict, else ValueError."""
     if not ID.fullmatch(word := _a(str, value)):
         raise ValueError("an id is expected")
     return word
