@@ -190,14 +190,14 @@ def in_order(found: Iterable[str]) -> list[str]:
     ordered: list[str] = []
     while left:
         free = [cause for cause in left if root_of(cause, left) is None]
-        ordered.append((free or left)[0])  # two that name each other follow from neither
+        ordered.append((free or left)[0])  # if all that are left follow from each other, the first
         left.remove(ordered[-1])
     return ordered
 
 
 def root_of(cause: str, among: Collection[str]) -> str | None:
-    """The first cause of `among` that this cause follows from; None if there is none. Two causes that each follow from
-    the other explain neither."""
+    """The first cause of `among` that this cause follows from; None if there is none. Of two causes that follow from
+    each other, neither is the root of the other."""
     others = [other for other in among if other != cause and other not in of_kind("consequence")]
     if cause in of_kind("consequence"):
         return others[0] if others else None

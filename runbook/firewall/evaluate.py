@@ -24,18 +24,21 @@ Truth = bool | None
 
 
 def both(a: Truth, b: Truth) -> Truth:
+    """Whether a and b hold."""
     if a is False or b is False:
         return False
     return None if a is None or b is None else True
 
 
 def either(a: Truth, b: Truth) -> Truth:
+    """Whether a or b holds."""
     if a is True or b is True:
         return True
     return None if a is None or b is None else False
 
 
 def any_of(truths: Iterable[Truth]) -> Truth:
+    """Whether any of them holds; reads no more of them than needed."""
     found: Truth = False
     for truth in truths:
         if truth:
@@ -45,6 +48,7 @@ def any_of(truths: Iterable[Truth]) -> Truth:
 
 
 def flip(a: Truth, inverted: bool = True) -> Truth:
+    """The opposite of a if `inverted`, else a."""
     return a if a is None or not inverted else not a
 
 

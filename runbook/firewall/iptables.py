@@ -99,6 +99,7 @@ NO_SETS: Mapping[str, IpSet] = {}
 STATES = {"INVALID": 1, "ESTABLISHED": 2, "RELATED": 4, "NEW": 8, "UNTRACKED": 64}
 PROTOCOLS = {"6": "tcp", "17": "udp", "1": "icmp", "0": "all", "58": "ipv6-icmp", "icmpv6": "ipv6-icmp"}
 Maker = Callable[[list[str]], Test]
+"""Makes a test of the words behind an option. Raises ValueError or IndexError for words of an unknown form."""
 
 
 def unknown(_: Packet) -> Truth:
@@ -106,6 +107,7 @@ def unknown(_: Packet) -> Truth:
 
 
 def address(end: str, words: list[str]) -> Test:
+    """The test of `-s` or `-d`; `end`: source or destination."""
     networks = [NumberRange.of_network(word) for word in words[0].split(",")]  # None: a mask with holes
 
     def test(packet: Packet) -> Truth:
@@ -116,12 +118,14 @@ def address(end: str, words: list[str]) -> Test:
 
 
 def address_range(end: str, words: list[str]) -> Test:
+    """The test of `--src-range` or `--dst-range`."""
     low, _, high = words[0].partition("-")
     wanted = NumberRange(int(ipaddress.ip_address(low)), int(ipaddress.ip_address(high or low)))
     return lambda packet: NumberRange.exactly(packet.source if end == "source" else packet.destination).within(wanted)
 
 
 def protocol(words: list[str]) -> Test:
+    """The test of `-p` or `--ctproto`."""
     wanted = PROTOCOLS.get(words[0], words[0])
     return lambda packet: wanted in ("all", packet.protocol)
 
@@ -160,6 +164,7 @@ def _port_span(text: str) -> NumberRange | None:
 
 
 def state(words: list[str]) -> Test:
+    """The test of `--ctstate` or `--state`."""
     mask = 0
     other = False
     for word in words[0].split(","):
@@ -175,10 +180,12 @@ def state(words: list[str]) -> Test:
 
 
 def direction(words: list[str]) -> Test:
+    """The test of `--ctdir`."""
     return lambda packet: (words[0].upper() == "REPLY") is packet.reply if packet.tracked else None
 
 
 def tcp_flags(words: list[str]) -> Test:
+    """The test of `--tcp-flags MASK WANTED`; undecided where only some segments of data match."""
     mask, wanted = (_flags(word) for word in words[:2])
 
     def test(packet: Packet) -> Truth:
@@ -192,6 +199,7 @@ def tcp_flags(words: list[str]) -> Test:
 
 
 def _flags(word: str) -> int | None:
+    """The bits of `SYN,ACK`, `ALL` or `NONE`; None for an unknown flag."""
     if word == "NONE":
         return 0
     if word == "ALL":
@@ -205,11 +213,13 @@ def _flags(word: str) -> int | None:
 
 
 def length(words: list[str]) -> Test:
+    """The test of `--length`."""
     wanted = _port_span(words[0])
     return lambda packet: None if wanted is None else packet.length.within(wanted)
 
 
 def mark(which: str, words: list[str]) -> Test:
+    """The test of `--mark VALUE[/MASK]`; `which`: `mark` for a packet's mark, `ct_mark` for its connection's."""
     value, _, mask = words[0].partition("/")
     wanted, bits = int(value, 0), int(mask, 0) if mask else 0xFFFFFFFF
 

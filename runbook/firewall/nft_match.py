@@ -61,7 +61,7 @@ class Operand:
     read: Callable[[Packet], Value]
     names: Mapping[str, int] | None = None  # kind `bits`: by a bit's name, its value
     numbers: Mapping[int, str] | None = None  # kind `name`: by a number that nft may print instead, the name
-    frag_off: bool = False  # the field with the fragment's offset and flags
+    frag_off: bool = False  # whether it is the field with a fragment's offset and flags
     clear: int = 0  # kind `bits`: the bits that are known to be 0 though the value as a whole is not known
 
 

@@ -41,7 +41,7 @@ class View:
     ) -> None:
         self.text = text
         self._parent = parent
-        self._pieces = pieces or []  # (where it begins here, begin and end in the parent, letter for letter)
+        self._pieces = pieces or []  # (start in this text, start and end in the parent, whether copied)
         self._starts = [piece[0] for piece in self._pieces]
 
     def raw(self, start: int, end: int) -> tuple[int, int]:

@@ -13,6 +13,8 @@ from runbook.model.verdict import Outcome, Verdict
 
 @dataclass(frozen=True, slots=True)
 class RunStarted:
+    """The start of a run, with its nodes and stages."""
+
     time: float
     run_id: str
     version: str
@@ -27,6 +29,8 @@ class RunStarted:
 
 @dataclass(frozen=True, slots=True)
 class StageStarted:
+    """The start of a stage on its nodes."""
+
     time: float
     stage: str
     check: str  # id of the check, or `shell`, `launch`
@@ -53,6 +57,8 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class OutcomeReached:
+    """What a stage concluded about one node."""
+
     time: float
     stage: str
     outcome: Outcome
@@ -60,6 +66,8 @@ class OutcomeReached:
 
 @dataclass(frozen=True, slots=True)
 class StageFinished:
+    """The end of a stage, with the verdict over all its nodes."""
+
     time: float
     stage: str
     verdict: Verdict
@@ -69,7 +77,7 @@ class StageFinished:
 @dataclass(frozen=True, slots=True)
 class NodesDropped:
     """After `stage` the run goes on without some nodes. `reasons` gives, by a dropped node's name, the reason in words.
-    Nothing is known about the `unknown` ones of them; the others were proven bad, or lie at one end of a bad link.
+    Nothing is known about those in `unknown`; the others were proven bad, or lie at one end of a bad link.
     `left` are the nodes that the run goes on with, in rank order: the master first."""
 
     time: float

@@ -119,7 +119,7 @@ class Node:
 
     @property
     def place(self) -> str:
-        """Where the job runs, for a sentence."""
+        """The place where the job runs, for a sentence: the node, its container, or its pod."""
         if self.container is not None:
             return f"the container {self.container.name} on {self.name}"
         if self.inside:
@@ -149,7 +149,8 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Rendezvous:
-    """`address` is what ranks dial: the master's address unless the inventory says otherwise."""
+    """How ranks find each other: they dial `address` and `port`. `address` is the master's unless the inventory says
+    otherwise."""
 
     master: str
     address: str
@@ -187,6 +188,7 @@ class Inventory:
     source: str = ""
 
     def node(self, name: str) -> Node:
+        """The node of this name. Raises KeyError."""
         for node in self.nodes:
             if node.name == name:
                 return node

@@ -149,7 +149,7 @@ def _forms(text: str) -> Iterator[tuple[str, bool, bool]]:
     """(form, before, after) for each way of writing the secret that views do not undo, and the plain ones. `before` and
     `after`: whether the character before or behind the form holds bits of the secret as well."""
     plain = {text, plainest(text), *(view.text for view in views(text))}
-    plain |= {view.text[:-1] for view in views(f"{text} ")}  # a backslash at its end takes what follows with it
+    plain |= {view.text[:-1] for view in views(f"{text} ")}  # a backslash at its end escapes the next character
     plain |= {re.sub(f"([{quotes}])", r"\1\1", text) for quotes in _DOUBLED}
     plain |= {_CARET.sub(r"^\1", text), text.replace(" ", "+"), "\0".join(text)}
     yield from ((form, False, False) for form in plain)

@@ -304,6 +304,7 @@ def entry(entries: Mapping[str, str], tail: str) -> str | None:
 
 
 def yes_or_no(entries: Mapping[str, str], tail: str) -> bool | None:
+    """Whether an entry of `nvidia-smi -q` says Yes (True) or No (False); None for any other value, or no entry."""
     value = entry(entries, tail)
     return None if value not in ("Yes", "No") else value == "Yes"
 

@@ -210,12 +210,14 @@ class _Chunks:
         return self._held[:count]
 
     def rest(self) -> Iterator[bytes]:
+        """All chunks, also those that were peeked at."""
         if self._held:
             held, self._held = self._held, b""
             yield held
         yield from self._chunks
 
     def read(self, count: int) -> bytes:
+        """Up to `count` bytes; empty only at the end."""
         if self._at == len(self._held):
             self._held, self._at = next(self._chunks, b""), 0
         given = self._held[self._at : self._at + count]
