@@ -161,6 +161,8 @@ class AllReduce(Check):
         return norm, blame(pool.members, found, wires, float(gate))
 
     def _nothing(self, pool: RankPool, at: Context, stop: Mapping[str, Any] | None) -> list[Outcome]:
+        """The outcomes when not even one size was finished. `stop`: the size before which the ranks stopped, and
+        why."""
         why = "there was no memory for it" if stop and stop["why"] == "memory" else "not even the smallest size fitted"
         finding = finding_for(
             "allreduce-slow", f"no size was finished within {self.budget:g} s: {why}", way="unfinished"
@@ -369,6 +371,7 @@ HELD_BY = {
     "paused": "did not run at all meanwhile: something stops it again and again (SIGSTOP, a frozen virtual machine)",
     "queued": "was ready to run and got no CPU: other processes are on them, or a CPU quota is used up",
 }
+"""The ways in which a rank holds the others up, and what a finding says about each."""
 
 
 def held(member: RankMember, kind: str) -> float:

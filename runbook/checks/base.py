@@ -26,6 +26,7 @@ _SHOWN: Mapping[object, Callable[[Any], str]] = {"bytes": bytes_text, "seconds":
 
 C = TypeVar("C", bound="Check")
 Environment = Mapping[str, EnvValue]
+"""Variables of a program, by name."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -169,6 +170,7 @@ def configure(
 
 
 def _argument(value: object, field: dataclasses.Field[Any]) -> object:
+    """The value of one argument. Raises ValueError when it cannot be read."""
     if value is None and field.default is not None:
         raise ValueError("it has no value")
     return convert(value, field.metadata["unit"])

@@ -48,6 +48,7 @@ class OutputFile:
         return self._kept(self._stream.end())
 
     def _kept(self, text: str) -> str:
+        """Writes the text as far as there is room, and returns all of it."""
         if not text:
             return text
         if self._file is not None and self._left > 0:

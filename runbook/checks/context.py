@@ -29,6 +29,7 @@ from runbook.transport.session import SILENCE_S, Session
 
 T = TypeVar("T")
 Facts = dict[str, Any]
+"""Facts that a node tells, in JSON's types."""
 
 LONGEST_WAIT_S = 3600.0
 """Seconds: the longest single wait of a check, and the deadline of a question without one of its own."""
@@ -120,6 +121,7 @@ class Context:
         return max(0.1, min(self.deadline - time.monotonic(), LONGEST_WAIT_S))
 
     def session(self, node: Node) -> Session:
+        """The session with a node. Raises Unreachable, with the reason, when there is none."""
         session = self.run.site.sessions.get(node.name)
         if session is None:
             raise self.run.site.failures.get(node.name) or unreachable_for(
@@ -195,6 +197,7 @@ class Context:
         return known
 
     def facts(self, node: str) -> Mapping[str, Any]:
+        """What `learn_hosts` learned about a node; empty when it gave no answer."""
         known: Mapping[str, Any] = self.run.facts.get(node, {})
         return known
 
@@ -215,6 +218,8 @@ class Context:
         return ipv4_first(addresses)
 
     def machine(self, node: str) -> str:
+        """The id of the node's machine, which nodes on one machine have in common; the node's name when there is no
+        session."""
         session = self.run.site.sessions.get(node)
         return str(session.hello["machine"]) if session else node
 
@@ -325,6 +330,7 @@ _LIMITS = (
         "the limit of file sizes for logins on {node} (ulimit -f) is too small for the {program} program",
     ),
 )
+"""Limits of a login that our programs may meet."""
 
 
 def limit_met(node: str, program: str, errno: str, words: str) -> Finding | None:

@@ -86,6 +86,7 @@ class Firewall(Check):
             return judge(at, mesh, trouble, held(at, mesh), pairs, dead_path_findings(at, mesh))
 
     def _tried_again(self, at: Context, mesh: Mesh, trouble: Trouble | None) -> Trouble | None:
+        """The trouble that remains when silent dials that no rule surely explains were dialled again, for longer."""
         if trouble is None or not (doubtful := trouble.unexplained()):
             return trouble
         silent = sum(dial.outcome == "dropped" for dial in mesh.dials)
@@ -138,6 +139,7 @@ class FirewallJudge:
 
     @cached_property
     def findings(self) -> Mapping[str, list[Finding]]:
+        """The findings about failed dials, by node."""
         return self.trouble.findings() if self.trouble else {}
 
     @cached_property
@@ -163,6 +165,7 @@ class FirewallJudge:
         return in_vain(self.trouble.unmeasured if self.trouble else (), self.mesh.busy)
 
     def outcome(self, node: Node) -> Outcome:
+        """The outcome of one node."""
         name, errors = node.name, self.mesh.occupied.get(node.name, ())
         own = [*self.findings.get(name, ()), *self.dead_paths.get(name, ())]
         own += self.held.get(name) or occupied(node, [error for error in errors if error["port"]])

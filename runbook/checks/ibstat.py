@@ -247,6 +247,7 @@ def fault(node: Node, port: Port, min_rate: float | None) -> Finding | None:
 
 
 def rate(port: Port) -> str:
+    """The port's rate in words."""
     return "no rate" if port.rate_gbps is None else f"{port.rate_gbps:g} Gbit/s"
 
 

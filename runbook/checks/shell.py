@@ -65,6 +65,7 @@ class Shell(Check):
         return self.of_node.get(node, self.command)
 
     def _judge(self, node: str, answer: object, search: PatternSearch) -> Outcome:
+        """The outcome of one node."""
         if not isinstance(answer, Answer):
             return no_answer(node, "shell", answer)
         said = tuple((answer.stdout[-65536:] + answer.stderr).strip().splitlines()[-8:])
@@ -154,6 +155,7 @@ class PatternSearch(AbstractContextManager["PatternSearch"]):
         return said == "1\n"
 
     def _asked(self, text: str) -> str:
+        """The line that the searching process answers; "" when it was killed."""
         process = self._process = self._process or self._start()
         assert process.stdin is not None
         assert process.stdout is not None
@@ -178,6 +180,7 @@ class PatternSearch(AbstractContextManager["PatternSearch"]):
         return process
 
     def _end(self) -> None:
+        """Kills the searching process, if there is one."""
         if self._process is None:
             return
         process, self._process = self._process, None

@@ -23,6 +23,7 @@ from runbook.transport.node_answers import AdapterFacts, IbstatAnswer
 UNITS = {"": 1e-9, "K": 1e-6, "M": 1e-3, "G": 1.0, "T": 1e3}
 """Gbit/s by the unit that `tc` prints."""
 RATE = r"(\d+(?:\.\d+)?)([KMGT]?)bit"
+"""A rate as `tc` prints it: a number, and the prefix of its unit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +181,7 @@ def rate_after(word: str, text: str) -> float | None:
 
 
 def mbit_text(gbps: float) -> str:
+    """A rate in words; Gbit/s in."""
     return f"{gbps:g} Gbit/s" if gbps >= 1 else f"{gbps * 1000:g} Mbit/s"
 
 

@@ -183,6 +183,7 @@ def where_to_look(node: str, wires: Mapping[str, NodeAdapters]) -> str:
 
 
 def _limited(node: str, reason: SlowReason, layer: LinkLayer) -> Finding:
+    """The finding for a node whose adapters report a limit below the gate, when no link stands out."""
     says = f"{node} is slow: {reason.says}"
     if layer.rates:
         says += f" (measured between nodes: {layer.span})"

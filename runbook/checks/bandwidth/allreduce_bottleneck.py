@@ -42,6 +42,7 @@ class RingVerdict:
 
     @property
     def clean(self) -> bool:
+        """Whether no end and no path is slow."""
         return not (self.sending or self.receiving or self.paths)
 
 
@@ -181,6 +182,7 @@ class LinkLayer:
 
     @property
     def span(self) -> str:
+        """The lowest and the highest rate, in words."""
         return span_text(min(self.rates.values()), max(self.rates.values()))
 
 

@@ -40,6 +40,7 @@ SHARED = 0.6
 other nodes keep more."""
 
 VERBS = {Role.SENDS: ("sends", "whoever receives"), Role.RECEIVES: ("receives", "whoever sends")}
+"""For a node's role, the verb of a sentence, and its partners in words."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,8 @@ def tell(
 
 
 class _FindingsOfLinks:
+    """Makes the findings of one search. `found` collects them by node."""
+
     def __init__(
         self, done: Search, members: Sequence[RankMember], wires: Mapping[str, NodeAdapters], floor: float | None
     ) -> None:
@@ -120,6 +123,7 @@ class _FindingsOfLinks:
         return slow if held_back or self._lost(links) is None else "link-lossy"
 
     def _of_usual(self, link: Link) -> str:
+        """The best rate of a link in words, with its share of the median."""
         rate = self.rates[link]
         return f"{gbps(rate)} ({rate / self.median:.0%})" if self.median else gbps(rate)
 
@@ -150,11 +154,13 @@ class _FindingsOfLinks:
         self.found.setdefault(node, []).append(finding)
 
     def _all(self, says: str) -> None:
+        """Adds the same finding to every node."""
         evidence = self._evidence(self.rates)
         for node in self.done.nodes:
             self._add(node, Finding("link-slow", says, shared_remedy(self.wires) or mend("link-slow", "all"), evidence))
 
     def _common(self) -> str:
+        """Why no node is named, in words: more links are slow than single nodes explain."""
         slow = sum(rate.suspect for rate in self.judged.best.values())
         return (
             f"{slow} of {len(self.judged.best)} links carry less than {self.verdict.normal.suspect:.0%} of what the "
@@ -179,6 +185,7 @@ class _FindingsOfLinks:
         return [one for one in reasons(self.wires[node], others) if one.gbytes is None or one.gbytes < usual]
 
     def _node(self, name: str) -> None:
+        """Adds the finding for a slow node, with all its slow roles."""
         roles = [end.role for end in self.verdict.nodes if end.name == name]
         links = self._links(name, roles)
         slow = [link for link in links if self.judged.best[link].suspect] or links
@@ -199,6 +206,7 @@ class _FindingsOfLinks:
         self._add(name, charge_of(name, says, self._reasons(name), where, evidence, peers, cause))
 
     def _link(self, link: Link) -> None:
+        """Adds the findings for a slow link, to both of its ends."""
         two = len(self.done.nodes) == 2
         cause = self._cause([link], "link-slow")
         lossy = cause == "link-lossy"
@@ -214,6 +222,7 @@ class _FindingsOfLinks:
             self._add(node, charge_of(node, says, self._reasons(node), where, evidence, (other,), cause))
 
     def _leaf(self, leaf: Endpoint) -> None:
+        """Adds the findings for a slow leaf, to all its nodes."""
         nodes = [node for node in self.done.nodes if self.done.leaf_of.get(node) == leaf.name]
         links = [
             link
@@ -255,6 +264,7 @@ class _FindingsOfLinks:
     def _of_switch(
         self, nodes: Iterable[str], says: str, leaves: Sequence[str], links: Sequence[Link], peers: tuple[str, ...] = ()
     ) -> None:
+        """Adds the same finding about these leaves to each of the nodes."""
         evidence, named = self._evidence(links), " and ".join(leaves)
         for node in nodes:
             self._add(node, finding_for("leaf-slow", says, evidence, peers, way="ports", leaves=named))
@@ -286,12 +296,15 @@ class _FindingsOfLinks:
         return found
 
     def _of(self, node: str, roles: Sequence[Role]) -> list[MeasuredLink]:
+        """The measurements of a node in these roles."""
         return [each for each in self.of_node.get(node, ()) if any(each.link.end(role).name == node for role in roles)]
 
     def _links(self, node: str, roles: Sequence[Role]) -> list[Link]:
+        """The links of a node in these roles that have a measurement that counts."""
         return list(dict.fromkeys(each.link for each in self._of(node, roles) if each.counts))
 
     def _evidence_of(self, found: Sequence[MeasuredLink]) -> tuple[str, ...]:
+        """Measurements that do not count, as lines of evidence."""
         return tuple(
             f"{each.link}: {gbps(each.moved.gbytes)} in round {each.round + 1}, did not run for "
             f"{each.moved.waited:.2f} of {each.moved.seconds:.2f} s: does not count"
@@ -299,6 +312,8 @@ class _FindingsOfLinks:
         )
 
     def _warnings(self) -> dict[str, list[str]]:
+        """Warnings by node: shared uplinks, slow links that nothing confirms, links that were never judged, noise,
+        latency and half duplex."""
         found: dict[str, list[str]] = {}
         if not self.verdict.common:
             shared = [link for link in self.verdict.open if self._shares_an_uplink(link)]
@@ -335,6 +350,7 @@ class _FindingsOfLinks:
         return found
 
     def _shares_an_uplink(self, link: Link) -> bool:
+        """Whether the link crosses a leaf whose nodes share a narrow uplink."""
         leaves = self.judged.leaves_of(link)
         return leaves is not None and any(leaves.end(role) in self.judged.shared_uplinks for role in Role)
 

@@ -61,12 +61,14 @@ class Expectation:
 
     @property
     def range(self) -> str:
+        """The normal range in words."""
         if self.high is None:
             return f"{bandwidth_text(self.low)} or more"
         return span_text(self.low, self.high)
 
     @property
     def plateau_bytes(self) -> float:
+        """The message size in bytes from which on the whole bandwidth shows."""
         return float(table()["ramp"]["plateau_at_halves"] * self.half_bytes)
 
     def gate(self, size: float) -> float:
@@ -95,6 +97,7 @@ class BandwidthComparison:
 
     @property
     def slow(self) -> bool:
+        """Whether the bandwidth is below the gate for this size."""
         return self.measured < self.expected.gate(self.size)
 
     @property
@@ -186,6 +189,7 @@ def _inside_rows(setting: BandwidthSetting) -> list[Mapping[str, Any]]:
 
 
 def _between(setting: BandwidthSetting, what: str, rows: list[Mapping[str, Any]]) -> Expectation | NotKnown:
+    """What is normal between nodes with NCCL, from the rates of their adapters and the numbers inside a node."""
     if not setting.adapters or not all(setting.adapters):
         return NotKnown(what, "without HCAs NCCL runs over TCP, where CPUs and sockets decide")
     if re.search(r"\bG[HB][23]00\b", setting.gpus[0]):
@@ -215,6 +219,7 @@ def _between(setting: BandwidthSetting, what: str, rows: list[Mapping[str, Any]]
 
 
 def _gloo(setting: BandwidthSetting, what: str) -> Expectation | NotKnown:
+    """What is normal between nodes with gloo, from the rate of their interfaces."""
     rule = table()["gloo"]
     if setting.one_machine or setting.nodes == 1:
         return NotKnown(what, "inside one machine memory and CPUs decide")
@@ -227,6 +232,7 @@ def _gloo(setting: BandwidthSetting, what: str) -> Expectation | NotKnown:
 
 
 def _span(rows: list[Mapping[str, Any]]) -> tuple[float, float | None]:
+    """The lowest and the highest bus bandwidth of these rows, in GB/s. The highest is None where a row gives none."""
     highs = [row["busbw"][1] for row in rows]
     return min(row["busbw"][0] for row in rows), None if None in highs else max(highs)
 
@@ -236,6 +242,7 @@ def _sources(rows: list[Mapping[str, Any]]) -> str:
 
 
 def _algorithms(rows: list[Mapping[str, Any]]) -> str:
+    """The range of each row's algorithm in words, when there are several rows."""
     if len(rows) < 2:
         return ""
     return "; ".join(
@@ -244,6 +251,7 @@ def _algorithms(rows: list[Mapping[str, Any]]) -> str:
 
 
 def _half(setting: BandwidthSetting, key: str) -> float:
+    """The message size in bytes at which half of the bandwidth is reached; more nodes need larger messages."""
     return float(table()["ramp"][key]) * max(1.0, math.log2(max(2, setting.nodes)))
 
 
@@ -297,6 +305,7 @@ class Norm:
     known: Expectation | NotKnown | None
 
     def compare(self, busbw: float, size: int) -> BandwidthComparison | None:
+        """The measured bandwidth beside the normal one; None when no normal one is known."""
         return BandwidthComparison(self.known, busbw, size) if isinstance(self.known, Expectation) else None
 
     @property

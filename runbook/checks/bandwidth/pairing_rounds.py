@@ -102,6 +102,7 @@ class Schedule:
             booked.with_partner(node, self._proven(node, judged, list(Role)), met)
 
     def _of(self, leaf: str) -> list[str]:
+        """The nodes of a leaf."""
         return [node for node in self.nodes if self.leaf_of.get(node) == leaf]
 
     def _proven(self, node: str, judged: Judgement, roles: Sequence[Role]) -> list[str]:

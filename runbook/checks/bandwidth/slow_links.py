@@ -114,14 +114,17 @@ class Normal:
 
     @property
     def suspect(self) -> float:
+        """The part of the median below which a rate is suspect."""
         return 1 - min(max(SUSPECT, SUSPECT_SIGMAS * self.sigma), WIDEST)
 
     @property
     def confirmed(self) -> float:
+        """The part of the median below which each rate of an accused must be."""
         return 1 - min(max(CONFIRMED, CONFIRMED_SIGMAS * self.sigma), WIDEST)
 
     @property
     def mean(self) -> float:
+        """The part of the median below which the mean of an accused's rates must be."""
         return 1 - min(max(MEAN, MEAN_SIGMAS * self.sigma), WIDEST)
 
 
@@ -157,10 +160,12 @@ class RelativeRate:
 
     @property
     def suspect(self) -> bool:
+        """Whether the rate is low enough for a suspicion."""
         return self.ratio < self.normal.suspect
 
     @property
     def confirmed(self) -> bool:
+        """Whether the rate is low enough to confirm a suspicion."""
         return self.ratio < self.normal.confirmed
 
 
@@ -195,6 +200,7 @@ def compared(measured: Sequence[Measured], leaf_of: Mapping[str, str]) -> dict[L
 
 
 def _crosses(link: Link, leaf_of: Mapping[str, str]) -> bool:
+    """Whether the link goes from one leaf to another."""
     return leaf_of.get(link.source) != leaf_of.get(link.destination)
 
 
@@ -302,6 +308,7 @@ class Judgement:
         ]
 
     def _confirmed_link(self, link: Link) -> bool:
+        """Whether a link was slow often enough, and alone, to be accused."""
         rates = self.rates[link]
         leaves = self.leaves_of(link)
         least = 2 if leaves and any(leaves.end(role) in self.shared_uplinks for role in Role) else 1
@@ -359,6 +366,7 @@ class Judgement:
 
     @cached_property
     def _sizes(self) -> dict[str, int]:
+        """The number of nodes of each leaf."""
         sizes: dict[str, int] = defaultdict(int)
         for node in self.nodes:
             if leaf := self.leaf_of.get(node):
@@ -366,6 +374,7 @@ class Judgement:
         return sizes
 
     def _width(self, leaves: Link) -> int:
+        """The number of nodes on the smaller of the two leaves."""
         return min(self._sizes[leaves.source], self._sizes[leaves.destination])
 
     @cached_property
@@ -461,6 +470,7 @@ class Judgement:
         }
 
     def _explained(self, end: Endpoint) -> bool:
+        """Whether a slow leaf explains the rates of this end."""
         return end in self._explaining
 
     @cached_property
@@ -487,6 +497,7 @@ class Judgement:
         ]
 
     def _tried_all_at_once(self, leaf: Endpoint) -> bool:
+        """Whether a longer transfer has crossed the leaf in this role."""
         links = (link for leaves, links in self._between.items() if leaves.end(leaf.role) == leaf for link in links)
         return any(rate.long for link in links for rate in self._beside[link])
 
@@ -553,6 +564,7 @@ class LinksVerdict:
 
     @property
     def clean(self) -> bool:
+        """Whether nothing is found to be slow."""
         return not (self.nodes or self.links or self.leaves or self.leaf_pairs or self.common)
 
 

@@ -128,6 +128,7 @@ def next_hops(
 
 
 def _shown(route: Mapping[str, object]) -> str:
+    """A route with its next hops, in words."""
     hops = route.get("nexthops")
     shown = [
         f"nexthop {'via ' + str(hop['gateway']) + ' ' if hop.get('gateway') else ''}dev {hop.get('dev')}"
@@ -155,6 +156,7 @@ def _between(name: str, peers: list[str], proven: Mapping[tuple[str, str], SameA
 
 
 def _says(source: str, destination: str, one: SameAgain) -> str:
+    """What was seen in one direction, in words."""
     return (
         f"{counted(len(one.silent), 'connection')} from {source} to {destination} got no answer twice, and "
         f"{len(one.open)} opened at once twice, each from the same port of its own"

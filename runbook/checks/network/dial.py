@@ -24,6 +24,7 @@ Spans = Sequence[tuple[int, int]]
 
 ANY_PORT: Spans = ((1, 65535),)
 UNMEASURED = "unmeasured"
+"""The outcome of a dial that was not tried yet, or that proves nothing because an end had no CPU."""
 
 NOWHERE = "0.0.0.0"
 """Stands for the address of a name that does not resolve."""

@@ -105,6 +105,8 @@ def _ask(at: Context, names: Collection[str]) -> dict[str, Facts]:
 
 
 def _finding(at: Context, node: str, sockets: Facts | None, seen: list[str], peers: tuple[str, ...]) -> Finding:
+    """The finding for a node without a free port. `sockets`: the node's own count, or None; `seen`: lines of
+    evidence."""
     bounds = (sockets["low"], sockets["high"]) if sockets else port_range(at.facts(node))
     which = f" ({bounds[0]}-{bounds[1]})" if bounds else ""
     narrow = bounds is None or bounds[1] - bounds[0] < EPHEMERAL[1] - EPHEMERAL[0]

@@ -143,6 +143,7 @@ class Trouble:
 
     @cached_property
     def _good_between(self) -> Mapping[frozenset[str], list[Dial]]:
+        """The dials that opened, by the two nodes at their ends."""
         return grouped((frozenset((dial.source, dial.destination)), dial) for dial in self.good)
 
     def _opened_between(self, dial: Dial) -> Sequence[Dial]:
@@ -282,6 +283,7 @@ class Trouble:
         return sent_elsewhere(self._flow(first), self._ends(dials))
 
     def _flow(self, dial: Dial) -> Flow:
+        """The packets of a dial, as firewall rules see them."""
         to_itself = "lo" if dial.source == dial.destination else None
         return Flow(
             self.source_of(dial),
@@ -310,8 +312,8 @@ class Trouble:
 
     def _untried(self, name: str, failed: Collection[str]) -> list[str]:
         """The nodes that this node was not tried with, if it failed with all that it was tried with; else none. In a
-        large cluster only some pairs are dialled, and a command that opens only those leaves the ranks of the others
-        stopped."""
+        large cluster only some pairs are dialled, and a remedy for these alone would leave the ranks on all other nodes
+        blocked."""
         tried = self._tried_with.get(name, set())
         if tried - {name} <= {*failed}:
             return [node.name for node in self.at.nodes if node.name not in tried and node.name != name]
@@ -322,6 +324,7 @@ class Trouble:
 
     @cached_property
     def _tried_with(self) -> Mapping[str, set[str]]:
+        """By node, the nodes that it dialled or that dialled it."""
         found: dict[str, set[str]] = defaultdict(set)
         for dial in (*self.good, *self.bad, *self.unmeasured):
             found[dial.source].add(dial.destination)
@@ -420,7 +423,7 @@ class Trouble:
         if first.outcome == "lost" and not also_small(blocked, self._flow(first), ends):
             cause = "mtu-blackhole"
             says = f"full-size packets from {source} to {destination} vanish while small ones pass: {says}"
-        # elif: a finding about full-size packets is not about the ports, which are random
+        # without this sentence the finding would only name ephemeral ports, which are random
         elif self._only_data_ports(dials) and (sure(blocked) or not blocked.rule):
             cause = "data-ports-blocked"
             says = (
@@ -532,14 +535,16 @@ def spread(dials: Sequence[Dial], count: int) -> Sequence[Dial]:
 
 
 def _by_chance(dials: Sequence[Dial], opened: Sequence[Dial]) -> bool:
-    """Whether a path may have lost every try of a dial by chance, when it loses as many packets as it did of the dials
-    that opened. A dial that opens carries at least two packets through: its own, and the data it is there to send."""
+    """Whether a path may have lost every try of a dial by chance, if it loses packets at the rate that was seen on the
+    dials that opened. A dial that opens carries at least two packets through: its own, and the data it is there to
+    send."""
     lost = sum(dial.tries - 1 + (dial.retransmitted or 0) for dial in opened)
     rate = (lost + 1) / (lost + 2 * len(opened) + 1)
     return rate ** max(dial.tries for dial in dials) >= LEAST_CHANCE
 
 
 def _ends(dials: Sequence[Dial]) -> frozenset[str]:
+    """The two nodes of these dials, all of which are between the same two."""
     return frozenset((dials[0].source, dials[0].destination))
 
 

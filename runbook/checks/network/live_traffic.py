@@ -70,6 +70,7 @@ class RankConnection:
 
     @property
     def still(self) -> bool:
+        """Whether data that an end sent is not acknowledged."""
         return bool(self.said)
 
 

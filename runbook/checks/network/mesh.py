@@ -204,6 +204,7 @@ class Mesh:
         self._nothing_known({dial.untried for dial in rest} - told)
 
     def _once_more(self, failed: Sequence[Dial], within_s: float) -> list[Dial]:
+        """The results of dialling these again, which also take their place in `dials`."""
         orders = grouped((dial.source, dial) for dial in failed)
         rounds = max(1, int(within_s / 2 / PATIENT_S))
         at_once = max(AT_ONCE_AGAIN, math.ceil(max(map(len, orders.values())) / rounds))

@@ -70,6 +70,7 @@ OF_PODS = (
     "a NetworkPolicy may be what drops it: `kubectl get networkpolicies --namespace {namespace}`; packet filters of "
     "the machines below the pods cannot be seen from here"
 )
+"""The line of evidence for dials between pods that nothing explains."""
 
 
 def by_policy(at: Context, dials: Sequence[Dial], seen: tuple[str, ...]) -> tuple[str, Finding] | None:

@@ -72,6 +72,7 @@ class Pairs:
         return sum(map(len, self.peers.values()))
 
     def and_(self, more: Pairs) -> Pairs:
+        """These pairs, and after them the further ones."""
         return Pairs({name: (*peers, *more.peers.get(name, ())) for name, peers in self.peers.items()})
 
     def note(self) -> str:
@@ -200,6 +201,7 @@ class BlamedNodes:
         tried: Iterable[frozenset[str]],
         groupings: Iterable[Mapping[str, str]],
     ) -> BlamedNodes:
+        """The nodes to blame for the bad ones of the tried pairs."""
         bad, tried = set(bad), set(tried)
         nodes = culprits(bad)
         if not any(len(peers) == len(bad) for peers in nodes.values()):  # else one node explains all bad pairs

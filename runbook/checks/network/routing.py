@@ -199,6 +199,7 @@ def _taken(
 
 
 def _next_hop(route: Mapping[str, Any]) -> str:
+    """Where a route sends packets, in words."""
     via = f"to the gateway {route['gateway']} " if "gateway" in route else ""
     return f"{via}over {route.get('dev', '?')}"
 
@@ -242,6 +243,7 @@ def rule_text(rule: Mapping[str, Any]) -> str:
 
 
 def _length(network: str) -> int:
+    """The length of a network's prefix; 0 for `default`."""
     return 0 if network == "default" else ipaddress.ip_network(network, strict=False).prefixlen
 
 

@@ -255,5 +255,6 @@ def correct_hosts(name: str, right: str, lines: Sequence[Sequence[Any]]) -> str:
 
 
 def _servers(seen: Observations, node: Node) -> str:
+    """The name servers of the node, in words."""
     servers = seen.answers[node.name]["nameservers"]
     return ", ".join(f"nameserver {server}" for server in servers) or "no nameserver"

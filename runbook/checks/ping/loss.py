@@ -98,6 +98,7 @@ def warning(loss: Loss) -> str:
 
 
 def _finding(seen: Observations, name: str, peers: list[str], found: list[Loss]) -> Finding:
+    """The finding for packets that are lost between a node and these peers."""
     sent, lost = sum(loss.sent for loss in found), sum(loss.lost for loss in found)
     interface = seen.data_interface(name) or "IFACE"
     says = f"{lost} of {sent} echoes between {ends(name, peers)} are lost ({100 * lost / sent:.0f} %)"
@@ -141,6 +142,7 @@ def _summary(loss: Loss) -> list[str]:
 
 
 def _felt(dial: Dial) -> str:
+    """The loss that one TCP connection met, as a line of evidence."""
     again = f", {dial.retransmitted} packets sent again" if dial.retransmitted else ""
     return f"{dial.source} → {dial.destination}: TCP {dial.says} after {dial.seconds:.2f} s{again}"
 
@@ -162,6 +164,7 @@ def _direction(seen: Observations, name: str, peers: list[str]) -> str:
 
 
 def _sent_again(pair: Pair | None) -> int | None:
+    """How many packets the source sent again in its round trips to the peer; None when that is not known."""
     return pair.round_trips.retransmitted if pair and pair.round_trips else None
 
 

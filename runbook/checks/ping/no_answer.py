@@ -34,6 +34,7 @@ FEW_HOPS = 32
 SYSCTL_LASTS = "the fix lasts until the next boot: to keep it, write it into /etc/sysctl.d"
 """The line of evidence beside a remedy that sets a sysctl."""
 NO_BUFFER = "No buffer space available"
+"""What the kernel says when its neighbour table is full."""
 OWN_REFUSALS = {"EINVAL": "blackhole", "EACCES": "prohibit"}
 """How a route that refuses is known by the errno of `connect`. For an `unreachable` route the errno is the one that
 routers cause too."""
@@ -487,5 +488,6 @@ def _nothing_between(seen: Observations, blame: BlamedNodes, pairs: list[Pair], 
 
 
 def _way(pair: Pair) -> str:
+    """The way that a pair's packets take, as a line of evidence."""
     via = f" via {pair.route['via']}" if pair.route.get("via") else ""
     return f"{pair.source} → {pair.numeric}: by {pair.route.get('dev')}{via}"

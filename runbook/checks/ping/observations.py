@@ -47,14 +47,17 @@ class Pair:
 
     @property
     def route(self) -> Facts:
+        """The source's route to the peer; empty when it is not known."""
         return dict(self.target["route"] or {})
 
     @property
     def small(self) -> Facts:
+        """What became of the small echoes; empty when none were sent."""
         return dict(self.target["small"] or {})
 
     @property
     def full(self) -> Facts:
+        """What became of the full-size echoes; empty when none were sent."""
         return dict(self.target["full"] or {})
 
     @property
@@ -70,6 +73,7 @@ class Pair:
 
     @property
     def full_dials(self) -> tuple[Dial, ...]:
+        """The dials that sent full-size segments, in one direction each."""
         return tuple(dial for dial in self.dials if dial.kind == "full" and dial.mode in ("up", "down"))
 
     @property
@@ -160,6 +164,7 @@ class Observations:
 
     @cached_property
     def pairs(self) -> list[Pair]:
+        """What each node saw of each of its peers."""
         return list(self._pairs())
 
     def _pairs(self) -> Iterator[Pair]:
@@ -186,6 +191,7 @@ class Observations:
         return BlamedNodes.of(bad, {pair.ends for pair in self.pairs}, groupings(self.at))
 
     def pair(self, source: str, peer: str) -> Pair | None:
+        """What `source` saw of `peer`, or None."""
         return self._by_ends.get((source, peer))
 
     @cached_property
@@ -276,6 +282,7 @@ def pairs_with(findings: Mapping[str, Iterable[Finding]]) -> set[frozenset[str]]
 
 
 def _own_affair(prefix: str) -> bool:
+    """Whether an address is of use on its own node or segment only: loopback or link-local."""
     return ipaddress.ip_interface(prefix).ip.is_loopback or is_link_local(prefix)
 
 

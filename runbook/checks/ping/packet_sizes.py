@@ -126,6 +126,7 @@ def size_findings(seen: Observations, found: list[VanishingWay]) -> dict[str, li
 
 
 def _explained(node: str, ways: list[VanishingWay], reasons: list[SizeReason]) -> Finding:
+    """The finding for directions that have the same reason."""
     fix = Remedy.together(command for reason in reasons for command in reason.commands)
     lines = [line for reason in reasons for line in reason.shown]
     if not any(reason.any_size for reason in reasons):
@@ -137,6 +138,7 @@ def _explained(node: str, ways: list[VanishingWay], reasons: list[SizeReason]) -
 
 
 def _finding(node: str, those: list[VanishingWay], why: str, fix: str, lines: list[str]) -> Finding:
+    """The finding that full-size packets vanish in these directions."""
     seen = [line for way in those for line in way.lines]
     peers = dict.fromkeys(name for way in those for name in (way.source, way.destination) if name != node)
     says = f"full-size packets {_directions(node, those)} vanish while small ones pass: {why}"
@@ -144,6 +146,7 @@ def _finding(node: str, those: list[VanishingWay], why: str, fix: str, lines: li
 
 
 def _directions(node: str, those: list[VanishingWay]) -> str:
+    """These directions in words, as seen from the node."""
     leaves = sorted({way.destination for way in those if way.source == node})
     arrives = sorted({way.source for way in those if way.destination == node})
     if not any(way.by_tcp for way in those):
@@ -257,6 +260,7 @@ def _hop(seen: Observations, node: str, those: list[VanishingWay]) -> Finding:
 
 
 def _echo(pair: Pair) -> str:
+    """The lost full-size echoes of a pair, as a line of evidence."""
     mtu = pair.route.get("mtu") or 1500
     payload = mtu - (48 if version(pair.numeric) == 6 else 28)
     sent = pair.full.get("sent", "?")

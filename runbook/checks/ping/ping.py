@@ -173,6 +173,7 @@ class Judge:
         self.cloned: set[str] = set()
 
     def outcomes(self, silent: Mapping[str, Outcome]) -> list[Outcome]:
+        """One outcome a node. `silent` has the outcomes of nodes that gave no answer."""
         if not any(self.findings.values()):
             self._paths()
         outcomes = []
@@ -226,6 +227,7 @@ class Judge:
         return [pair for pair in pairs if pair.ends not in explained and not pair.unmeasured]
 
     def _too_busy(self, pair: Pair) -> None:
+        """Adds to `unknown` that the pair could not be measured, for the end that had no CPU."""
         name = pair.peer if pair.peer in self.busy and pair.source not in self.busy else pair.source
         other = pair.source if name == pair.peer else pair.peer
         self.unknown[name].append(too_busy(name, self.busy.get(name), f"the way between it and {other}"))
@@ -294,6 +296,7 @@ class Judge:
         return f"all peers that were tried answer{trip}; {full}"
 
     def _proof(self, node: Node) -> str:
+        """What is proven about one node, in words."""
         pairs = [pair for pair in self.seen.pairs if pair.source == node.name]
         peers = len(pairs)
         if peers == 0 and len(self.seen.at.nodes) == 1:
@@ -319,6 +322,7 @@ class Judge:
 
 
 def _untried(pair: Pair) -> Finding:
+    """The finding for a pair about which nothing is known."""
     way = f"the way from {pair.source} to {pair.peer}"
     says = f"nothing is known of {way}: no ping was begun in time, and TCP does not open"
     seen = tuple(str(dial) for dial in pair.dials[:3])
@@ -326,6 +330,7 @@ def _untried(pair: Pair) -> Finding:
 
 
 def _unproven(pair: Pair) -> Finding:
+    """The finding for a pair whose source has no means to send full-size packets."""
     return finding_for(
         "tool-missing",
         f"the ping program of {pair.source} cannot send full-size probes, and TCP to {pair.peer} does not open either",

@@ -142,6 +142,7 @@ def _sharing(seen: Observations) -> list[tuple[Node, Node]]:
 
 
 def _written_twice(seen: Observations, first: str, second: str, address: str, *, apart: bool) -> Finding:
+    """The finding for an address that the inventory gives to two nodes."""
     own = [a for a in seen.own[second] if a != address] if apart else []
     right = own[0] if own else "ITS ADDRESS"
     where = "which are two machines" if apart else "and both lead to one machine"
@@ -157,6 +158,7 @@ def _written_twice(seen: Observations, first: str, second: str, address: str, *,
 
 
 def _carried_twice(seen: Observations, guilty: str, first: str, second: str, address: str) -> Finding:
+    """The finding for an address that two nodes have on their interfaces."""
     places = {name: _place(seen, name, address) for name in (first, second)}
     interface, prefix = places[guilty]
     return finding_for(
@@ -177,6 +179,7 @@ def _place(seen: Observations, node: str, address: str) -> tuple[str, str]:
 
 
 def _carrying(seen: Observations, node: str, address: str) -> tuple[str, str] | None:
+    """The interface that has an address, and the address with its length; None when it is not known."""
     return next((place for place in seen.prefixes(node) if place[1].partition("/")[0] == address), None)
 
 
@@ -327,6 +330,7 @@ def _answers_for(seen: Observations, pair: Pair) -> str | None:
 
 
 def _neighbour(pair: Pair) -> str | None:
+    """The peer's hardware address in the source's table of neighbours, or None."""
     mac = pair.neighbour.get("lladdr")
     return str(mac) if mac else None
 
@@ -389,6 +393,7 @@ def route_findings(seen: Observations, pairs: list[Pair]) -> dict[str, list[Find
 
 
 def _finding(source: str, pairs: list[Pair], why: str, fix: str) -> Finding:
+    """The finding for a node that has no route to these peers."""
     peers = tuple(pair.peer for pair in pairs)
     where = listed(f"{pair.peer} ({pair.numeric})" for pair in pairs)
     said = (f"{source}: ip route get {pair.numeric}: {pair.route.get('error') or 'broadcast'}" for pair in pairs[:4])

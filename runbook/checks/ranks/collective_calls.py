@@ -132,6 +132,7 @@ def read_dump(rank: int, dump: Mapping[str, Any]) -> dict[str, Trace]:
 
 
 def _call(entry: Mapping[str, Any]) -> Call:
+    """The call that an entry of Flight Recorder describes."""
     operation = entry.get("profiling_name", "a collective").rpartition(":")[2]
     sizes = tuple(tuple(shape) for shape in entry.get("input_sizes", ()))
     return Call(operation, sizes, tuple(entry.get("input_dtypes", ())))
@@ -345,6 +346,7 @@ def made_last(member: RankMember) -> Call | None:
 
 
 def _made(member: RankMember) -> str:
+    """The last call of a rank in words."""
     return str(made_last(member) or "a call that was not recorded")
 
 
@@ -364,10 +366,12 @@ def _tells(line: str) -> bool:
 
 
 def _people(members: Sequence[RankMember]) -> str:
+    """Who waits, in words."""
     return f"{members[0].label} waits" if len(members) == 1 else f"{len(members)} other ranks wait"
 
 
 def _place(member: RankMember) -> str:
+    """The innermost frame of a rank's stack, in words."""
     return member.stack[0].removeprefix("File ")
 
 

@@ -52,6 +52,7 @@ def gather(pool: RankPool, *, watch_s: float = WATCH_S, timeout_s: float = 6.0) 
 
 
 def _gather_node(pool: RankPool, name: str, watch_s: float) -> None:
+    """Looks at the ranks of one node, and has them write down their stacks and flight records."""
     session = pool.run.site.sessions[name]
     members = pool.on(name)
     alive = [member for member in members if member.remote and not member.over]
@@ -96,6 +97,7 @@ def _read(pool: RankPool, session: Session, member: RankMember, native: str | No
 
 
 def _text_of(session: Session, path: str) -> str:
+    """The text of a file in the run's folder on the node; "" when it cannot be read."""
     try:
         return session.read_file(path).decode(errors="replace")
     except (Unreachable, ProgramNotStarted):
@@ -103,6 +105,7 @@ def _text_of(session: Session, path: str) -> str:
 
 
 def _keep(pool: RankPool, name: str, text: str) -> None:
+    """Writes a file into RUN_DIR/hang, without secrets."""
     with contextlib.suppress(OSError, BadName):  # the verdict does not need the copy
         write_below(pool.run.run_dir, "hang", name, data=pool.run.redactor.text(text))
 

@@ -325,6 +325,7 @@ class RankPool:
         return any(session.silence_s > QUIET_S and not session.lost for session in sessions)
 
     def _drain(self) -> None:
+        """Takes in all messages of ranks that have arrived; waits a moment for the first."""
         try:
             item = self._news.get(timeout=0.05)
             if len(self.members) > MANY:
@@ -336,6 +337,7 @@ class RankPool:
             return
 
     def _learn(self, member: RankMember, message: Message | None) -> None:
+        """Takes in one message of a rank; None means that its program has ended."""
         now = time.monotonic()
         member.heard = now
         if message is None:

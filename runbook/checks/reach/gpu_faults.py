@@ -184,6 +184,7 @@ def _settings(gpu: Gpu) -> Iterator[tuple[str, str]]:
 
 
 def gpu_numbers(numbers: Iterable[int]) -> str:
+    """These numbers, sorted, as one word: `0,3`."""
     return ",".join(map(str, sorted(numbers)))
 
 

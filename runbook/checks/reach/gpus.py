@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 COULD_NOT_TELL = ("tool-missing", "tool-output-unknown")
 """Causes that say that the check could not look."""
 LOOKS_LIKE = ("gpu-tool-hung", "no-gpu-visible", *COULD_NOT_TELL)
-"""What a GPU with one of the faults in TROUBLE can look like."""
+"""Causes that a GPU with a fault in TROUBLE can look like."""
 TROUBLE = ("gpu-fell-off-bus", "gpu-ecc-uncorrectable", "nvlink-error", "gpu-reset-required")
 """Causes that the kernel log can show. Each stands before those that it leads to."""
 

@@ -88,6 +88,7 @@ def apart_findings(inventory: Inventory, node: Node, facts: Mapping[str, Any], p
 
 
 def _not_of_pod(node: Node, pod: Pod) -> Finding:
+    """The finding for a pod with a network of its own that does not have the node's address."""
     evidence = (
         f"pod {pod.namespace}/{pod.name}: podIP {pod.address}, hostIP {pod.host_address}, machine {pod.machine}",
     )

@@ -98,6 +98,7 @@ class Learned:
         return grouped((self.at.machine(node.name), node) for node in self.at.nodes)
 
     def outcome(self, node: Node) -> Outcome:
+        """The outcome of one node."""
         session, facts = self.at.run.site.sessions.get(node.name), self.facts.get(node.name)
         if session is None:
             return no_answer(node.name, "login", self.at.run.site.failures[node.name])
@@ -158,6 +159,7 @@ class Learned:
         return metrics | {key: torch[key] for key in ("torch", "nccl", "gpus", "gpu")} if torch else metrics
 
     def _proof(self, node: Node, hello: Facts, pod: Pod | None, torch: Facts | None) -> str:
+        """What is proven about a node, in words."""
         backend = self.at.inventory.rendezvous.backend
         parts = [
             f"Python {torch['python']}, torch {torch['torch']}, {backend}" if torch else f"Python {hello['python']}"

@@ -16,7 +16,9 @@ from runbook.parsers.host_resources import FILES, MEMLOCK_KIB
 from runbook.transport import bootstrap
 
 ROOM_BYTES = 64 << 20
+"""The fewest bytes that must be free where the workdir is."""
 ROOM_FILES = 64
+"""The fewest inodes that must be free where the workdir is."""
 
 
 def folder_findings(node: Node, hello: Mapping[str, Any]) -> list[Finding]:
@@ -38,6 +40,7 @@ def folder_findings(node: Node, hello: Mapping[str, Any]) -> list[Finding]:
 
 
 def _cannot_be_made(node: Node, error: Mapping[str, str], place: Mapping[str, Any]) -> Finding:
+    """The finding for a folder of the run that cannot be made. `place`: what stands at the workdir's place."""
     if not place or error.get("type") == NOT_SAFE:
         return folder_finding(node.name, error)
     workdir, user = place["workdir"], place["user"]
@@ -159,6 +162,7 @@ def limit_findings(inventory: Inventory, node: Node, facts: Mapping[str, Any], w
 
 
 def _memlock(inventory: Inventory, node: Node, limits: Facts, warnings: list[str]) -> Finding | None:
+    """A finding, or a warning, when logins may lock too little memory for RDMA."""
     soft, hard = limits.get("memlock_bytes"), limits.get("memlock_hard_bytes")
     # Root is not limited, and a user who may raise the limit may do so in `activate`.
     if inventory.infiniband is None or soft is None or limits.get("may_lock") or soft >= MEMLOCK_WARN:
@@ -175,6 +179,7 @@ def _memlock(inventory: Inventory, node: Node, limits: Facts, warnings: list[str
 
 
 def _open_files(node: Node, limits: Facts, warnings: list[str]) -> Finding | None:
+    """A finding, or a warning, when logins may open too few files."""
     files = limits.get("open_files")
     if files is None or files >= FILES_WARN or files < 0:
         return None
@@ -199,6 +204,7 @@ def _ends_ranks(limits: Facts) -> Iterator[str]:
 
 
 def _shared_memory(node: Node, shm: Facts | None, warnings: list[str]) -> Finding | None:
+    """A finding, or a warning, when /dev/shm is too small for NCCL between the GPUs of the node."""
     if len(node.gpus) < 2:
         return None
     if not shm:
