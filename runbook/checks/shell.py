@@ -110,7 +110,7 @@ def _file_name(stage: str) -> str:
 SECONDS = 2.0  # CPU seconds that the search of one text may take
 _SECONDS_AT_MOST = 30.0  # seconds by the clock that the same search may take on a busy machine
 _REPEATS = re.compile(r"[*+{]")  # a pattern without any of these is searched in time proportional to the text
-_BYTES = 512 << 20  # of memory for the process that searches
+_BYTES = 512 << 20  # bytes of memory for the process that searches
 _PROGRAM = """
 import json, re, resource, signal, sys
 try:
@@ -136,7 +136,7 @@ class PatternSearch(AbstractContextManager["PatternSearch"]):
     """Whether a pattern (`^` and `$` match at every line) is found in a text: True, False, or None where that takes too
     long or too much memory.
 
-    The search runs in a process of its own. The text comes from a node and may make a pattern take hours, and in this
+    A pattern with repetitions is searched in a process of its own. The text comes from a node and may make a pattern take hours, and in this
     process all threads would wait for it.
     """
 

@@ -203,7 +203,7 @@ IMPORTS = re.compile(r"^\s*(?:import|from)\s+(?P<name>\w+)\b")
 """A line in a traceback that imports a top-level module."""
 
 NOT_IN_IT = re.compile(r" from '(?P<name>\w+)' \((?:most likely due to a circular import\) \()?(?P<file>/[^()]+)\)")
-"""How Python says from which file a module came that lacks a name."""
+"""The words in which Python names the file of a module that lacks a name."""
 
 INSTALLED = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python[\d.]+/|\.zip/")
 """The part of a path by which an installed Python module is known."""
