@@ -136,8 +136,8 @@ class PatternSearch(AbstractContextManager["PatternSearch"]):
     """Whether a pattern (`^` and `$` match at every line) is found in a text: True, False, or None where that takes too
     long or too much memory.
 
-    A pattern with repetitions is searched in a process of its own. The text comes from a node and may make a pattern take hours, and in this
-    process all threads would wait for it.
+    A pattern with repetitions is searched in a process of its own. The text comes from a node and may make a pattern
+    take hours, and in this process all threads would wait for it.
     """
 
     def __init__(self, pattern: str, *, seconds: float = SECONDS) -> None:
