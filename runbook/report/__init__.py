@@ -1,1 +1,1 @@
-"""Events in, bytes out: every report is a reader of the engine's one stream, live or from `events.jsonl`."""
+"""Makes reports: every report is a reader of the engine's one stream of events, live or from `events.jsonl`."""

@@ -1,4 +1,4 @@
-"""The report that a person reads while the run goes on."""
+"""Writes the report that a person reads while the run goes on: live on a terminal, as plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from runbook.report.run_text import Line, RunPage, paint, progress_text, waiting
 
 
 class Face(Protocol):
-    """How the page is written to its stream."""
+    """Writes the page to its stream; `settled` are lines of the page that will not change."""
 
     def show(self, event: Event, settled: list[Line]) -> None: ...
     def close(self, settled: list[Line]) -> None: ...
@@ -23,8 +23,8 @@ class Face(Protocol):
 
 class Console:
     """A reader of events with two forms: a live one for a terminal, whole plain lines for everything else. Options left
-    out come from the stream and the environment (see `wants`). The stream bears what happens to it: it is the
-    `verbatim` of an `OutputStream`."""
+    out come from the stream and the environment (see `wants`). The stream is the `verbatim` of an `OutputStream`, so
+    that writing to it raises no error."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Console:
             self._face.show(event, self._page(event))
 
     def close(self) -> None:
-        """Leave the terminal as it was; when no RunFinished came, say what is known. May be called twice."""
+        """Leaves the terminal as it was; if no RunFinished came, says what is known. May be called twice."""
         with self._lock:
             self._face.close(self._page.close())
 
@@ -91,6 +91,8 @@ PATIENCE_S = 10.0  # after this silence the log says what runs, then after three
 
 
 class LogFace:
+    """Writes plain lines: settled ones, some of the progress, and after a long silence the stage that runs."""
+
     def __init__(
         self, page: RunPage, stream: TextIO, lock: threading.RLock, *, colour: bool, ascii: bool, verbose: int
     ) -> None:
@@ -131,7 +133,8 @@ class LogFace:
         return [self._page.running(event.stage, "...", seconds_text(elapsed), says, "dim")]
 
     def _watch(self, since: float, patience: float) -> None:
-        """Name the stage that runs when the log has long been silent: a deadline may cut it off at any moment."""
+        """Starts a timer that names the running stage once the log has been silent for `patience` seconds: a deadline
+        may cut the log off at any moment. `since` is when the stage began."""
         self._unwatch()
         timer = threading.Timer(max(0.01, self._printed_at + patience - time.monotonic()), lambda: still())
         timer.daemon = True

@@ -1,4 +1,4 @@
-"""The live form for a terminal: settled lines scroll by; below them the running stage is shown, and removed at its end.
+"""Writes the live form for a terminal: settled lines scroll by; the running stage is shown below, until its end.
 
 This is the only module that loads rich.
 """
@@ -19,6 +19,8 @@ from runbook.report.run_text import Line, RunPage, paint, progress_text, waiting
 
 
 class LiveFace:
+    """Writes settled lines to a terminal, and below them the changing lines of the running stage."""
+
     def __init__(self, page: RunPage, stream: TextIO, *, colour: bool, ascii: bool, width: int | None) -> None:
         self._page = page
         self._colour = colour

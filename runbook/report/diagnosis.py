@@ -1,4 +1,5 @@
-"""What `diagnose` prints: one cause with its proof, what follows from it folded under it, what was ruled out."""
+"""Prints the result of `diagnose`: the root cause with its proof, its consequences folded under it, and the causes that
+are ruled out."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from runbook.model.units import counted, some
 
 VERSION = 1
 SET_UP = "no line says that anything failed, and none after the setup shows that it went on or ended"
-MOST_TOLD = 1000  # files of a kind, in the document
+MOST_TOLD = 1000  # files of a kind (unread, noted, left aside) that the document lists
 LISTED = 8  # files that are named in the text
 QUOTED = 4  # lines of proof in the text
 WIDE = 160  # columns of a quoted line
@@ -31,19 +32,19 @@ class Unread:
 
 @dataclass(slots=True)
 class Coverage:
-    """How completely the files were read. With something `unread` nothing is healthy; `notes` say what was read in
-    another form than it is in the file; `aside` are files that are not logs by their names. Beyond MOST_TOLD they are
-    only counted."""
+    """How completely the files were read. With something `unread` nothing is healthy; `notes` say which parts were read
+    in another form than they have in the file; `aside` are files that by their names are no logs. MOST_TOLD of each are
+    kept; further unread files are counted in `more`."""
 
     unread: list[Unread] = field(default_factory=list)
     notes: list[Unread] = field(default_factory=list)
     aside: list[str] = field(default_factory=list)
     files: int = 0
     lines: int = 0
-    more: int = 0  # of what was not read
+    more: int = 0  # unread files beyond MOST_TOLD
 
     def miss(self, file: str, why: str) -> None:
-        """`file` was not read, or not all of it."""
+        """Notes that `file` was not read, or not all of it."""
         if len(self.unread) < MOST_TOLD:
             self.unread.append(Unread(file, why))
         else:
@@ -58,7 +59,7 @@ class Coverage:
 
 
 def as_json(causes: Sequence[Cause], pages: Mapping[str, CausePage], coverage: Coverage) -> str:
-    """The document of `-o json`; `unread`, `notes` and `aside` are in it where there are any. A mere consequence has
+    """The document of `-o json`; it has `unread`, `notes` and `aside` only if there are any. A consequence has
     `follows`: the cause that it follows from."""
     entries = [
         {
@@ -90,7 +91,7 @@ def as_json(causes: Sequence[Cause], pages: Mapping[str, CausePage], coverage: C
 def as_text(
     causes: Sequence[Cause], pages: Mapping[str, CausePage], coverage: Coverage, *, went_on: bool = True
 ) -> str:
-    """The page that a person reads. `went_on`: a line shows more than the setup of a run."""
+    """The text that a person reads. `went_on`: some line shows more than the setup of a run."""
     read = counted(coverage.lines, "line") + f" of {counted(coverage.files, 'file')} read"
     also = "".join(f"{line}\n" for line in _coverage_lines(coverage))
     if not causes:
@@ -111,7 +112,7 @@ def as_text(
 
 
 def _coverage_lines(coverage: Coverage) -> Iterator[str]:
-    """What was not read, what was read in another form, what was left aside."""
+    """Yields lines on what was not read, what was read in another form, and what was left aside."""
     for label, those, more in (("not read", coverage.unread, coverage.more), ("note", coverage.notes, 0)):
         for at, one in enumerate(those[:LISTED]):
             yield f"  {label if at == 0 else '':<9}  {one_line(one.file)}: {one_line(one.why)}"

@@ -21,7 +21,7 @@ from runbook.report.run_record import StageRecord
 T = TypeVar("T")
 
 MANY = 3
-"""From this many on, similar ones are shown as one; two are both shown."""
+"""From this many similar texts on, one stands for all; two are both shown."""
 
 LONG = 48
 """The longest folded word in a sentence, in characters."""
@@ -37,7 +37,7 @@ _NUMBER = re.compile(r"([^\w.+-]*)([+-]?\d+(?:\.\d+)?)([^\d]*)")
 
 
 class Gist:
-    """A text without the names of these nodes and without numbers: what two nodes say alike has the same."""
+    """Makes the gist of a text, with `#` for the names of these nodes and for numbers: what nodes say alike has one."""
 
     def __init__(self, names: Collection[str]) -> None:
         self._names = frozenset(names)
@@ -59,7 +59,7 @@ class Likewise(Generic[T]):
 
 
 def likewise(said: Iterable[tuple[tuple[str, ...], T]], gist: Callable[[T], object]) -> Iterator[Likewise[T]]:
-    """In order of appearance; where MANY or more have one gist, the first stands for them."""
+    """Yields the entries in order of appearance; where MANY or more have one gist, the first stands for all."""
     for of in grouped((gist(what), (nodes, what)) for nodes, what in said).values():
         if len(of) < MANY:
             yield from (Likewise(nodes, what) for nodes, what in of)
@@ -78,8 +78,8 @@ def in_one(texts: Sequence[str]) -> str | None:
 
 
 def unreached_alike(failures: Mapping[str, Unreachable]) -> Iterator[tuple[str, Unreachable]]:
-    """Nodes that were not reached alike, but for names and numbers, as one: their names folded, and an error with the
-    words of all, else of the first. What an error says is without its node's name in front."""
+    """Yields the nodes that were not reached, those whose errors differ only in names and numbers as one: their names
+    folded, and an error with the words of all, or else of the first. The words are without the node's name in front."""
     gist = Gist(failures)
     said = (((name,), error) for name, error in failures.items())
     for one in likewise(said, lambda error: (error.cause, gist(error.says), gist(error.remedy))):
@@ -124,7 +124,7 @@ Said = tuple[tuple[str, ...], Remedy]
 """A remedy, and the nodes that it mends."""
 
 Worded = tuple[str, tuple[str, ...]]
-"""The same the other way round, for entries in the order of their texts."""
+"""A text, and the nodes of which it is said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,9 +138,9 @@ class OutcomeGroup:
 
 @dataclass(frozen=True, slots=True)
 class FoldedFinding:
-    """One finding, and every node that has it. `evidence` pairs proof with the nodes that gave it, what all gave first;
-    `notes` are (label, text); `like`: the nodes of an entry before this one that says the same but for names and
-    numbers; `others`: nodes that have no entry, because theirs would say the same but for these.
+    """One finding, and every node that has it. `evidence` pairs nodes with the proof that they gave, the proof of all
+    nodes first; `notes` are (label, text); `like`: the nodes of an entry before this one that differs only in names and
+    numbers; `others`: nodes without an entry of their own, since theirs would differ only in names and numbers.
     """
 
     says: str
@@ -155,10 +155,10 @@ class FoldedFinding:
 
 @dataclass(frozen=True, slots=True)
 class FindingBlock:
-    """Everything one stage found of one cause.
+    """Everything that one stage found of one cause.
 
-    `common`: every node of the stage failed alike, so no single one is to blame. `follows`: the cause that this one is
-    only a consequence of.
+    `common`: every node of the stage failed alike, so that no single node is to blame. `follows`: the cause of which
+    this cause is only a consequence.
     """
 
     stage: str
@@ -183,9 +183,10 @@ class FindingBlock:
 
 
 def outcome_groups(outcomes: Iterable[Outcome], gist: Gist | None = None) -> list[OutcomeGroup]:
-    """Same verdict and same words make one group; the worst verdict comes first, then the order of arrival.
+    """The groups of outcomes with the same verdict and the same words; the worst verdict first, then in order of
+    arrival.
 
-    With a `gist`, so do MANY that say the same but for names and numbers.
+    With a `gist`, MANY outcomes that differ only in names and numbers make one group as well.
     """
     nodes = grouped(((outcome.verdict, _in_short(outcome)), outcome.node) for outcome in outcomes)
     by_verdict = grouped((verdict, (says, _once(names))) for (verdict, says), names in nodes.items())
@@ -195,7 +196,8 @@ def outcome_groups(outcomes: Iterable[Outcome], gist: Gist | None = None) -> lis
 
 
 def stage_groups(stage: StageRecord, gist: Gist | None = None) -> list[OutcomeGroup]:
-    """The groups of a stage with those that did not answer; the engine's verdict counts, whatever the outcomes say."""
+    """The groups of a stage, nodes without an answer included. The engine's verdict counts: if the worst group has
+    another one, a group of all nodes with the engine's verdict comes first."""
     groups = outcome_groups(stage.outcomes, gist)
     if stage.silent or not groups:
         says = "no answer" if stage.finished else "no answer yet when the run ended"
@@ -258,8 +260,8 @@ def _block(stage: StageRecord, verdict: Verdict, cause: str, found: Found, apart
 
 
 def _as_common(block: FindingBlock, stage: StageRecord) -> FindingBlock:
-    """When all fail alike, the first one's evidence is enough, since it is the same for each. Different faults of one
-    cause have no common one."""
+    """The block, marked as `common` if all nodes of the stage fail alike. Entries that differ only in names and numbers
+    then refer to the first of them, whose evidence is enough. Different faults of one cause are not common."""
     everybody = len(stage.started.nodes) > 1 and set(block.nodes) >= set(stage.started.nodes)
     if not (everybody and block.verdict.stops):
         return block
@@ -271,7 +273,8 @@ def _as_common(block: FindingBlock, stage: StageRecord) -> FindingBlock:
 
 
 def _follows(block: FindingBlock, shown: list[FindingBlock]) -> str | None:
-    """The cause it is folded under: another node's failure for a survivor, else one on the same nodes."""
+    """The root cause that the block is folded under, None if there is none: for a consequence, the failure of any node;
+    for other causes, a failure on the same nodes."""
     if len(shown) < 2 or not block.verdict.stops:
         return None
     near = [
@@ -289,7 +292,7 @@ def _follows(block: FindingBlock, shown: list[FindingBlock]) -> str | None:
 
 
 def _few_entries(alike: Iterable[tuple[str, Found]], gist: Gist) -> tuple[FoldedFinding, ...]:
-    """One entry for MANY that say the same, and have the same done, but for names and numbers."""
+    """The entries of findings; MANY whose sentence and remedy differ only in names and numbers share one entry."""
     entries: list[FoldedFinding] = []
     for kind in grouped(((gist(says), gist(of[0][1].remedy)), (says, of)) for says, of in alike).values():
         together = [one for _, of in kind for one in of]
@@ -310,8 +313,8 @@ def _entry(says: str, of: Found) -> FoldedFinding:
 
 
 def _fixes(found: Found) -> tuple[Said, ...]:
-    """Each remedy once, sentences first; those that differ in the name of their own node, outside of commands, are
-    one."""
+    """Each remedy once, with its nodes, sentences before commands. Remedies that differ only in the name of their own
+    node, outside of commands, are one."""
     around: dict[tuple[RemedyStep, ...], list[tuple[str, Remedy]]] = {}
     for remedy, on in grouped((finding.mended, node) for node, finding in found).items():
         of_one = remedy.changed(partial(_apart, node=on[0])) if len(set(on)) == 1 else remedy
@@ -333,7 +336,7 @@ def _named(text: str, names: str) -> str:
 
 
 def _evidence(found: Found) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:
-    """What all of them show, then what only some do."""
+    """The evidence that all findings share, then the evidence that only some have, each with its nodes."""
     paragraphs = [(node, _paragraphs(finding.evidence)) for node, finding in found]
     shared = [part for part in paragraphs[0][1] if all(part in parts for _, parts in paragraphs)]
     own = grouped(
@@ -344,7 +347,7 @@ def _evidence(found: Found) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ..
 
 
 def _paragraphs(lines: Iterable[str]) -> list[tuple[str, ...]]:
-    """The lines that are evidence; an indented one belongs to the one above it."""
+    """The lines of evidence as paragraphs, without notes; an indented line belongs to the line above it."""
     parts: list[tuple[str, ...]] = []
     for line in lines:
         if parts and line.startswith(" "):
@@ -360,7 +363,7 @@ def _note(line: str) -> tuple[str, str] | None:
 
 
 def _alike(found: Found) -> list[tuple[str, Found]]:
-    """Findings that say the same, word by word or but for the name of their own node, under one text."""
+    """Findings by their text; those that say the same, word by word or but for the name of their node, share one."""
     around: dict[tuple[str, ...], list[tuple[str, Finding]]] = {}
     for text, of in grouped((finding.says, (node, finding)) for node, finding in found).items():
         nodes = _nodes(of)
@@ -369,7 +372,7 @@ def _alike(found: Found) -> list[tuple[str, Found]]:
 
 
 def _around_name(text: str, node: str) -> tuple[str, ...]:
-    """The sentence in the pieces that the node's name leaves; a command in backticks stays whole."""
+    """The pieces of a sentence before, between and behind the node's name; a command in backticks stays whole."""
     name = re.compile(rf"`[^`]*`|(?<![\w.-]){re.escape(node)}(?![\w-]|\.\w)")
     pieces, at = [], 0
     for match in name.finditer(text):
@@ -384,7 +387,7 @@ def _nodes(found: Found) -> tuple[str, ...]:
 
 
 def _in_short(outcome: Outcome) -> str:
-    """What the stage's line says: the proof, or the causes that the blocks below explain."""
+    """The words of an outcome in the stage's line: its proof, or the causes that the blocks below explain."""
     if not (outcome.findings and outcome.verdict.stops):
         return outcome.proof or ""
     causes = list(dict.fromkeys(finding.cause for finding in outcome.findings))
@@ -394,12 +397,12 @@ def _in_short(outcome: Outcome) -> str:
 
 
 def _unreached(verdict: Verdict, cause: str) -> bool:
-    """Whether the node was not reached: no verdict on it, although the cause is known exactly."""
+    """Whether an outcome says that its node was not reached: no verdict on it, although the cause is known exactly."""
     return verdict is Verdict.UNKNOWN and cause.startswith("ssh-")
 
 
 def _waited(verdict: Verdict, cause: str) -> bool:
-    """Whether no fault of that node is known: another one stopped the job."""
+    """Whether an outcome shows no fault of its node: another node stopped the job."""
     return verdict is Verdict.UNKNOWN and cause in of_kind("consequence")
 
 

@@ -1,6 +1,6 @@
-"""What an inventory says, for people and as JSON. `inventory list` and `graph`: a line a node, or one for all
-neighbours that are alike; groups as a tree. `inventory explain NODE [KEY]`: the value of every key on a node, given or
-derived, with the place of each given value, and which wins."""
+"""Prints an inventory as text and as JSON. `inventory list` and `graph`: a line a node, or one line for neighbours that
+are alike; groups as a tree. `inventory explain NODE [KEY]`: the value of every key on a node, given or derived, with
+the place of each given value, and which value wins."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from runbook.model.safe_text import table, visible
 from runbook.model.units import counted, span_of
 from runbook.report.run_json import plain
 
-FOLDED_FROM = 41  # nodes; as many lines still fit on a screen
+FOLDED_FROM = 41  # nodes, from which on those that are alike share a line; fewer lines still fit on a screen
 WIDEST = 40  # columns of folded addresses
 HEADINGS = ("ranks", "node", "address", "gpus", "shell", "login", "groups")
 
 
 def list_text(inventory: Inventory, ranked: Inventory, nodes: Sequence[Node]) -> str:
-    """`ranked`: the same without the spares of its launch."""
+    """The text of `inventory list`. `ranked` is the inventory without the spares of its launch."""
     chosen = _places(ranked, nodes)
     groups = [[node_ranks] for node_ranks in chosen] if len(chosen) < FOLDED_FROM else list(_alike(chosen))
     rows = [_row(same) for same in groups]
@@ -40,7 +40,7 @@ def list_text(inventory: Inventory, ranked: Inventory, nodes: Sequence[Node]) ->
 
 
 def _places(ranked: Inventory, nodes: Sequence[Node]) -> list[NodeRanks]:
-    """A spare has no ranks."""
+    """The nodes with their ranks; a spare has none."""
     by_node = layout(ranked).by_node
     return [by_node.get(node.name, NodeRanks(node, 0, ())) for node in nodes]
 
@@ -58,7 +58,7 @@ def headline(inventory: Inventory, ranked: Inventory) -> str:
 
 
 def gpus(node: Node) -> str:
-    """`8`, `[0,2]`, or `cpu` with how many ranks there are, if it is not one."""
+    """The GPUs of a node as text: `8`, `[0, 2]`, or `cpu`, with the number of ranks if that is not one."""
     if not node.gpus:
         return "cpu" if node.processes == 1 else f"cpu x {node.processes}"
     if node.gpus == tuple(range(len(node.gpus))):
@@ -67,7 +67,7 @@ def gpus(node: Node) -> str:
 
 
 def login(node: Node, host: str | None = None) -> str:
-    """How to log in beyond the address: user, other host, port, jump host; what is left out is ssh's own choice."""
+    """How a node is entered, beyond its address: user, other host, port, jump host; ssh chooses what is left out."""
     into = f", {entered}" if (entered := _container(node)) else ""
     if node.connection == "local":
         return f"this machine{into}"
@@ -131,7 +131,7 @@ def _as_json(node_ranks: NodeRanks) -> dict[str, object]:
 
 
 def _alike(by_node: Sequence[NodeRanks]) -> Iterator[list[NodeRanks]]:
-    """Neighbours in rank order that differ in name, address and ssh host only."""
+    """Yields lists of neighbours in rank order that differ only in name, address and ssh host."""
 
     def kind(numbered: tuple[int, NodeRanks]) -> object:
         place, node_ranks = numbered
@@ -193,7 +193,7 @@ def graph_text(inventory: Inventory, ranked: Inventory) -> str:
 
 
 def _leaves(nodes: Iterable[Node]) -> Iterator[str]:
-    """Neighbours with the same GPUs in one line: `gn[01-16]  8 GPUs each`."""
+    """Yields a line for neighbours with the same GPUs: `gn[01-16]  8 GPUs each`."""
     for gpu, group in groupby(nodes, key=gpus):
         same = list(group)
         what = (
@@ -207,7 +207,7 @@ DEFAULT = "default"
 
 @dataclass(frozen=True, slots=True)
 class GivenValue:
-    """One candidate: the level that gives it, its text as it stands there, and where."""
+    """One value that a level gives for a key: the level, the text as typed there, and its place."""
 
     level: str
     text: str
@@ -216,7 +216,8 @@ class GivenValue:
 
 @dataclass(frozen=True, slots=True)
 class ExplainedKey:
-    """`given` is weakest first and its last one wins; where it is empty, `why` says what made the value."""
+    """The value of a key on a node. `given` are the values of all levels, the weakest first; the last one wins. If it
+    is empty, `why` says what made the value."""
 
     key: str
     value: str
@@ -225,12 +226,14 @@ class ExplainedKey:
 
 
 Ask = Callable[[], ExplainedKey]
-"""Worked out when called: with 10,000 nodes only one key is asked for."""
+"""Works out the answer for one key when called: with 10,000 nodes only one key is asked for."""
 
 
 class Answers:
+    """Explains the values of an inventory's nodes, key by key."""
+
     def __init__(self, inventory: Inventory, ranked: Inventory, origins: Origins) -> None:
-        """`ranked`: the same without the spares of its launch."""
+        """`ranked` is the inventory without the spares of its launch."""
         self._inventory = inventory
         self._origins = origins
         self._lines = origins.document.lines
@@ -300,7 +303,7 @@ class Answers:
         )
 
     def _at_top(self, keys: Keys, level: str = "inventory") -> GivenValue | None:
-        """What the document itself says at these keys."""
+        """The value that the document itself gives at these keys; None if it gives none."""
         data: Any = self._origins.document.data
         for key in keys:
             if not isinstance(data, Mapping) or key not in data:
@@ -316,7 +319,7 @@ class Answers:
         return ExplainedKey(f"env.{name}", str(value), candidates, "" if candidates else why)
 
     def _derived(self, name: str) -> tuple[GivenValue | None, str]:
-        """Where a derived variable comes from: a key of the inventory, or a sentence."""
+        """Where a derived variable comes from: the value of a key of the inventory, or None and a sentence."""
         sources: dict[str, Keys] = {
             "MASTER_PORT": ("rendezvous", "port"),
             "NCCL_SOCKET_IFNAME": ("network", "interface"),
@@ -364,8 +367,8 @@ class Answers:
 
 
 def _node_values(node: Node) -> Iterator[tuple[str, object, str]]:
-    """A node's own keys with their values, and the text for a value that is not set; empty: then the key is left
-    out."""
+    """Yields a node's own keys: key, value, and the text for a value that no level gives. If that text is empty too, a
+    key without a value is left out."""
     ssh = node.ssh
     yield "address", node.address, "the node's name"
     yield "connection", node.connection, DEFAULT
@@ -418,14 +421,15 @@ def _text(value: object) -> str:
 
 
 FEW_VALUES = 3
-"""As many values of one key are printed one by one, each with its nodes."""
+"""Up to so many values of one key are printed one by one, each with its nodes."""
 
 MOST_NODES = 8
 """The most nodes for which every key is listed; one key can be asked for any number."""
 
 
 def explain_text(inventory: Inventory, ranked: Inventory, origins: Origins, pattern: str, key: str | None) -> str:
-    """`ranked`: as `Answers` takes it. Raises FilesWrong for a node, or a key, that does not exist."""
+    """The text of `inventory explain`; `ranked` is as `Answers` takes it. Raises FilesWrong for a node, or a key, that
+    does not exist."""
     nodes = select(pattern, inventory)
     answers = Answers(inventory, ranked, origins)
     if key is not None:
@@ -448,7 +452,7 @@ def _every_key(answers: Answers, node: Node) -> str:
 
 
 def _keys_under(answers: Answers, nodes: Sequence[Node], key: str) -> str:
-    """Of `env` or `ssh` every key in it, else the one."""
+    """The text for every key inside `key`, such as `env` or `ssh`, or else for `key` itself."""
     known = [answers.about(node) for node in nodes]
     under = dict.fromkeys(name for asks in known for name in asks if name.startswith(f"{key}."))
     having = {name: [node for node, asks in zip(nodes, known, strict=True) if name in asks] for name in under}
@@ -456,7 +460,8 @@ def _keys_under(answers: Answers, nodes: Sequence[Node], key: str) -> str:
 
 
 def _one_key(answers: Answers, nodes: Sequence[Node], key: str) -> str:
-    """The same value of several nodes is printed once, and so are values that differ on every node for one reason."""
+    """The text for one key. A value that several nodes share is printed once, and so are values that differ on every
+    node for one reason."""
     found = {node.name: _find(answers.about(node), node, key)() for node in nodes}
     same = grouped((answer, name) for name, answer in found.items())
     if len(same) == len(found) > FEW_VALUES and (one := _of_one_origin(list(same))):
@@ -465,8 +470,8 @@ def _one_key(answers: Answers, nodes: Sequence[Node], key: str) -> str:
 
 
 def _of_one_origin(differing: Sequence[ExplainedKey]) -> ExplainedKey | None:
-    """What stands for answers that differ in nothing but their values, such as the ranks of nodes; these are in the
-    order of the nodes."""
+    """One answer for several that differ only in their values, such as the ranks of nodes; its values are in the order
+    of the nodes. None if the answers differ in more."""
     first = differing[0]
     if any(answer.given or answer.why != first.why for answer in differing):
         return None
@@ -474,7 +479,7 @@ def _of_one_origin(differing: Sequence[ExplainedKey]) -> ExplainedKey | None:
 
 
 def _candidates(names: str, answer: ExplainedKey) -> str:
-    """The winner first, then what it won over, the strongest first."""
+    """The text of an answer: the value that wins, then the values that it won over, the strongest first."""
     lines = [visible(f"{names}: {answer.key} = {answer.value}")]
     rows = [
         ("wins" if number == 0 else "", one.level, one.text, str(one.span) if one.span else "")

@@ -1,4 +1,4 @@
-"""JUnit XML for a CI's test page: a suite a stage, a case a node. Valid XML whatever a node wrote."""
+"""Writes JUnit XML for a CI's test page: a suite a stage, a case a node. It is valid XML whatever a node wrote."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TAGS = {Verdict.FAIL: "failure", Verdict.UNKNOWN: "error"}
 
 
 class Junit:
-    """A reader; `text()` may be called at any time, and an unfinished run is not a success."""
+    """A reader of events; `text()` may be called at any time, and an unfinished run is not a success."""
 
     def __init__(self) -> None:
         self._record = Record()
@@ -28,7 +28,7 @@ class Junit:
         self._record(event)
 
     def text(self) -> str:
-        """ASCII, so that any stream can carry it."""
+        """The document, in ASCII, so that any stream can carry it."""
         run = self._record
         name = run.started.playbook if run.started else "runbook"
         suites = [_suite(stage, run) for stage in run.stages] + [_not_run(stage, run) for stage in run.not_run]
@@ -113,6 +113,7 @@ def _attributes(**values: str | float) -> dict[str, str]:
 
 
 def _valid(text: str) -> str:
-    """What XML can carry. Escape sequences go, as on the page; what else would act or hide is shown escaped."""
+    """The text as XML can carry it. Escape sequences are removed, as on the page; other characters that would act or
+    hide something are shown escaped."""
     text = ESCAPES.sub("", text).replace("\r\n", "\n")
     return INVALID.sub("\ufffd", SHOWN.sub(lambda found: visible(found[0]), text))

@@ -1,4 +1,4 @@
-"""What stages measured, in characters: the bandwidth table, a line of bars, the map of links."""
+"""Draws in characters what stages measured: the bandwidth table, a line of bars, the map of links."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def table_header(width: int | None) -> list[str]:
 
 
 def table_row(values: Mapping[str, object], width: int | None) -> str:
-    """One size; a value that is missing reads `-`, and small bandwidths keep three digits."""
+    """The row of one message size; a missing value reads `-`, and small bandwidths keep three digits."""
     return "".join(_cell(values.get(key), digits).rjust(cells) for _, _, key, cells, digits in _columns(width))
 
 
@@ -58,16 +58,17 @@ SHADES = "░▒▓█"
 """Shades of links: the slower, the darker."""
 
 BOUNDS = (0.9, 0.75, 0.5)
-"""Of the median: a link is of the second shade below the first."""
+"""Parts of the median: a link that is below the first bound has the second shade, and so on."""
 
 MOST = 24
-"""Rows of a map; of more nodes, neighbours share a row, and the slowest link between two groups stands for all."""
+"""Rows of a map; if there are more nodes, neighbours share a row, and the slowest link between two groups stands for
+all."""
 
 NAME_WIDTH = 16
 
 
 def sparkline(values: Sequence[float]) -> str:
-    """One bar a value, by its logarithm: bandwidths of small and large messages are far apart. Empty where nothing is
+    """One bar a value, by its logarithm: bandwidths of small and large messages are far apart. Empty if no value is
     above 0."""
     known = [value for value in values if value > 0 and math.isfinite(value)]
     if not known:
@@ -98,9 +99,9 @@ def bandwidth_line(rows: Sequence[Mapping[str, object]]) -> str:
 
 
 def links_map(outcomes: Sequence[Outcome]) -> Iterator[str]:
-    """A row for each sender, a column for each receiver, in the order of the outcomes; nothing where no link was
-    measured."""
-    import statistics  # of runs with `links`, and slow to load
+    """The map of links: a row for each sender, a column for each receiver, in the order of the outcomes; nothing if no
+    link was measured."""
+    import statistics  # slow to load, and only runs with `links` need it
 
     best = fastest_links(outcomes)
     named = {name for pair in best for name in pair}

@@ -1,5 +1,5 @@
-"""The JSON of a run: its events as lines of `RUN_DIR/events.jsonl` and back, from which every other report can be made;
-and the one document that `-o json` prints and `RUN_DIR/result.json` holds."""
+"""Writes and reads the JSON of a run: its events as lines of `RUN_DIR/events.jsonl`, from which every other report can
+be made; and the one document that `-o json` prints and `RUN_DIR/result.json` holds."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ from runbook.report.run_record import Record, StageRecord
 
 
 def plain(value: object) -> object:
-    """Numbers that JSON cannot write become null; any other value becomes its text (a secret: `***`)."""
+    """The value as JSON can hold it: NaN and infinity become null, values of unknown types their text (a secret:
+    `***`)."""
     match value:
         case Enum():
             return plain(value.value)
@@ -50,8 +51,8 @@ def plain(value: object) -> object:
 
 
 class Jsonl:
-    """A reader that writes each event as one line, flushed, so that a killed run still shows how far it came.
-    `of_ranks`: also what ranks write, which lies in files of its own."""
+    """A reader that writes each event as one line, flushed, so that a killed run still shows how far it came. With
+    `of_ranks` it writes the output of ranks as well, which also has files of its own."""
 
     def __init__(self, stream: TextIO, *, of_ranks: bool = True) -> None:
         self._stream = stream
@@ -85,7 +86,7 @@ def to_json(event: Event) -> str:
 
 
 def from_json(line: str) -> Event:
-    """Read one line; unknown keys are ignored, and a line that is not an event raises ValueError."""
+    """The event of one line; unknown keys are ignored, and a line that is not an event raises ValueError."""
     try:
         document = json.loads(line)
         event = msgspec.convert(document, EVENTS[document["event"]])
@@ -107,8 +108,8 @@ class RemedyCommand(msgspec.Struct):
 
 
 class RemedyParts(msgspec.Struct):
-    """A remedy as it stands in a finding: its steps beside its text in `events.jsonl`, its commands in `result.json`,
-    in older runs neither."""
+    """A remedy as a finding holds it in JSON: beside its text there are its steps in `events.jsonl`, its commands in
+    `result.json`, and neither in older runs."""
 
     remedy: str
     remedy_steps: list[RemedyStep] | None = None
@@ -153,7 +154,7 @@ def _plain(value: object) -> object:
 
 
 class Result:
-    """A reader; `document()` may be asked at any time, and every key of the contract is always there."""
+    """A reader of events; `document()` may be called at any time, and has every key of the contract."""
 
     def __init__(self) -> None:
         self._record = Record()

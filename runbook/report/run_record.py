@@ -1,4 +1,4 @@
-"""The record of a run, built from its events so far: stages, outcomes, findings, measurements."""
+"""Builds the record of a run from its events so far: stages, outcomes, findings, measurements."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class StageRecord:
 
     @property
     def verdict(self) -> Verdict:
-        """The engine's; a stage that never finished is `unknown`, unless something in it already failed."""
+        """The engine's verdict; a stage that never finished is `unknown`, unless some node already failed."""
         if self.finished:
             return self.finished.verdict
         return overall([Verdict.UNKNOWN, *(outcome.verdict for outcome in self.outcomes)])
@@ -53,8 +53,8 @@ class StageRecord:
 
 @dataclass(slots=True)
 class Record:
-    """A reader that only keeps what it gets. A stage's name may occur twice: events belong to the latest of that
-    name."""
+    """A reader that only keeps the events that it gets. Two stages may have one name: an event belongs to the latest
+    stage of its name."""
 
     started: RunStarted | None = None
     finished: RunFinished | None = None
@@ -96,12 +96,12 @@ class Record:
 
     @property
     def open_stage(self) -> StageRecord | None:
-        """The stage under way."""
+        """The stage under way; None if there is none."""
         return self.stages[-1] if self.stages and not self.stages[-1].finished else None
 
     @property
     def dropped(self) -> tuple[str, ...]:
-        """The nodes that the run went on without, in the order in which they were."""
+        """The nodes that the run went on without, in the order in which they were dropped."""
         return tuple(name for drop in self.drops for name in drop.reasons)
 
     @property
@@ -118,7 +118,8 @@ class Record:
 
     @property
     def causes(self) -> list[str]:
-        """The engine's order, the root first; before it has spoken, the order in which they were found."""
+        """The causes in the engine's order, the root first; before the run has ended, in the order in which they were
+        found."""
         if self.finished:
             return list(self.finished.causes)
         found = (finding.cause for stage in self.stages for outcome in stage.outcomes for finding in outcome.findings)
@@ -149,12 +150,12 @@ def record(events: Iterable[Event]) -> Record:
 
 
 def assert_never(value: NoReturn) -> NoReturn:
-    """Stand in the last `case _:`, so that a new Event fails mypy in every reader."""
+    """Stands in the last `case _:`, so that a new Event fails mypy in every reader."""
     raise AssertionError(f"a report met something it does not know: {value!r}")
 
 
 Pair = tuple[str, str]
-"""From and to, by name."""
+"""The names of the node that sends and of the node that receives over a link."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +168,7 @@ class LinkSpeed:
 
 
 def fastest_links(outcomes: Iterable[Outcome]) -> dict[Pair, LinkSpeed]:
-    """What `check: links` measured: of each direction the fastest."""
+    """The fastest measurement of each direction by `check: links`."""
     best: dict[Pair, LinkSpeed] = {}
     for outcome in outcomes:
         listed = outcome.metrics.get("links")
@@ -192,7 +193,7 @@ M = TypeVar("M", bound=WithLinkSpeed)
 
 
 def slowest_between(groups: Sequence[Sequence[str]], links: Mapping[Pair, M]) -> dict[tuple[int, int], M]:
-    """The slowest link from each group of nodes to each, by the places of both; links of other nodes are left out."""
+    """The slowest link from each group of nodes to each group, by the places of both; links of other nodes are left out."""
     place = {name: at for at, members in enumerate(groups) for name in members}
     found: dict[tuple[int, int], M] = {}
     for (source, target), link in sorted(links.items(), key=lambda one: one[1].gbps):
@@ -202,7 +203,7 @@ def slowest_between(groups: Sequence[Sequence[str]], links: Mapping[Pair, M]) ->
 
 
 def number(value: object) -> float | None:
-    """A finite number, or None: JSON from a stranger may hold NaN, 10**400 or a text."""
+    """The value as a finite number, or None: JSON from a stranger may hold NaN, 10**400 or a text."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:

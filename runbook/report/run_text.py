@@ -1,4 +1,4 @@
-"""The text of a run, line by line: the same for a terminal, a CI log and a pipe. It writes to no stream."""
+"""Makes the text of a run, line by line: the same for a terminal, a CI log and a pipe. It writes to no stream."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ TIME_WIDTH = 8  # as wide as most stages take; a longer time pushes its line
 STAGE_WIDTH = (12, 28)  # at least, at most
 NODE_WIDTH = 24
 LONG = 40  # most cells of node names in a line
-LONGEST_HEAD = 160  # in the first line, which names all where names can be folded
+LONGEST_HEAD = 160  # most cells of node names in the first line, which names all nodes if they fold so far
 NARROWEST = 24  # a sentence with less room than this is not broken
 CONTINUED = "   "  # before a sentence on lines of its own
 LABEL = "   {:<10}"
@@ -105,7 +105,7 @@ class RunPage:
                 return assert_never(event)
 
     def close(self) -> list[Line]:
-        """The lines when the events just end: none after a RunFinished."""
+        """The last lines of a run whose events just end; none after a RunFinished."""
         if self._closed or self.record.first_time is None:
             return []
         return list(self._broken_off())
@@ -150,7 +150,7 @@ class RunPage:
             yield from self._row("", "", "dim", "", "", says)
 
     def _dropped(self, drop: NodesDropped) -> Iterator[Line]:
-        """Who is left out and why, and who leads from now on."""
+        """Lines on the nodes that are left out, and why; the last one names the master from now on, if it is new."""
         first = next(iter(drop.left), None)
         groups = dropped_groups(drop, None if self._verbose else self._gist())
         for number, (reason, nodes) in enumerate(groups, 1):
@@ -293,7 +293,7 @@ class RunPage:
         yield (LABEL.format(""), ""), (text, "dim")
 
     def _each(self, said: Iterable[tuple[tuple[str, ...], T]], gist: Callable[[T], object]) -> list[Likewise[T]]:
-        """Those that are alike under the first of them, unless all are to be shown."""
+        """The entries, those that are alike under the first of them, unless -v shows all."""
         return [Likewise(*one) for one in said] if self._verbose else list(likewise(said, gist))
 
     def _gist(self) -> Gist:
@@ -319,8 +319,8 @@ class RunPage:
             yield (LABEL.format(""), ""), (f"and more from {one_line(fold(hidden_nodes))} (-v shows all)", "dim")
 
     def _fixes(self, fixes: Iterable[Said], block: FindingBlock) -> Iterator[Line]:
-        """A remedy is meant to be copied: never broken, never cut, nothing around it. What further is to be done on the
-        same node is not `likewise`."""
+        """The lines of remedies. A remedy is meant to be copied: never broken, never cut, nothing around it. A second
+        remedy for the same nodes is not folded into the first as `likewise`."""
         turns: dict[int, list[Said]] = defaultdict(list)
         taken: Counter[tuple[str, ...]] = Counter()
         for said in fixes:
@@ -366,7 +366,7 @@ class RunPage:
         yield ("UNKNOWN", "unknown"), (f"{where}: the events end here, and no verdict was given{files}", "")
 
     def _closing(self) -> Iterator[Line]:
-        """What comes before the last line, however the run ended."""
+        """The lines before the last line, however the run ended."""
         self._closed = True
         if self.record.open_stage:
             yield from self._stage(self.record.open_stage, None)
@@ -376,7 +376,7 @@ class RunPage:
         yield ()
 
     def _without(self, finished: RunFinished) -> str:
-        """The nodes that were left out. A pass of the others is not a pass of the cluster."""
+        """The words on the nodes that were left out: a pass of the others is not a pass of the cluster."""
         unknown = tuple(name for name in finished.dropped if name in finished.unknown)
         others = tuple(name for name in finished.dropped if name not in unknown)
         who = [fold(others)] * bool(others) + [f"{fold(unknown)} (unknown)"] * bool(unknown)
@@ -388,7 +388,7 @@ class RunPage:
         return f"{says}; the other {counted(len(left), 'node')} passed every stage"
 
     def _others(self, finished: RunFinished) -> int:
-        """How many nodes could go on where a few, and nothing else, stopped the run; 0 where that is not so."""
+        """How many nodes could go on, if a few suspect nodes, and nothing else, stopped the run; otherwise 0."""
         suspects = {*finished.bad, *finished.unknown}
         stage = next((stage for stage in self.record.stages if stage.name == finished.stopped_at), None)
         if stage is None or not suspects or finished.dropped or finished.not_dropped:
@@ -398,7 +398,7 @@ class RunPage:
         return passed if few and passed >= 2 * len(suspects) else 0
 
     def _tally(self) -> str:
-        """A pass says what was skipped."""
+        """The counts after a pass: stages passed, stages skipped, warnings."""
         verdicts = [stage.verdict for stage in self.record.stages]
         parts = [f"{counted(verdicts.count(Verdict.PASS), 'stage')} passed"]
         if skipped := verdicts.count(Verdict.SKIP):
@@ -409,8 +409,8 @@ class RunPage:
 
 
 def _shown(groups: list[OutcomeGroup], many: int) -> list[OutcomeGroup]:
-    """Failures are never left out; of the passed ones a few are shown. A single line is not replaced by a line that
-    says so."""
+    """The groups to show: all that stop the run, and a few of the others. A single group is always shown, since its
+    line would only be replaced by a line that says so."""
     bad = sum(group.verdict.stops for group in groups)
     limit = max(bad, many)
     return groups if len(groups) <= limit + 1 else groups[:limit]
@@ -421,7 +421,7 @@ def _time(seconds: str) -> str:
 
 
 def _where(group: OutcomeGroup) -> str:
-    """Nodes in trouble are all named; others are counted where their names would fill the line."""
+    """The nodes of a group as text: nodes in trouble are all named, others only counted if their names are too long."""
     names = fold(group.nodes)
     return names if group.verdict.stops or cells(names) <= LONG else counted(len(group.nodes), "node")
 

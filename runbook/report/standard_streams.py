@@ -1,6 +1,6 @@
-"""Standard output and standard error: the one place that writes to them. All text passes `visible`, so nothing from a
-node, a log or a file's name can act on a terminal. A stream that is closed, full, of another encoding or without a
-reader ends no command: it is said once, on a stream that works, and the exit code is that of the command's result."""
+"""Writes to standard output and standard error; nothing else does. All text passes `visible`, so nothing from a node, a
+log or a file's name can act on a terminal. A stream that is closed, full, of another encoding or without a reader ends
+no command: that is said once, on a stream that works, and the exit code is that of the command's result."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NAMES = {"stdout": "standard output", "stderr": "standard error"}
 
 
 class OutputStream:
-    """One of the two; safe to be used from several threads."""
+    """Standard output or standard error; several threads may use it."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -29,7 +29,7 @@ class OutputStream:
         self.begin()
 
     def begin(self) -> None:
-        """Begin anew with the present `sys.stdout` (`sys.stderr`)."""
+        """Begins anew with the present `sys.stdout` (`sys.stderr`)."""
         self._guarded = False
         self._file: TextIO | None = None
         self.unread = False
@@ -39,7 +39,8 @@ class OutputStream:
         self._told_closed = False
 
     def guard(self) -> None:
-        """Until `begin` takes `sys.stdout` (`sys.stderr`) into care: what libraries print there comes by here."""
+        """Takes the place of `sys.stdout` (`sys.stderr`) until `release`: what libraries print there is written
+        here."""
         self._file = getattr(sys, self._name)
         self._guarded = True
         setattr(sys, self._name, _Strays(self))
@@ -50,7 +51,7 @@ class OutputStream:
 
     @property
     def file(self) -> TextIO | None:
-        """The stream itself; None if the caller has closed it."""
+        """The stream itself; None if it is closed."""
         file: TextIO | None = self._file if self._guarded else getattr(sys, self._name)
         return None if file is None or file.closed else file
 
@@ -63,16 +64,16 @@ class OutputStream:
         return file is not None and file.isatty()
 
     def tell(self, text: str) -> bool:
-        """Text for people. Newlines stay, everything else that is not printable is shown escaped. False: not
-        written."""
+        """Writes text for people. Newlines stay, everything else that is not printable is shown escaped. False if it
+        was not written."""
         return self._send(visible_lines(text))
 
     def line(self, text: str) -> bool:
-        """As `tell`, and it stays one line, whatever is in it."""
+        """Writes text for people as `tell` does, as one line, whatever is in it."""
         return self._send(visible(text) + "\n")
 
     def document(self, text: str) -> bool:
-        """A JSON document, or one in ASCII."""
+        """Writes a JSON document, or another document in ASCII."""
         return self._send(json_visible(text))
 
     def _send(self, text: str) -> bool:
@@ -101,13 +102,14 @@ class OutputStream:
             self._say_to_the_other(f"note: {NAMES[self._name]} is closed: nothing is printed there\n")
 
     def _say_to_the_other(self, text: str) -> None:
-        """Of standard output it is said on standard error; never the other way round, where documents go."""
+        """Says on standard error what is wrong with standard output; never the other way round, since documents go to
+        standard output."""
         if self._name == "stdout":
             stderr.tell(text)
 
 
 class _Strays(io.TextIOBase):
-    """What stands as `sys.stdout` and `sys.stderr` while a command runs: for argparse, warnings, tracebacks of
+    """Stands in for `sys.stdout` or `sys.stderr` while a command runs, for argparse, warnings and tracebacks of
     threads."""
 
     def __init__(self, stream: OutputStream) -> None:
@@ -144,7 +146,7 @@ stdout, stderr = OutputStream("stdout"), OutputStream("stderr")
 
 
 def complain(text: str) -> None:
-    """Say why a command ends without what was asked for: on standard error or, if that is closed, on standard
+    """Says why a command ends without what was asked for: on standard error or, if that is closed, on standard
     output."""
     if not stderr.tell(text):
         stdout.tell(text)
@@ -152,8 +154,8 @@ def complain(text: str) -> None:
 
 @contextlib.contextmanager
 def standard_streams() -> Iterator[None]:
-    """While a command runs: descriptors 0 to 2 are taken, so that no file of ours becomes standard error, and both
-    streams are guarded."""
+    """Guards both streams while a command runs. Closed ones of the descriptors 0 to 2 are opened on /dev/null first, so
+    that no file of ours becomes standard error."""
     for number in range(3):
         try:
             os.fstat(number)
@@ -176,7 +178,7 @@ def standard_streams() -> Iterator[None]:
 
 
 def carried(text: str, encoding: str | None) -> str:
-    """The text as a stream of this encoding can carry it: look-alikes, else escapes."""
+    """The text as a stream of this encoding can carry it: with look-alikes of other characters, or else escapes."""
     encoding = encoding or "utf-8"
     return text.encode(encoding, "look-alike").decode(encoding)
 

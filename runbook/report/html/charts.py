@@ -1,4 +1,4 @@
-"""What a run measured, drawn: bandwidth by size as a chart, links as a heat map; and the scales that every drawing has.
+"""Draws what a run measured: bandwidth by size as a chart, links as a heat map; holds the scales of all drawings.
 Pure."""
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ MOST_TICKS = 6
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """A mark of an axis. `anchor`: which end of the text lies there; `odd` ones go where there is little room."""
+    """A mark of an axis. `anchor`: which end of the text lies at the mark; `odd` marks are dropped if there is little
+    room."""
 
     at: str
     text: str
@@ -31,14 +32,14 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """From `low` to `high`, both finite; a logarithmic one wants them above 0."""
+    """A scale from `low` to `high`, both finite; for a logarithmic scale both are above 0."""
 
     low: float
     high: float
     log: bool = False
 
     def part(self, value: float) -> float:
-        """0 at `low`, 1 at `high`; what lies outside is at the nearer end."""
+        """The place of a value: 0 at `low`, 1 at `high`; a value outside is at the nearer end."""
         low, high, value = map(self._linear, (self.low, self.high, value))
         return min(1.0, max(0.0, (value - low) / (high - low))) if high > low else 0.5
 
@@ -55,13 +56,13 @@ def pixels(number: float) -> str:
 
 
 def around(values: Sequence[float]) -> Scale:
-    """A logarithmic scale with room around these, all above 0."""
+    """A logarithmic scale with some room around these values, which are all above 0."""
     low, high = min(values), max(values)
     return Scale(low / 1.3, high * 1.3 if high > low * 1.5 else low * 2.5, log=True)
 
 
 def decimal_ticks(scale: Scale) -> list[float]:
-    """1, 2, 5, 10, … inside a logarithmic scale; powers of ten alone where that is enough."""
+    """The numbers 1, 2, 5, 10, … inside a logarithmic scale; powers of ten alone if these are enough."""
     first, last = math.floor(math.log10(scale.low)), math.ceil(math.log10(scale.high))
     steps = (1,) if last - first > 3 else (1, 2, 5)
     found = [step * 10.0**power for power in range(first, last + 1) for step in steps]
@@ -86,7 +87,7 @@ HEIGHT = 230
 
 @dataclass(frozen=True, slots=True)
 class SizeRow:
-    """One size. Microseconds, GB/s (10^9 bytes); None if it is not known."""
+    """What was measured of one message size, in microseconds and GB/s (10^9 bytes); None if it is not known."""
 
     size: float
     time_us: float | None
@@ -110,12 +111,12 @@ class Series:
 Line = tuple[str, str, Sequence[tuple[float, float]]]
 """Name, kind and points of a series that is not drawn yet."""
 Say = Callable[..., str]
-"""A number as text, with so many digits where that is asked."""
+"""Makes a number a text, with so many significant digits if a second argument says so."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """`band` and `gate` are drawn behind: (y, height, name) and (y, name)."""
+    """A chart to draw. `band` (y, height, name) and `gate` (y, name) are drawn behind the lines."""
 
     title: str
     unit: str
@@ -145,7 +146,7 @@ def sweeps(recorded: Recorded) -> list[Sweep]:
 
 
 def sweep(recorded: Recorded, stage: StageRecord) -> Sweep | None:
-    """None where the stage measured no size."""
+    """The sweep of a stage; None if the stage measured no size."""
     rows = rows_of(recorded, stage)
     if not rows:
         return None
@@ -155,7 +156,7 @@ def sweep(recorded: Recorded, stage: StageRecord) -> Sweep | None:
 
 
 def rows_of(recorded: Recorded, stage: StageRecord) -> tuple[SizeRow, ...]:
-    """The rows from its progress events, else from its outcomes."""
+    """The rows of a stage, from its progress events, or else from its outcomes."""
     listing: Sequence[object] = recorded.progress_of(stage).rows
     if not listing:
         listed = (outcome.metrics.get("rows") for outcome in stage.outcomes)
@@ -254,8 +255,8 @@ def _by_size(
 def drawn(
     chart: Chart, lines: Sequence[Line], across: Scale, up: Scale, *, where: Say, say: Say, mark: Say = significant
 ) -> Chart:
-    """The chart with its lines and its scale at the side. `where` and `say` are what is told of the two values of a
-    point, `mark` of one beside the scale, in one digit."""
+    """The chart with its lines and its scale at the side. `where` and `say` make texts of the two values of a point,
+    `mark` makes the text of a value beside the scale, with one digit."""
     series = []
     for name, kind, points in lines:
         places = [(percent(across.part(x)), pixels(_y(up, y)), f"{where(x)}: {name} {say(y)}") for x, y in points]
@@ -270,7 +271,7 @@ def _y(up: Scale, value: float) -> float:
 
 
 def _some(sizes: Sequence[float]) -> list[float]:
-    """At most about seven of them, which are in order, the first and the last among them."""
+    """At most about seven of the sizes, which are in order; the first and the last are among them."""
     step = max(1, -(-(len(sizes) - 1) // 6))
     chosen = list(sizes[::step])
     if sizes[-1] not in chosen:
@@ -296,7 +297,7 @@ def _micro(us: float, digits: int = 3) -> str:
 
 
 BOUNDS = (0.5, 0.75, 0.9, 0.97)
-"""Of the median: below the first a link is of level 0, above the last of level 4."""
+"""Parts of the median: a link below the first has level 0, a link above the last has level 4."""
 
 LEVELS = (
     "less than half of the median",
@@ -306,10 +307,10 @@ LEVELS = (
     "as fast as the median",
 )
 AS_TABLE = 16
-"""So many nodes have their numbers in the cells."""
+"""Up to so many nodes, the cells show numbers."""
 
 AS_CELLS = 64
-"""So many have a cell for each pair; above, the worst of each pair of groups stands for all between them."""
+"""Up to so many nodes, each pair has a cell; of more, the worst link between two groups stands for all between them."""
 
 GROUPS = 24
 WORST = 40
@@ -331,7 +332,7 @@ class MeasuredPair:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """`level` None: not measured. `text` and `title` are what a reader sees and what it is in full."""
+    """A cell of a heat map. `level` None: not measured. `text` is in the cell, `title` says it in full."""
 
     level: int | None
     text: str
@@ -357,7 +358,7 @@ def heat_maps(recorded: Recorded) -> list[HeatMap]:
 
 
 def heat_map(recorded: Recorded, stage: StageRecord) -> HeatMap | None:
-    """None where the stage measured no link."""
+    """The heat map of a stage; None if the stage measured no link."""
     links = links_of(stage)
     if not links:
         return None
@@ -382,7 +383,7 @@ def heat_map(recorded: Recorded, stage: StageRecord) -> HeatMap | None:
 
 
 def links_of(stage: StageRecord) -> dict[Pair, MeasuredPair]:
-    """Of each direction the fastest that was measured."""
+    """The fastest measurement of each direction."""
     best = fastest_links(stage.outcomes)
     median = statistics.median(one.gbps for one in best.values()) if best else 1.0
     return {pair: MeasuredPair(*pair, one.gbps, one.us, one.both_gbps, one.gbps / median) for pair, one in best.items()}
@@ -393,7 +394,8 @@ def level(part: float) -> int:
 
 
 def groups_of(names: Sequence[str], plan: Mapping[str, object]) -> list[tuple[str, list[str]]]:
-    """Nodes by the switch or rack that the inventory names, else neighbours, in at most GROUPS groups."""
+    """The nodes in named groups: by the leaf or rack that the inventory gives, or else neighbours, in at most GROUPS
+    groups."""
     listed = plan.get("nodes")
     facts = {one.get("name"): one for one in listed if isinstance(one, Mapping)} if isinstance(listed, list) else {}
     for key in ("leaf", "rack"):

@@ -1,4 +1,4 @@
-"""Two runs side by side: only what differs between them. Pure."""
+"""Compares two runs, and keeps only what differs between them. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NOTICED = 0.1
 """A time, a bandwidth or a link that changed by a smaller part is not shown as a difference."""
 
 MOMENT_S = 0.5
-"""Nor is a time that changed by less than this."""
+"""A time that changed by fewer seconds than this is not shown either."""
 
 MOST_LINKS = 40
 NONE = "(none)"
@@ -24,6 +24,8 @@ NONE = "(none)"
 
 @dataclass(frozen=True, slots=True)
 class Side:
+    """One of the two runs."""
+
     title: str
     verdict: Verdict
     recorded: Recorded
@@ -31,7 +33,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A fact with its two values; `where`: the nodes that it holds for, empty where it is the run's."""
+    """A fact with its two values; `where`: the nodes that it holds for, empty for a fact of the run."""
 
     name: str
     one: str
@@ -41,7 +43,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """Two numbers of one thing, None where a run has not measured it; `part`: the second by the first."""
+    """Two numbers of one thing, None if a run has not measured it; `part`: the second divided by the first."""
 
     name: str
     one: float | None
@@ -72,6 +74,8 @@ class SweepPair:
 
 @dataclass(frozen=True, slots=True)
 class RunComparison:
+    """All that differs between two runs, by subject."""
+
     one: Side
     other: Side
     run: tuple[Difference, ...]
@@ -191,7 +195,7 @@ def _last(recorded: Recorded) -> dict[str, StageRecord]:
 
 
 def _stages(one: Recorded, other: Recorded) -> list[Ratio]:
-    """Stages of which the verdict or the time differs, or that only one run has."""
+    """The stages whose verdict or time differs, or that only one run has."""
     first, second = _last(one), _last(other)
     found = []
     for name in dict.fromkeys([*first, *second]):

@@ -1,4 +1,5 @@
-"""What is known of each node: ranks, how it is reached, environment and versions, and where nodes differ. Pure."""
+"""Gathers what a run recorded of each node: ranks, how the node is reached, environment and versions, and where nodes
+differ. Pure."""
 
 from __future__ import annotations
 
@@ -19,14 +20,14 @@ OF_ONE_NODE = ("hostname", "clock_offset_s")
 RANKS_ON_IT = "ranks on it"
 
 Spread = tuple[str, tuple[tuple[str, tuple[str, ...]], ...]]
-"""A name, and each of its values with the nodes that have it, the commonest first. `None` as text: not set there."""
+"""A name, and each of its values with the nodes that have it, the commonest first. NOT_SET stands for no value."""
 
 NOT_SET = "(not set)"
 
 
 @dataclass(frozen=True, slots=True)
 class NodeSummary:
-    """One node: `ranks` as text (`0-7`), `verdicts` of every stage it took part in, None where it did not."""
+    """One node: `ranks` as text (`0-7`), and a verdict for every stage, None for stages that it took no part in."""
 
     name: str
     address: str
@@ -38,7 +39,8 @@ class NodeSummary:
 
 @dataclass(frozen=True, slots=True)
 class Nodes:
-    """`same` are facts that all nodes share, `different` those that they do not; likewise the environment."""
+    """All nodes of a run. `same` are facts that all nodes share, `different` those that they do not; the environment is
+    divided likewise."""
 
     stages: tuple[str, ...]
     rows: tuple[NodeSummary, ...]
@@ -51,7 +53,7 @@ class Nodes:
 
     @property
     def bad(self) -> tuple[NodeSummary, ...]:
-        """Those that a stage found something at, failures first."""
+        """The nodes with a verdict that stops a run at some stage, failures first."""
         worst = [row for row in self.rows if any(verdict and verdict.stops for verdict in row.verdicts)]
         return tuple(sorted(worst, key=lambda row: Verdict.FAIL not in row.verdicts))
 
@@ -142,7 +144,7 @@ def versions(metrics: Mapping[str, object]) -> dict[str, str]:
 
 
 def environment(recorded: Recorded) -> dict[str, dict[str, str]]:
-    """Variables of each node's ranks, where it has some."""
+    """The environment variables of each node's ranks, by node; nodes without ranks are left out."""
     common = _texts(recorded.plan.get("env"))
     return {
         name: {**common, **_texts(entry.get("env"))}
@@ -154,7 +156,7 @@ def environment(recorded: Recorded) -> dict[str, dict[str, str]]:
 def split(
     facts: Mapping[str, Mapping[str, str]], by_design: Iterable[str] = ()
 ) -> tuple[tuple[tuple[str, str], ...], tuple[Spread, ...]]:
-    """What all nodes have alike, and what they do not, each by name. What must differ is left out of both."""
+    """The facts that all nodes share, and those that they do not, each by name. Facts that must differ are left out."""
     names = sorted({name for of in facts.values() for name in of} - set(by_design if len(facts) > 1 else ()))
     same: list[tuple[str, str]] = []
     different: list[Spread] = []

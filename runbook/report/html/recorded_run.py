@@ -1,5 +1,5 @@
-"""A run read back from its folder: its events, and what it kept of its ranks. Every file in it is hostile: it may be
-damaged, huge, a link, or another user's."""
+"""Reads a run back from its folder: its events, and what it kept of its ranks. Every file in the folder is hostile: it
+may be damaged, huge, a link, or another user's."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ MOST_MARKS = 200
 """Moments of a stage that its lane shows."""
 
 MOST_WARNED = 20
-"""Of what was found in a stage that goes on, the latest."""
+"""Warnings and stalls of a running stage that are kept, the latest ones."""
 
 MOST_FILES = 2000
 LATEST = 1e11
-"""Seconds since the epoch that are a time."""
+"""Seconds since the epoch; a number from here on is no time."""
 
 
 @dataclass(slots=True)
 class StageProgress:
-    """A stage's progress events: rows of bandwidth, attempts of a launch and their ends, and single moments.
-    `warned`: what was found while it goes on; its outcomes hold it at the end, and a stall ends with
-    the next step."""
+    """A stage's progress events: rows of bandwidth, attempts of a launch and their ends, and single moments. `warned`:
+    warnings and stalls found while the stage goes on. At the end its outcomes hold them; a stall is dropped at the next
+    step."""
 
     rows: list[Mapping[str, object]] = field(default_factory=list)
     attempts: list[tuple[float, Mapping[str, object]]] = field(default_factory=list)
@@ -60,8 +60,8 @@ class RunFile:
 
 
 class Recorded:
-    """The run in `folder` as far as its files tell. `flaws` says what could not be read, in sentences. `lives`: the
-    caller knows that it goes on."""
+    """The run in `folder`, as far as its files tell. `flaws` are sentences on what could not be read. `lives`: the
+    caller knows that the run goes on."""
 
     def __init__(self, folder: Path, *, lives: bool = False) -> None:
         """Raises FilesWrong if the folder has no files of a run."""
@@ -83,7 +83,7 @@ class Recorded:
                 f"events.jsonl {'tells nothing' if events else 'is missing'}: "
                 "only result.json was read, which has no times"
             )
-        if lives:  # a launch that was left to itself: who follows it has not begun
+        if lives:  # a detached launch that nobody follows yet: its run has a recorded end, and goes on
             self.record.finished = None
         if lives and self.timed:
             self.record.last_time = max(self.record.last_time, time.time())
@@ -110,7 +110,7 @@ class Recorded:
             return None
 
     def text(self, *names: str, most: int) -> str | None:
-        """The last `most` bytes of a file; None where there is none that can be read."""
+        """The last `most` bytes of a file as text; None if the file cannot be read."""
         file = self.open(*names)
         if file is None:
             return None
@@ -155,7 +155,7 @@ class Recorded:
     # Events.
 
     def _events(self) -> bool:
-        """Whether there is a file of events."""
+        """Reads the events. False if there is no file of events."""
         file = self.open("events.jsonl")
         if file is None:
             return False
@@ -214,7 +214,7 @@ class Recorded:
 
 
 def mappings(value: object) -> list[Mapping[str, object]]:
-    """Those of a list; of anything else none."""
+    """The mappings in a list; none for any other value."""
     return [one for one in value if isinstance(one, Mapping)] if isinstance(value, list) else []
 
 
@@ -227,7 +227,7 @@ def _sane(event: Event) -> Event:
 
 
 def _from_result(document: object) -> list[Event]:
-    """The events that a result stands for, all at time 0; nothing where it is no result."""
+    """The events that a result stands for, all at time 0; none if the document is no result."""
     if not isinstance(document, dict):
         return []
     try:
@@ -284,7 +284,7 @@ class FlightCall:
 
 @dataclass(frozen=True, slots=True)
 class Dump:
-    """What was seen of one rank while it hung, or of a whole node (`rank` None, its file as it is)."""
+    """What was seen of one rank while it hung, or of a whole node: then `rank` is None, and `name` that of the file."""
 
     rank: int | None
     name: str
@@ -302,7 +302,7 @@ class Tail:
 
 
 def dumps(recorded: Recorded, files: Sequence[RunFile]) -> tuple[list[Dump], int]:
-    """Those of the hang, by rank, and how many more files there are."""
+    """The dumps of a hang, by rank, and how many more files there are."""
     stacks: dict[tuple[int, str], str] = {}
     flights: dict[tuple[int, str], tuple[FlightCall, ...]] = {}
     others: list[Dump] = []
@@ -320,7 +320,7 @@ def dumps(recorded: Recorded, files: Sequence[RunFile]) -> tuple[list[Dump], int
         Dump(rank, node, stacks.get((rank, node), ""), flights.get((rank, node), ()))
         for rank, node in sorted({*stacks, *flights})
     ]
-    # Those of a launch first: what belongs to no attempt was kept by a check before it.
+    # Dumps of a launch first: a dump that belongs to no attempt was kept by a check before the launch.
     launched = [dump for dump in others if dump.name.startswith("attempt-")]
     checked = [dump for dump in others if dump not in launched]
     return [*launched[:MOST_DUMPS], *of_ranks, *checked[:MOST_DUMPS]], max(0, len(listed) - 2 * MOST_DUMPS)
@@ -367,7 +367,7 @@ def _call(entry: Mapping[str, object]) -> FlightCall:
 
 
 def tails(recorded: Recorded, files: Sequence[RunFile]) -> list[Tail]:
-    """Ends of the logs of a run that did not pass: of bad nodes first, errors before other output."""
+    """The ends of the logs of a run that did not pass: those of bad nodes first, errors before other output."""
     record = recorded.record
     if record.finished is not None and record.finished.verdict in (Verdict.PASS, Verdict.SKIP):
         return []

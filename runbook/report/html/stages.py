@@ -1,5 +1,5 @@
-"""The stages of a run over time, a lane each, with the nodes that said the same, the worst first; and the attempts of
-its launches. Pure."""
+"""Draws the stages of a run over time, one lane each, with groups of nodes that said the same, the worst first; and the
+attempts of its launches. Pure."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ MOST_GROUPS = 40
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """One stage: where its bar lies (None where times are unknown), the moments of it, and what its nodes said.
-    `running`: nodes that it goes on for, and `latest` its last message."""
+    """One stage: where its bar lies (None if times are unknown), its moments, and what its nodes said. While the stage
+    goes on, `running` are the nodes without an outcome, and `latest` is its last message."""
 
     name: str
     check: str
@@ -43,7 +43,7 @@ class Lane:
     more: int  # nodes in groups that are left out, none of them bad
     warnings: tuple[tuple[str, tuple[str, ...]], ...]  # (text, nodes)
     dropped: tuple[tuple[str, tuple[str, ...]], ...]
-    """After it the run went on without these: (reason, nodes)."""
+    """The nodes that the run went on without after this stage: (reason, nodes)."""
     running: tuple[str, ...] = ()
     latest: str = ""
 
@@ -83,7 +83,7 @@ def _round(seconds: float) -> str:
 
 
 def _bar(start: float, seconds: float, span: tuple[float, float]) -> tuple[str, str]:
-    """Where it begins and how wide it is, in a picture of the time `span`: its beginning and its length."""
+    """Where a bar begins and how wide it is, in a picture of the time `span` (its beginning and its length)."""
     began, whole = span
     left = min(max(0.0, (start - began) / whole), 1 - THINNEST)
     return percent(left), percent(max(THINNEST, min(seconds / whole, 1 - left)))
@@ -119,12 +119,12 @@ def _lane(
 
 
 def _warned(progress: StageProgress, goes_on: bool) -> list[tuple[str, tuple[str, ...]]]:
-    """What a stage that goes on has found."""
+    """The warnings and stalls of a stage, each with its node, if the stage goes on; otherwise none."""
     return [(one.text, (one.node,) if one.node else ()) for one in progress.warned] if goes_on else []
 
 
 def _marks(recorded: Recorded, stage: StageRecord, span: tuple[float, float]) -> tuple[tuple[str, str], ...]:
-    """Moments; those at one place become one."""
+    """The moments of a stage, as places and texts; moments at one place become one."""
     began, whole = span
     found: list[tuple[float, list[str]]] = []
     for progress in recorded.progress_of(stage).marks:
@@ -138,7 +138,7 @@ def _marks(recorded: Recorded, stage: StageRecord, span: tuple[float, float]) ->
 
 
 MOST_LANES = 48
-"""Of an attempt; of more processes those that ended alike on a node share one."""
+"""Lanes of an attempt; if there are more processes, those that ended alike on a node share a lane."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ class ProcessBar:
 
 @dataclass(frozen=True, slots=True)
 class AttemptLane:
-    """`ended`: whether the run recorded how its processes ended."""
+    """One attempt of a launch. `ended`: whether the run recorded how its processes ended."""
 
     number: str
     launcher: str
@@ -211,7 +211,7 @@ def _attempts(recorded: Recorded, stage: StageRecord, progress: StageProgress) -
 
 
 def _left_running(recorded: Recorded, stage: StageRecord, processes: Sequence[Mapping[str, object]]) -> bool:
-    """Whether nobody watches these ranks just now, and they go on."""
+    """Whether some of these processes go on while nobody watches them."""
     last = stage is recorded.record.stages[-1]
     return recorded.lives and last and any(number(one.get("code")) is None for one in processes)
 
@@ -241,7 +241,7 @@ def _process(one: Mapping[str, object], span: tuple[float, float]) -> ProcessBar
 
 
 def _end(one: Mapping[str, object], started: float | None, ended: float | None) -> tuple[str, str]:
-    """How it ended in words, and the kind of its colour."""
+    """How a process ended, in words, and the kind of its colour."""
     code, state, why = number(one.get("code")), one.get("state"), str(one.get("why") or "")
     if state == "lost":
         return "its node was lost", "unknown"
