@@ -1,4 +1,4 @@
-"""Ansible's inventories: each host with what its groups and itself give it, and its variables in our words.
+"""Reads Ansible's inventories: each host with what its groups and itself give it, and its variables in our words.
 
 `ansible_host` is `address`, `ansible_user` is `ssh.user`; any variable without a key of ours stays in `vars`.
 """
@@ -22,7 +22,8 @@ from runbook.model.units import whole_number
 
 
 def read_ansible(text: str, file: str, *, yaml: bool) -> ForeignInventory:
-    """Raises FilesWrong for what Ansible would refuse too, and for invalid addresses and ports."""
+    """The inventory of a text of Ansible's. Raises FilesWrong for what Ansible would refuse too, and for invalid
+    addresses and ports."""
     tree = read_yaml(text, file) if yaml else read_ini(text, file)
     if not tree.hosts:
         raise tree.lines.wrong(1, "", "empty", "there is no host in this inventory")
@@ -47,12 +48,13 @@ def read_ansible(text: str, file: str, *, yaml: bool) -> ForeignInventory:
 
 
 def _of_groups(tree: Tree, groups: list[str] | None) -> list[GivenVariable]:
-    """What `all` and then a host's own groups give; a host in no group has those of `ungrouped`."""
+    """The variables that `all` and then a host's own groups give; a host in no group has those of `ungrouped`."""
     return [given for name in ("all", *(groups or ["ungrouped"])) for given in tree.groups[name].given]
 
 
 def _host(tree: Tree, name: str, settings: Settings) -> ForeignHost:
-    """A host without `ansible_host` is dialled by its name, which must then be one that can be dialled."""
+    """The host with its settings. Without `ansible_host` it is dialled by its name; raises FilesWrong if that cannot be
+    dialled."""
     line = tree.hosts[name].line
     if ("address",) not in settings:
         user, at, address = name.rpartition("@")
@@ -66,7 +68,7 @@ def _host(tree: Tree, name: str, settings: Settings) -> ForeignHost:
     return ForeignHost(name, tree.lines.span(line, name), settings)
 
 
-# Variables: what each means for us.
+# Variables of Ansible as settings of ours.
 
 GPUS = ("gpus", "num_gpus", "gpu_count")
 SSH = (
@@ -84,13 +86,13 @@ _LATER = {
     # ansible-core takes the last of a key's names that is set, whatever level set it: the old ones win.
     **dict.fromkeys(("ansible_ssh_host", "ansible_ssh_port", "ansible_ssh_user", "ansible_ssh_private_key_file"), 3),
 }
-"""The order in which variables are taken, later over earlier; any other is 2."""
+"""The place of a variable in the order in which variables are taken, later over earlier; any other has place 2."""
 
 FoundSettings = dict[Setting, object]
 
 
 class VariableMeanings:
-    """What variables mean for us; every one is looked at once, however many hosts share it."""
+    """Translates variables into our settings; each variable is judged once, however many hosts share it."""
 
     def __init__(self, lines: NumberedLines) -> None:
         self.remarks: list[Remark] = []
@@ -98,7 +100,7 @@ class VariableMeanings:
         self._known: dict[int, tuple[GivenVariable, FoundSettings]] = {}
 
     def settings(self, given: Iterable[GivenVariable]) -> FoundSettings:
-        """Our settings from variables of one level or of several, later ones winning. Raises FilesWrong."""
+        """Our settings for the variables of one level or of several, of which later ones win. Raises FilesWrong."""
         last = {one.key: one for one in given}
         found: FoundSettings = {}
         for one in sorted(last.values(), key=lambda one: _LATER.get(one.key, 2)):
@@ -144,7 +146,7 @@ class VariableMeanings:
         what = f"{given.key}={_short(given.value)}" if shown else given.key
         self.remarks.append(Remark(f"{what}: {why}", given.line))
 
-    # One of Ansible's own variables each.
+    # Each of these methods translates one of Ansible's own variables.
 
     def host(self, given: GivenVariable) -> FoundSettings:
         address = strip_brackets(str(given.value))
@@ -245,7 +247,7 @@ def _short(value: object) -> str:
     return text if len(text) <= 60 else text[:57] + "…"
 
 
-# `ansible_ssh_common_args` and its like: what of ssh's own options has a key in our inventory.
+# `ansible_ssh_common_args` and its like: options of ssh as keys of our inventory.
 
 _WITH_VALUE = "bcDeEFIiJLlmOopQRSWw"
 _OPTIONS = {"p": "port", "l": "user", "i": "identityfile", "J": "proxyjump"}
@@ -254,7 +256,8 @@ _QUIET = {"controlmaster", "controlpersist", "controlpath", "loglevel", "batchmo
 
 
 def read_arguments(text: str) -> tuple[dict[Setting, object], list[str]]:
-    """Our settings, and the arguments that have no place in ours, each with why. Raises ValueError for odd quotes."""
+    """Our settings for arguments of ssh, and a sentence on each argument that has no place in ours. Raises ValueError
+    for quotes that do not match."""
     settings: dict[Setting, object] = {}
     left: list[str] = []
     for name, value in _options(shlex.split(text)):
@@ -291,7 +294,7 @@ def _options(words: list[str]) -> Iterator[tuple[str, str]]:
 
 
 def _setting(name: str, value: str) -> dict[Setting, object] | str | None:
-    """Our setting; or why there is none on purpose; None for an unknown option."""
+    """Our setting for an option of ssh; a sentence if there is none on purpose; None for an unknown option."""
     match name:
         case "port" if 1 <= (whole_number(value) or 0) <= 65535:
             return {("ssh", "port"): int(value)}

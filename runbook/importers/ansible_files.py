@@ -1,4 +1,4 @@
-"""Ansible's files, INI, YAML and JSON, read into one tree: groups in groups, hosts in groups, variables of both."""
+"""Reads Ansible's files, INI, YAML and JSON, into one tree: groups in groups, hosts in groups, variables of both."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PORT = re.compile(r"\A(?:(?P<host>(?:[^:\[\]]|\[[^\]]*\])*):(?P<port>[0-9]+)|\[
 
 @dataclass(frozen=True, slots=True)
 class GivenVariable:
-    """A variable as it was given to a group or to hosts. `vault`: its value is encrypted, and not here."""
+    """A variable as it was given to a group or to hosts. `vault`: its value is encrypted, and `value` is None."""
 
     key: str
     value: object
@@ -48,7 +48,8 @@ class AnsibleHost:
 
 
 class Tree:
-    """Built line by line; `members` and `weakest_first` answer once all is in."""
+    """The groups and hosts of one inventory. It is built line by line; `members` and `weakest_first` are right once all
+    lines are in."""
 
     def __init__(self, lines: NumberedLines) -> None:
         self.lines = lines
@@ -122,7 +123,7 @@ class Tree:
 
 
 def host_pattern(lines: NumberedLines, pattern: str, line: int) -> tuple[list[str], int | None]:
-    """The names and the port of `web[01:10:2].example:2222`."""
+    """The names and the port that a pattern such as `web[01:10:2].example:2222` stands for. Raises FilesWrong."""
     port = None
     match = _PORT.fullmatch(pattern)
     if match and not is_ip(pattern):
@@ -140,7 +141,7 @@ def host_pattern(lines: NumberedLines, pattern: str, line: int) -> tuple[list[st
 
 
 def _expanded(pattern: str) -> Iterator[str]:
-    """As Ansible expands, the leftmost range varying slowest. Raises ValueError."""
+    """Yields the names of a pattern as Ansible expands it, the leftmost range varying slowest. Raises ValueError."""
     match = _RANGE.search(pattern)
     if match is None:
         if "[" in pattern or "]" in pattern:
@@ -188,7 +189,7 @@ _KINDS = ("hosts", "children", "vars")
 
 
 def read_ini(text: str, file: str) -> Tree:
-    """Raises FilesWrong at the first line that Ansible would refuse."""
+    """The tree of an INI inventory. Raises FilesWrong at the first line that Ansible would refuse."""
     lines = NumberedLines(text, file)
     tree = Tree(lines)
     group, kind = "ungrouped", "hosts"
@@ -237,7 +238,7 @@ def read_ini(text: str, file: str) -> Tree:
 
 
 def _hosts(tree: Tree, group: str, raw: str, line: str, number: int) -> None:
-    """A line of hosts and their variables: `gn[01:04] ansible_user=ubuntu x="two words"  # comment`."""
+    """Enters a line of hosts and their variables: `gn[01:04] ansible_user=ubuntu x="two words"  # comment`."""
     lines = tree.lines
     if len(line) > LONGEST_LINE:
         raise lines.wrong(number, line[:40], "ansible-syntax", f"this line has more than {LONGEST_LINE:,} characters")
@@ -263,7 +264,7 @@ def _hosts(tree: Tree, group: str, raw: str, line: str, number: int) -> None:
 
 
 def _value(text: str) -> object:
-    """What Ansible makes of it: a Python literal if it is one, else the text."""
+    """The value that Ansible makes of a text: a Python literal if it is one, or else the text."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SyntaxWarning)
@@ -273,7 +274,7 @@ def _value(text: str) -> object:
 
 
 def _plain(value: object) -> object:
-    """Raises ValueError for half of a character, which no file can hold."""
+    """The value as plain data, as YAML has it. Raises ValueError for half of a character, which no file can hold."""
     if isinstance(value, str):
         value.encode()
     if isinstance(value, dict):
@@ -286,7 +287,7 @@ def _plain(value: object) -> object:
 
 
 def _first(text: str) -> str:
-    """The beginning of a line, never what stands after a `=`."""
+    """The first word of a line, without what stands after a `=`: it may be a secret."""
     return text.split()[0].partition("=")[0] if text.split() else text
 
 
@@ -300,11 +301,12 @@ _TRUTHS = {
 
 
 _PAIR = re.compile(r"\\u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c-fC-F][0-9a-fA-F]{2})")
-"""How JSON writes a character beyond the first 65536, and YAML does not."""
+"""The two escapes by which JSON writes a character beyond the first 65536; YAML has none such."""
 
 
 def read_yaml(text: str, file: str) -> Tree:
-    """Raises FilesWrong with everything that is not YAML, or at the first thing that is no inventory of Ansible's."""
+    """The tree of a YAML or JSON inventory. Raises FilesWrong with all mistakes of YAML, or at the first part that does
+    not belong into an inventory of Ansible's."""
     document = parse_document(_PAIR.sub(_joined, text) if text.lstrip().startswith("{") else text, file)
     tagged = [problem for problem in document.problems if problem.id == "yaml.tag"]
     others = [problem for problem in document.problems if problem.id != "yaml.tag"]
@@ -359,7 +361,8 @@ class _AnsibleReader:
                 raise self._wrong(here, f"`{section}` is not a key of a group", help)
 
     def _listed(self, data: Mapping[str, object], hostvars: object) -> None:
-        """`ansible-inventory --list`: groups with lists of hosts, and the variables of all hosts in one place."""
+        """Reads what `ansible-inventory --list` prints: groups with lists of hosts, and the variables of all hosts in
+        one place."""
         for name, body in data.items():
             if name == "_meta":
                 continue

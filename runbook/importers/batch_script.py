@@ -1,4 +1,4 @@
-"""Batch scripts of Slurm, and any shell script with a launcher's line: nodes, GPUs, environment, and the launch.
+"""Reads batch scripts of Slurm, and any shell script with a launcher's line: nodes, GPUs, environment, and the launch.
 
 Nothing is run, so a word that a shell would fill in from elsewhere stays as it is, with a remark."""
 
@@ -39,14 +39,14 @@ _VARIABLE = re.compile(r"\"?\$\{([A-Za-z_]\w*)\[@\]\}\"?|\$\{([A-Za-z_]\w*)(?::-
 _ARRAY = re.compile(r"\s*([A-Za-z_]\w*)=\((?!\()")
 _RUN = re.compile(r"\$\(|`")
 MOST_FILLED = 256 * 1024
-"""Characters of variables that are put in, of a whole script."""
+"""Characters of values of variables that are put into the lines of one script, together."""
 _MAYBE = "it may not run, and is carried over as if it did"
 _ELSE = "what else the script does is not carried over"
 _OPERATOR = re.compile(r"[0-9]?[<>]|[|;&]")
 _GPUS = re.compile(r"(?:gpu:)?(?:[A-Za-z][\w.-]*:)?([0-9]{1,4})")
 _HINT = re.compile(r"\btorch\.distributed\.|\baccelerate launch\b|\b(?:" + "|".join(LAUNCHERS) + r")\b")
 _OWN = {"MASTER_ADDR", "MASTER_PORT", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK"}
-"""What runbook works out for every rank."""
+"""Variables that runbook works out for every rank."""
 
 
 _DOCUMENT = re.compile(r"(?<!<)<<-?\s*([\"']?)([A-Za-z_]\w*)\1")
@@ -59,7 +59,8 @@ _BRANCH = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class _Command:
-    """`maybe`: it stands in a branch, a loop, or a function that may be called. `document`: a here-document follows."""
+    """A line with commands. `maybe`: it is in a branch, a loop, or a function that may be called. `document`: a
+    here-document follows."""
 
     number: int
     line: str
@@ -69,8 +70,8 @@ class _Command:
 
 @dataclass
 class _Script:
-    """What was found so far. `known`: variables with a value that stands in the script; `room`: how much of that may
-    still be put in, since `A=$A$A` doubles it."""
+    """What was found in a script so far. `known`: variables with a value that stands in the script; `room`: characters
+    of such values that may still be put in, since `A=$A$A` doubles a value."""
 
     lines: NumberedLines
     asked: dict[str, tuple[str, int]] = field(default_factory=dict)  # options of sbatch, with their lines
@@ -79,18 +80,18 @@ class _Script:
     env: dict[str, object] = field(default_factory=dict)
     workdir: str | None = None
     launch: dict[str, object] = field(default_factory=dict)
-    shared: dict[Setting, object] = field(default_factory=dict)  # by every node
+    shared: dict[Setting, object] = field(default_factory=dict)  # settings of every node
     launches: list[tuple[_Command, LauncherLine, str | None]] = field(default_factory=list)  # with their workdirs
     line: LauncherLine | None = None  # the one that is carried over
     remarks: list[Remark] = field(default_factory=list)
-    begun: bool = False  # whether a command stood already: sbatch reads no option below it
+    begun: bool = False  # whether a command was found: sbatch reads no option below one
 
     def remark(self, number: int, says: str) -> None:
         self.remarks.append(Remark(says, number))
 
 
 def is_script(text: str, file: str) -> bool:
-    """Whether it has options for sbatch, or is no YAML and has a launcher's line whose program is to be seen."""
+    """Whether a text has options for sbatch, or has a launcher's line with a visible program and is no YAML."""
     if SBATCH.search(text):
         return True
     lines = (launcher_line(_words(one.line)) for one in _commands(text)[0]) if _HINT.search(text) else ()
@@ -98,7 +99,8 @@ def is_script(text: str, file: str) -> bool:
 
 
 def read_script(text: str, file: str) -> ForeignInventory:
-    """Raises FilesWrong where it does not say which nodes; the problem then holds the launch, for a playbook."""
+    """The inventory of a script. Raises FilesWrong if the script does not say which nodes; the problem's help then has
+    the launch, for a playbook."""
     script = _Script(NumberedLines(text, file))
     found, unused = _commands(text)
     commands = {one.number: one for one in found}
@@ -122,7 +124,8 @@ def read_script(text: str, file: str) -> ForeignInventory:
 
 
 def _commands(text: str) -> tuple[list[_Command], dict[int, str]]:
-    """What runs, as far as that can be seen, and the functions that nobody calls, by the lines where they begin."""
+    """The lines that run, as far as that can be seen, and the names of functions that nobody calls, by the numbers of
+    the lines where they begin."""
     outside: list[_Command] = []
     bodies: dict[int, tuple[str, list[_Command]]] = {}  # of functions
     begun, indent, outer, depth = 0, 0, 0, 0  # the function that goes on, how it is indented, and branches around
@@ -140,7 +143,7 @@ def _commands(text: str) -> tuple[list[_Command], dict[int, str]]:
             into = bodies[begun][1] if begun else outside
             into.append(_Command(number, line, max(depth, inner) > 0, document))
             depth = inner
-    if begun:  # it was none
+    if begun:  # a function without an end was no function
         outside += bodies.pop(begun)[1]
     everything = [*outside, *(one for _, body in bodies.values() for one in body)]
     called = {words[0] for one in everything if not one.maybe and (words := one.line.split(None, 1))}
@@ -156,8 +159,8 @@ def _commands(text: str) -> tuple[list[_Command], dict[int, str]]:
 
 
 def _lines(text: str) -> Iterator[tuple[int, str, bool]]:
-    """Lines that say something, with their numbers, and whether a here-document is below, which is left out. One that
-    ends in a backslash goes on, and so does an array."""
+    """Yields the lines that say something: number, line, and whether a here-document is below, which is left out. A
+    line that ends in a backslash is joined with the next, and so is an array."""
     parts, number, array, behind = list[str](), 0, False, 0
     lines = text.splitlines()
     places = grouped((raw.strip(), at) for at, raw in enumerate(lines, 1) if raw.strip().isidentifier())
@@ -181,7 +184,7 @@ def _lines(text: str) -> Iterator[tuple[int, str, bool]]:
 
 
 def _words(line: str) -> list[str]:
-    """None of a line whose quotes end on another, or that nobody would have typed."""
+    """The words of a line; none if its quotes end on another line, or if it is too long to have been typed."""
     try:
         return shlex.split(line, comments=True) if len(line) <= LONGEST_LINE else []
     except ValueError:
@@ -205,7 +208,7 @@ def _asked(script: _Script, number: int, raw: str) -> None:
 
 
 def _apart(word: str) -> tuple[str, ...]:
-    """`-N2` is `-N 2`."""
+    """The parts of a word of sbatch's: `-N2` is `-N 2`."""
     return (word[:2], word[2:]) if re.match(r"-[A-Za-z][^=]", word) else (word,)
 
 
@@ -252,7 +255,7 @@ def _deed(script: _Script, command: _Command, words: list[str]) -> None:
 
 
 def _choose(script: _Script) -> None:
-    """The first launch that runs for certain, else the first."""
+    """Carries over the first launch that runs for certain, or else the first; remarks name the other launches."""
     chosen = next((one for one in script.launches if not one[0].maybe), next(iter(script.launches), None))
     for command, line, workdir in script.launches:
         if chosen and command is not chosen[0]:
@@ -263,7 +266,7 @@ def _choose(script: _Script) -> None:
 
 
 def _variable(script: _Script, command: _Command, name: str, value: str, *, ranks: bool) -> None:
-    """`ranks`: the processes that are started see it."""
+    """Takes over a variable. `ranks`: the processes that are started see it."""
     number = command.number
     if may_hold_secret(name, value):
         script.remark(number, f"{name}: a secret, not copied: ranks get it by `env: {{{name}: {{env: {name}}}}}`")
@@ -282,7 +285,7 @@ def _variable(script: _Script, command: _Command, name: str, value: str, *, rank
 
 
 def _filled(script: _Script, line: str) -> str:
-    """With the variables that stand in the script put in as text, as a shell does before it counts words."""
+    """The line with the `known` variables put in as text, as a shell does before it splits words."""
 
     def value(found: re.Match[str]) -> str:
         array, name, default, bare = found.groups()
@@ -316,8 +319,8 @@ def _launch(script: _Script, begun: _Command, line: LauncherLine, workdir: str |
 
 
 def _values(words: Sequence[str]) -> Iterator[tuple[str, str, int]]:
-    """All that may be a value: of an option, of `name=value`, and every word as it is. What it is called, the value,
-    and which word ends with it."""
+    """Yields all that may be a value: that of an option, that of `name=value`, and every word itself. Each is a name,
+    the value, and the number of the word that ends with it."""
     yield from ((f"--{name}", value, at) for name, value, at in options(words))
     for at, word in enumerate(words):
         name, equals, value = word.partition("=")
@@ -326,7 +329,8 @@ def _values(words: Sequence[str]) -> Iterator[tuple[str, str, int]]:
 
 
 def _gpus(script: _Script) -> int | None:
-    """Ranks a node, as the launcher's line or the options of sbatch give them; where those differ, a remark says so."""
+    """The ranks of a node, as the launcher's line or the options of sbatch give them; if these differ, a remark says
+    so."""
     asked = {}
     for name in ("gpus-per-node", "gres", "ntasks-per-node"):
         value, number = script.asked.get(name, ("", 1))
@@ -342,7 +346,7 @@ def _gpus(script: _Script) -> int | None:
 
 
 def _starts_its_ranks(script: _Script) -> bool:
-    """Whether a task of Slurm's is a launcher, and no rank."""
+    """Whether each task of Slurm's is a launcher that starts ranks, and no rank itself."""
     return script.line is not None and script.line.name != "srun"
 
 

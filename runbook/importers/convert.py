@@ -1,4 +1,5 @@
-"""From what another kind of inventory says to a draft of ours that loads: names, loopback, one machine given twice."""
+"""Turns an inventory of another kind into a draft of ours that loads: settles names, loopback, one machine given
+twice."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ _SHOWN = 3  # lines that a repeated remark names
 
 
 def read_foreign(text: str, file: str, kind: str | None = None) -> ForeignInventory:
-    """Read it as `kind`, or as what it looks like. Raises FilesWrong."""
+    """The inventory that a text holds, read as `kind`, or as what it looks like. Raises FilesWrong."""
     if kind == "script" or (kind is None and is_script(text, file)):
         return read_script(text, file)
     refuse_unreadable(text, file)
@@ -34,9 +35,9 @@ def read_foreign(text: str, file: str, kind: str | None = None) -> ForeignInvent
 
 
 def draft_of(found: ForeignInventory, name: str) -> Draft:
-    """`name` is the inventory's. What cannot stand in ours is left out, and a comment says so.
+    """The draft of our inventory, called `name`. What cannot stand in ours is left out, and a comment says so.
 
-    Raises FilesWrong where nothing would be left.
+    Raises FilesWrong if no node would be left.
     """
     renamed = _names(found.hosts)
     nodes: list[NodeDraft] = []
@@ -94,7 +95,7 @@ def _free(name: str, taken: set[str]) -> str:
 
 
 def _is_here(host: ForeignHost) -> bool:
-    """The machine that runs Ansible, which many inventories list beside those that work."""
+    """Whether a host is the machine that runs Ansible, which many inventories list beside the machines that work."""
     return host.settings.get(("connection",)) == "local"
 
 
@@ -120,7 +121,7 @@ def _node(host: ForeignHost, name: str, *, many: bool) -> NodeDraft:
 
 
 def _login(node: NodeDraft) -> tuple[object, ...]:
-    """What the loader counts as one machine given twice."""
+    """The login of a node; two nodes with one login are to the loader one machine given twice."""
     if node.settings.get(("connection",)) == "local":
         return (node.name,)
     address = one_spelling(str(node.settings.get(("address",), node.name)))
@@ -140,7 +141,7 @@ def _gpus(found: ForeignInventory) -> dict[str, tuple[str, ...]]:
 def _groups(
     found: ForeignInventory, renamed: Mapping[str, str], kept: set[str]
 ) -> tuple[dict[str, tuple[str, ...]], dict[str, str]]:
-    """Groups that still have nodes, under names that are no node's; and each group's new name."""
+    """The groups that still have nodes, under names that no node has; and each group's new name."""
     groups: dict[str, tuple[str, ...]] = {}
     names: dict[str, str] = {}
     taken = set(renamed.values()) | {"all"}

@@ -1,4 +1,4 @@
-"""What an inventory of another program says, in our words: hosts with our keys, and what has no place in ours."""
+"""Holds an inventory of another program in our words: hosts with our keys, and remarks on what has no place in ours."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ class ForeignHost:
 
 @dataclass(frozen=True, slots=True)
 class ForeignInventory:
-    """All of one file. Hosts stand in the order in which they were first named: that of their ranks."""
+    """The inventory of one file. Hosts stand in the order in which they were first named, which is that of their
+    ranks."""
 
     kind: str
     source: str
@@ -51,11 +52,11 @@ LOGIN = re.compile(r"[^-\s]\S*")
 
 
 LONGEST_LINE = 8 * 1024
-"""Characters of a line that are read as words, for which shlex takes the square of its length."""
+"""Characters of a line that is read as words; shlex takes time with the square of the length."""
 
 
 def check_count(hosts: Collection[str], lines: NumberedLines, number: int, word: str) -> None:
-    """Raises FilesWrong where a word brought more hosts than one inventory may hold."""
+    """Raises FilesWrong if a word brought more hosts than one inventory may hold."""
     if len(hosts) > LARGEST:
         raise lines.wrong(number, word, "too-many-nodes", f"there are more than {LARGEST:,} hosts")
 

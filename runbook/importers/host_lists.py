@@ -1,4 +1,4 @@
-"""Hostfiles of DeepSpeed, MPI and PBS, and Slurm's host lists."""
+"""Reads hostfiles of DeepSpeed, MPI and PBS, and Slurm's host lists."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ class _HostLine:
 
 
 def read_hostfile(text: str, file: str) -> ForeignInventory:
-    """Raises FilesWrong at the first line that is none of a hostfile's."""
+    """The inventory of a hostfile. Raises FilesWrong at the first line that does not belong into one."""
     lines = NumberedLines(text, file)
     seen: dict[str, _HostLine] = {}
     remarks: list[Remark] = []
-    one_a_line = False  # a host stands there once for each of its slots, as mpirun counts them
+    one_a_line = False  # whether a host has one line for each of its slots, as mpirun counts them
     for number, raw in enumerate(lines.lines, 1):
         line = raw.partition("#")[0].strip()
         if not line:
@@ -88,7 +88,7 @@ def read_hostfile(text: str, file: str) -> ForeignInventory:
 
 
 def _host(lines: NumberedLines, number: int, word: str) -> tuple[str | None, str, int | None]:
-    """User, host and slots of `user@host:8`."""
+    """User, host and slots of `user@host:8`; user and slots are None if not given. Raises FilesWrong."""
     user, at, name = word.rpartition("@")
     slots = None
     if not is_ip(name) and (counted := _COUNTED.fullmatch(name)):
@@ -127,7 +127,7 @@ def _node(lines: NumberedLines, name: str, host: _HostLine) -> ForeignHost:
 
 
 def read_host_list(text: str, file: str) -> ForeignInventory:
-    """Raises FilesWrong at the first word that is no host and no range of hosts."""
+    """The inventory of a host list. Raises FilesWrong at the first word that is no host and no range of hosts."""
     lines = NumberedLines(text, file)
     hosts: dict[str, ForeignHost] = {}
     for number, raw in enumerate(lines.lines, 1):

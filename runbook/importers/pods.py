@@ -1,4 +1,4 @@
-"""The inventory of the pods that a label selector selects, as the API server describes them: addresses and GPUs."""
+"""Makes the inventory of the pods that a label selector selects, as the API server describes them: addresses, GPUs."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ OF_THE_MASTER = (("training.kubeflow.org/job-role", "master"), ("training.kubefl
 
 
 def pods_of(selector: str, namespace: str | None) -> tuple[Draft, list[str]]:
-    """The inventory of these pods, and what else should be said of them. Ended pods are left out, with a note.
+    """The inventory of these pods, and notes on them for the user. Ended pods are left out, with a note.
 
-    Raises Unreachable where no such pod is alive, or where the API server could not be asked.
+    Raises Unreachable if no such pod is alive, or if the API server could not be asked.
     """
     asked = Kubernetes(namespace=namespace)
     pods = selected(asked, selector)
@@ -41,7 +41,7 @@ def pods_of(selector: str, namespace: str | None) -> tuple[Draft, list[str]]:
 
 
 def draft_of_pods(pods: Sequence[Pod], selector: str, context: str | None) -> Draft:
-    """Pure: what is known of pods as an inventory; the first one is the master."""
+    """The inventory of these pods, of which the first is the master. Pure."""
     drafts = []
     for pod in pods:
         settings: dict[Setting, object] = {("connection",): "kubernetes", ("kubernetes", "namespace"): pod.namespace}
@@ -62,7 +62,7 @@ def draft_of_pods(pods: Sequence[Pod], selector: str, context: str | None) -> Dr
 
 
 def _rank(pod: Pod) -> tuple[object, ...]:
-    """The master first, where the labels tell; then by name, with numbers as numbers."""
+    """The sorting key of a pod: the master first, if a label marks it; then by name, with numbers as numbers."""
     master = any(pod.labels.get(label) == value for label, value in OF_THE_MASTER)
     return (not master, natural(pod.name))
 

@@ -1,4 +1,4 @@
-"""The inventory of a Slurm job, from what Slurm itself says of it: nodes, addresses, GPUs, and a port that is free."""
+"""Makes the inventory of a Slurm job from what Slurm itself says of it: nodes, addresses, GPUs, and a free port."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from runbook.model.units import whole_number
 from runbook.transport.slurm import SlurmJob, SlurmNode, ask, ended, job_of, no_allocation, nodes_of, on_node, unhealthy
 
 PORTS = range(20_000, 31_990)
-"""Below what kernels give out by themselves, above what services ask for."""
+"""Ports for jobs: below those that kernels give out by themselves, above those of services."""
 
 WIDTH = 11
-"""The rendezvous port, and ten more between the nodes."""
+"""Ports of one job: the rendezvous port, and ten more between the nodes."""
 
 SOCKETS = "cat /proc/net/tcp /proc/net/tcp6 /proc/net/udp /proc/net/udp6 2>/dev/null; exit 0"
 
 
 def allocation(number: str | None) -> tuple[Draft, list[str]]:
-    """The inventory of this job, or of the one that runbook is started in, and what else should be said of it.
+    """The inventory of this job, or of the job that runbook is started in, and notes on it for the user.
 
-    Raises Unreachable where there is no such job, where it has no nodes, or where Slurm could not be asked.
+    Raises Unreachable if there is no such job, if it has no nodes, or if Slurm could not be asked.
     """
     number = number or os.environ.get("SLURM_JOB_ID")
     if not number:
@@ -45,7 +45,7 @@ def allocation(number: str | None) -> tuple[Draft, list[str]]:
 
 
 def draft_of_job(job: SlurmJob, nodes: list[SlurmNode], gpus: Mapping[str, tuple[int, ...]], port: int) -> Draft:
-    """Pure: what is known of a job as an inventory."""
+    """The inventory of a job. Pure."""
     drafts = []
     for node in nodes:
         settings: dict[Setting, object] = {("connection",): "slurm", ("slurm", "job"): _id(job.id)}
@@ -73,25 +73,26 @@ def _id(number: str) -> object:
 
 
 def free_port(job: SlurmJob, used: Collection[int]) -> int:
-    """The first of WIDTH ports of which none is taken, beginning where no job with a number near this one's begins."""
+    """The first of WIDTH ports of which none is used. The search begins at a place that depends on the job's number, so
+    that jobs with near numbers begin at different places."""
     blocks = len(PORTS) // WIDTH
     begin = int(re.sub(r"\D", "", job.id)) % blocks
     for step in range(blocks):
         port = PORTS[(begin + step) % blocks * WIDTH]
         if not any(number in used for number in range(port, port + WIDTH)):
             return port
-    return PORTS[begin * WIDTH]  # the `port` stage names who holds it
+    return PORTS[begin * WIDTH]  # all are used: the `port` check names the process that holds this one
 
 
 def taken(sockets: str) -> set[int]:
-    """Local ports in the kernel's tables: `1: 0100007F:733C 00000000:0000 0A …`."""
+    """The local ports in the kernel's tables of sockets: `1: 0100007F:733C 00000000:0000 0A …`."""
     return {int(port, 16) for port in re.findall(r"(?m)^[ \t]*\d+: [0-9A-F]+:([0-9A-F]{4}) ", sockets)}
 
 
 def _own_numbers(job: SlurmJob) -> Mapping[str, tuple[int, ...]]:
     """The GPUs of each node by the numbers that a program of the job knows them by.
 
-    When Slurm hides the others (ConstrainDevices), the driver counts the remaining ones from 0.
+    If Slurm hides all other GPUs (ConstrainDevices), the driver counts those of the job from 0.
     """
     if not any(job.gpus.values()):
         return {}

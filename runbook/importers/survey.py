@@ -1,4 +1,4 @@
-"""Hosts as people type them, logged in to in parallel and asked what they have; every wait has a deadline."""
+"""Logs in to hosts as people type them, in parallel, and asks what they have; every wait has a deadline."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from runbook.transport.node_sessions import Site
 from runbook.transport.remote_program import ProgramNotStarted
 
 _PORT = re.compile(r"\A(?P<host>.+):(?P<port>[0-9]{1,5})")
-_BETWEEN_COMMAS = re.compile(r"(?:[^\[,]|\[[^\[\]]*\]?)+")  # and a list in brackets is whole
+_BETWEEN_COMMAS = re.compile(r"(?:[^\[,]|\[[^\[\]]*\]?)+")  # a list in brackets stays whole
 _TEMPORARY = "/tmp"  # the session's own folder: a survey leaves no ~/.runbook behind
 
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """What the command line says for all hosts; a host's own `user@` and `:port` win."""
+    """How to log in to all hosts, as the command line says; a host's own `user@` and `:port` win."""
 
     user: str | None = None
     key: str | None = None
@@ -55,7 +55,8 @@ class SurveyHost:
 
 
 def parse_hosts(words: Iterable[str], login: Login) -> list[SurveyHost]:
-    """Every host, lists and ranges expanded. Raises FilesWrong with all that cannot be hosts, or are given twice."""
+    """Every host, with lists and ranges expanded. Raises FilesWrong with all words that cannot be hosts, and with hosts
+    that are given twice."""
     hosts: dict[tuple[str, int | None], SurveyHost] = {}
     problems: list[Problem] = []
     for word in (part for given in words for part in (_BETWEEN_COMMAS.findall(given) if given else [given])):
@@ -108,7 +109,8 @@ def _hosts(word: str, login: Login) -> list[SurveyHost]:
 
 
 def _named_apart(hosts: list[SurveyHost]) -> list[SurveyHost]:
-    """One address with two ports is two hosts, which need two names while they are asked."""
+    """The hosts with different names: one address with two ports is two hosts, which need two names while they are
+    asked."""
     seen: set[str] = set()
     apart = []
     for host in hosts:
@@ -137,7 +139,7 @@ MOST_PEERS = 8
 
 @dataclass(slots=True)
 class HostAnswers:
-    """What one host said; an answer that did not come is empty, and `unanswered` says which and why."""
+    """The answers of one host; an answer that did not come is empty, and `unanswered` says why, by program."""
 
     host: SurveyHost
     hello: Answer
@@ -159,7 +161,8 @@ class HostAnswers:
 
 @dataclass(frozen=True, slots=True)
 class SurveyResult:
-    """All answers, in the order in which the hosts were typed. `same`: another name of a host above."""
+    """All answers, in the order in which the hosts were typed. `same`: for each further name of one machine, the
+    first."""
 
     answers: Mapping[str, HostAnswers]
     failures: Mapping[str, Unreachable]
@@ -167,7 +170,7 @@ class SurveyResult:
 
 
 def survey(hosts: Sequence[SurveyHost], *, forks: int = 64) -> SurveyResult:
-    """Ask all hosts, `forks` of them at once. Ends within three minutes for every `forks` of them, however silent."""
+    """Asks all hosts, `forks` of them at once. Ends within three minutes for every `forks` of them, however silent."""
     site = Site(f"survey-{secrets.token_hex(4)}", forks=forks)
     try:
         site.open(host.node for host in hosts)
@@ -187,7 +190,8 @@ def survey(hosts: Sequence[SurveyHost], *, forks: int = 64) -> SurveyResult:
 
 
 def _same_machines(answered: Mapping[str, HostAnswers]) -> dict[str, str]:
-    """Hosts that are one machine, by what only that machine and its network can know: name -> the first name of it."""
+    """Further names of one machine, as only that machine and its network can know it: name -> the machine's first
+    name."""
     first: dict[str, str] = {}
     same = {}
     for name, one in answered.items():
@@ -215,12 +219,12 @@ def _ask_facts(site: Site, answered: Mapping[str, HostAnswers]) -> None:
 
 
 def _for_all(site: Site, nodes: Sequence[Node], timeout_s: float) -> float:
-    """How long all of them may take where each may take so long: they are asked in waves."""
+    """Seconds that all nodes may take if each may take `timeout_s`: they are asked in waves of `forks`."""
     return (timeout_s + SLACK_S) * -(-len(nodes) // site.forks)
 
 
 def _ask_routes(site: Site, answered: Mapping[str, HostAnswers]) -> None:
-    """Each host looks at its way to some others: to the next ones in the order given, and to the first."""
+    """Asks each host to look at its way to some others: to the next ones in the order given, and to the first."""
     names = list(answered)
     listed = candidates(answered)
 
@@ -244,12 +248,12 @@ def _ask_routes(site: Site, answered: Mapping[str, HostAnswers]) -> None:
 
 
 def candidates(answers: Mapping[str, HostAnswers]) -> dict[str, list[str]]:
-    """By host the addresses at which others may reach it, at most MOST_ADDRESSES: where our own login came in, then
-    those of its interfaces. Of a host that has more, a login's and those nearest to another host's: containers and
-    virtual machines give a host many that only it can use."""
+    """By host, the addresses at which others may reach it, at most MOST_ADDRESSES: the one where our own login came in,
+    then those of its interfaces. Of a host that has more, these are the login's and those nearest to another host's:
+    containers and virtual machines give a host many addresses that only it can use."""
     listed = {name: _addresses(one) for name, one in answers.items()}
     owners = grouped((address, name) for name, addresses in listed.items() for address in addresses)
-    # What several hosts have, as the 172.17.0.1 of Docker, is near nobody.
+    # An address that several hosts have, such as Docker's 172.17.0.1, is near no other host.
     numbers = sorted((address_number(address), names[0]) for address, names in owners.items() if len(names) == 1)
     chosen = {}
     for name, addresses in listed.items():

@@ -1,4 +1,4 @@
-"""From the answers of hosts to an inventory; unknown values become comments. Pure."""
+"""Makes an inventory from the answers of hosts; unknown values become comments. Pure."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ class SurveyedHost:
     ports: Sequence[Port]
 
 
-# Its comments: what a survey could not find out, or found and did not use.
+# Comments of the inventory: what a survey could not find out, or found and did not use.
 
 
 def network_hints(seen: Sequence[SurveyedHost], interface: str | None) -> list[str]:
-    """Interfaces besides the chosen one that every host has, and that may be the faster ones."""
+    """Comments on interfaces besides the chosen one that every host has, and that may be the faster ones."""
     used = {one.place.interface.name for one in seen if one.place.interface}
     hints = [*unsaid(seen, HOST_FACTS), *unsaid(seen, ROUTES)]
     for name in seen[0].answers.interfaces:
@@ -63,7 +63,7 @@ def network_hints(seen: Sequence[SurveyedHost], interface: str | None) -> list[s
 
 
 def fabric_hints(seen: Sequence[SurveyedHost], backend: str | None, *, written: bool) -> tuple[str, ...]:
-    """Ports that are there and did not make it into the block: down, Ethernet, not on every host, or not used."""
+    """Comments on ports that exist and are not in the block: down, Ethernet, not on every host, or not used."""
     hints = list(unsaid(seen, IBSTAT))
     why = "gloo does not use it" if backend == "gloo" else "not every node is known to have one of that name"
     for one in seen:
@@ -83,7 +83,7 @@ _ASKED = {HOST_FACTS: "interfaces", ROUTES: "routes", IBSTAT: "InfiniBand ports"
 
 
 def unsaid(seen: Sequence[SurveyedHost], program: str) -> Iterable[str]:
-    """Which hosts did not say what was asked of them, and why."""
+    """Yields sentences on the hosts that did not answer `program`, and why."""
     for why, names in together(
         (whys[program], one.name) for one in seen if program in (whys := one.answers.unanswered)
     ):
@@ -91,7 +91,8 @@ def unsaid(seen: Sequence[SurveyedHost], program: str) -> Iterable[str]:
 
 
 def missing(seen: Sequence[SurveyedHost]) -> Iterable[str]:
-    """What was looked for and not found, node by node."""
+    """Yields comments on GPUs and Pythons that were looked for and not found, or are odd, with the names of the
+    nodes."""
     yield from (*unsaid(seen, SURVEY), *unsaid(seen, PYTHONS))
     for doubt, names in together((one.gpus.doubt, one.name) for one in seen if one.gpus.doubt):
         yield "gpus: " + doubt.replace("{}", names)
@@ -113,7 +114,7 @@ def _no_python(one: SurveyedHost) -> str:
 
 
 def together(doubts: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Texts that are the same for several hosts, once: the text, and their names."""
+    """Each text once, with the names of the hosts for which it is the same."""
     return [(doubt, some(folded(names))) for doubt, names in grouped(doubts).items()]
 
 
@@ -121,7 +122,7 @@ def together(doubts: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
 
 
 def draft_of(hosts: Sequence[SurveyHost], survey: SurveyResult, name: str) -> Draft:
-    """At least one host must have been reached."""
+    """The inventory of the hosts, at least one of which was reached."""
     seen = _judged(survey)
     names = {one.answers.name: one.name for one in seen}
     interface = _most(one.place.interface.name for one in seen if one.place.interface)
@@ -197,7 +198,7 @@ def _judged(survey: SurveyResult) -> list[SurveyedHost]:
 
 
 def _names(hosts: Iterable[HostAnswers]) -> dict[str, str]:
-    """As they were typed; an address gets the host's own name, if it has one that no other host has."""
+    """The name of each host as a node: as typed, or for an address the host's own name, if no other host has that."""
     hosts = list(hosts)
     own = {one.name: str(one.hello.get("hostname") or "").partition(".")[0] for one in hosts}
     counts = Counter([*own.values(), *(one.name for one in hosts if not _nameless(one))])
@@ -248,7 +249,7 @@ def _node(one: SurveyedHost, interface: str | None, backend: str | None) -> Node
 
 
 def _backend(seen: Sequence[SurveyedHost]) -> tuple[str | None, str]:
-    """None where it hangs on GPUs that could not be counted; and why."""
+    """The backend, None if it depends on GPUs that could not be counted, and the reason."""
     without = next((one for one in seen if one.gpus.count == 0), None)
     if without is not None:
         return "gloo", f"no GPUs were found on {without.name}"
@@ -262,7 +263,7 @@ def _backend(seen: Sequence[SurveyedHost]) -> tuple[str | None, str]:
 
 
 def _about_interface(seen: Sequence[SurveyedHost], interface: str | None) -> str:
-    """What carries the route, how large its packets are, and how fast it says it is."""
+    """The comment on the interface: on how many hosts it carries the route, its MTU, and the speed that it reports."""
     with_it = [one for one in seen if one.place.interface and one.place.interface.name == interface]
     mtus = together(
         (str(one.place.interface.mtu), one.name) for one in with_it if one.place.interface and one.place.interface.mtu
@@ -302,6 +303,6 @@ def _most(names: Iterable[str]) -> str | None:
 
 
 def _one_for_all(texts: Iterable[str]) -> str:
-    """The text that all share; none where they differ."""
+    """The text that all share; empty if they differ."""
     distinct = set(texts)
     return distinct.pop() if len(distinct) == 1 else ""

@@ -1,4 +1,4 @@
-"""What a host's answers mean: its address, its GPUs and InfiniBand ports, the Python that a job would use. Pure."""
+"""Judges a host's answers: its address, its GPUs and InfiniBand ports, the Python that a job would use. Pure."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def interfaces_of(host_facts: Mapping[str, Any]) -> dict[str, SurveyInterface]:
 
 
 def addresses_of(interfaces: Interfaces) -> list[str]:
-    """IPv4 first: what most programs dial, and where names mostly lead."""
+    """The addresses of the interfaces, IPv4 first: most programs dial these, and names mostly lead to them."""
     found = [address for interface in interfaces.values() for address in interface.addresses]
     return sorted(found, key=lambda address: ":" in address)
 
@@ -57,7 +57,8 @@ def places(
     interfaces: Mapping[str, Interfaces],
     routes: Mapping[str, Sequence[Mapping[str, Any]]],
 ) -> dict[str, HostAddress]:
-    """Of every host its candidates (the likeliest first), its interfaces, and what it said of its way to others."""
+    """The address and the interface of every host, from its candidates (the likeliest first), its interfaces, and what
+    it said of its way to others."""
     chosen = {name: _address(name, listed, routes) for name, listed in candidates.items()}
     return {
         name: HostAddress(address, _interface(address, chosen, interfaces[name], routes.get(name, ())), doubt)
@@ -68,7 +69,8 @@ def places(
 def _address(
     name: str, candidates: Sequence[str], routes: Mapping[str, Sequence[Mapping[str, Any]]]
 ) -> tuple[str | None, str | None]:
-    """The first candidate that all who tried could reach; else the one that most could."""
+    """A host's address, and the doubt about it: the first candidate that all hosts that tried could reach, or else the
+    candidate that most of them could reach."""
     if not candidates:
         return None, "no address on any interface but loopback"
     tried = grouped(
@@ -97,7 +99,7 @@ def _interface(
     interfaces: Interfaces,
     targets: Iterable[Mapping[str, Any]],
 ) -> SurveyInterface | None:
-    """What carries the route to most of the others; alone, the interface that has the address."""
+    """The interface that carries the route to most of the others; if no route is known, the one with the address."""
     by_address = {one: interface for interface in interfaces.values() for one in interface.addresses}
     used: Counter[str] = Counter()
     for target in targets:
@@ -112,7 +114,7 @@ def _interface(
 
 
 def is_usable(address: str) -> bool:
-    """Whether another machine may dial it: not loopback, not of one link only."""
+    """Whether another machine may dial an address: not if it is loopback, or holds on one link only."""
     try:
         ip = ipaddress.ip_address(address)
     except ValueError:
@@ -121,15 +123,16 @@ def is_usable(address: str) -> bool:
 
 
 def address_number(address: str) -> int:
-    """By which addresses sort with those of one network side by side, all of IPv6 above all of IPv4."""
+    """The number of an address: sorted by it, addresses of one network are neighbours, and all of IPv6 are above
+    IPv4."""
     ip = ipaddress.ip_address(address)
     return int(ip) if ip.version == 4 else int(ip) | 1 << 128
 
 
 def common_bits(address: str, host: str, numbers: Sequence[tuple[int, str]]) -> int:
-    """How many leading bits of a host's address the nearest one of another host shares with it, 0 to 32; of an IPv6
-    address a quarter of them, 0 to 16, since its network has 64: near ones of IPv4 come first. `numbers`:
-    each host's own addresses and the host, sorted; one that is not there is near nobody."""
+    """How many leading bits a host's address shares with the nearest address of another host, 0 to 32; for IPv6 a
+    quarter of them, 0 to 16, since a network there has 64: near addresses of IPv4 come first. `numbers`: each host's
+    own addresses as numbers, with the host, sorted; an address that is not among them is near none, 0."""
     own = address_number(address)
     at = bisect_left(numbers, (own, host))
     if at == len(numbers) or numbers[at] != (own, host):
@@ -145,9 +148,9 @@ def common_bits(address: str, host: str, numbers: Sequence[tuple[int, str]]) -> 
 
 @dataclass(frozen=True, slots=True)
 class GpusFound:
-    """`count` is None where nobody could look; `names` reads `8 x NVIDIA H100 80GB HBM3`.
+    """The GPUs of a host. `count` is None if it could not be found out; `names` reads `8 x NVIDIA H100 80GB HBM3`.
 
-    `doubt` says why or what is odd, with `{}` where the hosts go of which that is true.
+    `doubt` says why, or what is odd, with `{}` in the place of the names of the hosts.
     """
 
     count: int | None
@@ -156,7 +159,7 @@ class GpusFound:
 
 
 def gpus_of(nvidia_smi: Mapping[str, Any], devices: int | None) -> GpusFound:
-    """From `nvidia-smi`'s lines; where it is missing, from the driver's own list in /proc."""
+    """The GPUs of a host, from `nvidia-smi`'s lines, or if that is missing, from the driver's own list in /proc."""
     if nvidia_smi.get("missing"):
         if devices:
             return GpusFound(devices, f"{devices} by the driver's list", "nvidia-smi is not on {}")
@@ -176,7 +179,7 @@ def gpus_of(nvidia_smi: Mapping[str, Any], devices: int | None) -> GpusFound:
 
 
 def ports_of(ibstat: Mapping[str, Any]) -> list[Port]:
-    """Ports as ibstat prints them, or as the kernel shows them."""
+    """The InfiniBand ports of a host, as ibstat prints them, or else as the kernel shows them."""
     ports = parse(str(ibstat.get("ibstat", {}).get("out") or ""))
     return ports or from_sysfs(ibstat.get("sysfs") or {})
 
@@ -193,7 +196,7 @@ class PythonFound:
     path: str
     version: str
     torch: str | None
-    cuda: str | None = None  # the CUDA that torch was built for; None: none
+    cuda: str | None = None  # the CUDA that torch was built for, if any
     hip: str | None = None
 
     @property
@@ -203,7 +206,7 @@ class PythonFound:
 
 
 def pythons_of(answer: Mapping[str, Any]) -> list[PythonFound]:
-    """What a host said, its own order kept."""
+    """The Pythons that a host named, in its own order."""
     return [
         PythonFound(str(one["path"]), str(one["version"]), one.get("torch"), one.get("cuda"), one.get("hip"))
         for one in answer.get("pythons", [])
@@ -225,7 +228,7 @@ def choose(found: Mapping[str, Sequence[PythonFound]], *, gpus: bool) -> dict[st
         return gpus and bool(python.cuda or python.hip), _numbers(python.torch or "")
 
     def best(*, path: bool) -> PythonFound | None:
-        """Of those that every host has."""
+        """The best Python of those that every host has; with `path`, at the same path."""
         first, *others = with_torch.values()
         everywhere = [
             one for one in first if all(any(_alike(one, other, path=path) for other in rest) for rest in others)

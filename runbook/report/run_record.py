@@ -193,7 +193,8 @@ M = TypeVar("M", bound=WithLinkSpeed)
 
 
 def slowest_between(groups: Sequence[Sequence[str]], links: Mapping[Pair, M]) -> dict[tuple[int, int], M]:
-    """The slowest link from each group of nodes to each group, by the places of both; links of other nodes are left out."""
+    """The slowest link from each group of nodes to each group, by the places of both; links of other nodes are left
+    out."""
     place = {name: at for at, members in enumerate(groups) for name in members}
     found: dict[tuple[int, int], M] = {}
     for (source, target), link in sorted(links.items(), key=lambda one: one[1].gbps):
