@@ -1,4 +1,4 @@
-"""The arguments of every command, in the words that people of Ansible and torchrun use; a command itself is
+"""Defines the arguments of every command, in words that users of Ansible and torchrun know; a command itself is in
 `cli/COMMAND.py`."""
 
 from __future__ import annotations
@@ -71,13 +71,12 @@ CLEAN = """\
 
 
 class Parser(argparse.ArgumentParser):
-    """Complains of an option that there is not where it was typed, with the usage of its own command, and says what to
-    type instead."""
+    """Reports an unknown option with the usage of the command where it was typed, and says what to type instead."""
 
     _given: Sequence[str] = ()
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As argparse's, but nothing is left over: a command has no other arguments than its own."""
+        """Does as argparse's, but leaves no argument over: a command has no other arguments than its own."""
         self._given = list(sys.argv[1:] if args is None else args)
         known, left = super().parse_known_args(self._given, namespace)
         if left:
@@ -97,8 +96,8 @@ Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def _calls(file: str, function: str = "") -> Callable[[argparse.Namespace], int]:
-    """The function of `runbook/cli/FILE.py`, imported when it is called: `--version` and `lint` must not pay for
-    SSH."""
+    """A function that imports and calls the function of `runbook/cli/FILE.py`: `--version` and `lint` must not pay for
+    the import of SSH."""
 
     def call(arguments: argparse.Namespace) -> int:
         code: int = getattr(importlib.import_module(f"runbook.cli.{file}"), function or file)(arguments)
@@ -117,8 +116,8 @@ def _command(
     epilog: str | None = None,
     parents: Sequence[argparse.ArgumentParser] = (),
 ) -> argparse.ArgumentParser:
-    """`about` is its line in the list of commands, `says` what its own page begins with (default: the same, as a
-    sentence); `calls`: FILE or FILE:FUNCTION of `runbook/cli`."""
+    """Adds a command. `about` is its line in the list of commands; `says` is the beginning of its own help (default:
+    `about`, as a sentence); `calls`: FILE or FILE:FUNCTION of `runbook/cli`."""
     made = commands.add_parser(
         name,
         parents=parents,
@@ -133,7 +132,7 @@ def _command(
 
 
 def _shared() -> argparse.ArgumentParser:
-    """What several commands take alike; one of their `parents`."""
+    """A parser for arguments that several commands share, for their `parents`."""
     return argparse.ArgumentParser(add_help=False)
 
 
@@ -472,7 +471,7 @@ def _serve(commands: Commands) -> None:
 
 
 def _number(text: str) -> int:
-    """argparse would call a wrong one an `invalid _number value`."""
+    """The number that a text is; argparse would call a wrong one an `invalid _number value`."""
     try:
         return int(text)
     except ValueError:

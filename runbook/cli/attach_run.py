@@ -1,6 +1,6 @@
-"""`runbook attach --run-dir`: a run that left its job running goes on in its own folder, until the job has ended.
+"""`runbook attach --run-dir`: continues a run that left its job running, in the run's folder, until the job has ended.
 
-The launch is open again then: its recorded end is dropped, and recorded again when it is known.
+The launch is opened again: its recorded end is dropped, and recorded anew when it is known.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ from runbook.report.standard_streams import stderr, stdout
 
 
 def continued(arguments: argparse.Namespace, inventory: Inventory) -> int:
-    """The exit code of the whole run; 130 if it was interrupted before, and the job goes on. Raises FilesWrong."""
+    """Follows the job to its end. The exit code is that of the whole run, or 130 if the command was interrupted before:
+    then the job goes on. Raises FilesWrong."""
     leaving = threading.Event()
     for name in ("SIGINT", "SIGTERM"):
         signal.signal(getattr(signal, name), lambda *_: leaving.set())
@@ -83,7 +84,7 @@ def continued(arguments: argparse.Namespace, inventory: Inventory) -> int:
 
 
 def _left_running(run_dir: Path, events: Sequence[Event], job: str | None) -> tuple[RunStarted, StageRecord]:
-    """The run, and its launch, which must be the last stage that it began."""
+    """The start of the run, and its launch, which must be the last stage that the run began. Raises FilesWrong."""
     known = record(events)
     stage = known.stages[-1] if known.stages else None
     if known.started is None or stage is None or stage.started.check != "launch":
@@ -98,8 +99,8 @@ def _left_running(run_dir: Path, events: Sequence[Event], job: str | None) -> tu
 def _planned(
     arguments: argparse.Namespace, started: RunStarted, stage: StageRecord
 ) -> tuple[Plan, PlannedStage] | None:
-    """How it was launched, where the launch is in the inventory itself; None for a playbook, which may be another by
-    now."""
+    """The plan and the stage by which the job was launched, if the launch is in the inventory itself. None for a
+    playbook, which may have changed since, and for a launch that cannot be planned again."""
     if started.playbook != started.inventory:
         return None
     if started.extra is None or started.extra:
@@ -122,7 +123,7 @@ def _planned(
 
 
 def _spares(plan: Plan, planned: PlannedStage, events: Sequence[Event], emit: Emit) -> Spares:
-    """Those of the launch, as they were when its latest attempt was made."""
+    """The spares of the launch, as they were when its latest attempt was made."""
     spares, coming = spares_of(plan, planned, emit), dict[str, Mapping[str, object]]()
     for event in events:
         if not isinstance(event, Progress):
@@ -170,7 +171,8 @@ def _open_again(
 
 
 def _is_end(event: Event, stage: StageRecord, *, of_attempt: bool) -> bool:
-    """Whether it is the end of the launch, or of the run; `of_attempt`: it is of the latest attempt."""
+    """Whether an event belongs to the end of the launch or of the run. `of_attempt`: the event came during the latest
+    attempt, so that a recorded end of an attempt is the launch's."""
     if isinstance(event, RunFinished):
         return True
     if isinstance(event, StageStarted | RunStarted) or getattr(event, "stage", "") != stage.name:
@@ -191,7 +193,7 @@ def _emit_end(
     seen = [outcome for one in known.stages for outcome in one.outcomes] + outcomes
     verdict = overall(outcome.verdict for outcome in seen)
     checks = [one for one in known.stages if getattr(CHECKS.get(one.started.check), "names_bad_nodes", False)]
-    found = [suspects(one.outcomes) for one in checks]  # a launch names none: a program that raises is no bad node
+    found = [suspects(one.outcomes) for one in checks]  # none by a launch: its program may fail by itself
 
     def named(those: Sequence[Mapping[str, str]]) -> tuple[str, ...]:
         return tuple(name for name in started.nodes if any(name in one for one in those))

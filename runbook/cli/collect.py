@@ -1,4 +1,4 @@
-"""`runbook collect`: one archive for a colleague or a forum, and what is and is not in it."""
+"""`runbook collect`: writes one archive for a colleague or a forum, and says what is and what is not in it."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def collect(arguments: argparse.Namespace) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """The inventory; `trouble` says why there is none."""
+    """The inventory to gather from; `trouble` says why there is none."""
 
     path: Path | None = None
     inventory: Inventory | None = None
@@ -92,7 +92,7 @@ class Subject:
 
 
 def which_run(arguments: argparse.Namespace) -> tuple[CollectedRun | None, str]:
-    """The run of --run-dir, or the latest; and a sentence on which it is."""
+    """The run of --run-dir, or else the latest run, and a sentence that says which run it is. Raises FilesWrong."""
     if arguments.run_dir is not None:
         path = Path(arguments.run_dir)
         run = collected_run(path)
@@ -116,7 +116,8 @@ def verdict_of(run: CollectedRun) -> str:
 
 
 def which_inventory(arguments: argparse.Namespace, run: CollectedRun | None) -> Subject:
-    """The inventory of -i, else the run's, else the only one here. A run whose inventory is gone can be sent too."""
+    """The inventory of -i, or else the run's, or without a run the only one here. A run whose inventory is gone can be
+    sent too."""
     if arguments.inventory is not None or run is None:
         return loaded(inventory_source(arguments.inventory) if arguments.inventory is not None else only_one_here())
     if run.inventory is None:
@@ -137,7 +138,8 @@ def loaded(path: Path | Document) -> Subject:
 def of_same_inventory(
     arguments: argparse.Namespace, subject: Subject, run: CollectedRun | None, about_run: str
 ) -> tuple[CollectedRun | None, str]:
-    """Leaves out a latest run on other machines than those of -i, which would mislead the reader of the archive."""
+    """The run and the sentence about it; a latest run on other machines than those of -i is left out, since it would
+    mislead the reader of the archive."""
     if run is None or arguments.run_dir is not None or arguments.inventory is None:
         return run, about_run
     if subject.path is None:  # a job or pods: the next job of the same name may have other nodes
@@ -189,7 +191,7 @@ def as_text(
 
 
 def warnings(gathered: Gathered) -> list[str]:
-    """On secrets that cannot be looked for."""
+    """Sentences on secrets that cannot be looked for in what is gathered."""
     return [
         f"{source} is {'too short' if text else 'not set here'}: its value cannot be looked for"
         for source, text in sorted(gathered.unsearched.items())
@@ -197,7 +199,7 @@ def warnings(gathered: Gathered) -> list[str]:
 
 
 def asked_lines(gathered: Gathered) -> Iterator[str]:
-    """All nodes that were asked in a line, and below it what some could not give."""
+    """Yields a line on all nodes that were asked, and below it lines on what some could not give."""
     nodes = [node for node in gathered.nodes if node.asked]
     if not nodes:
         return
@@ -210,8 +212,9 @@ def asked_lines(gathered: Gathered) -> Iterator[str]:
 
 
 def without(nodes: Sequence[NodeAnswer]) -> Iterator[str]:
-    """What nodes could not give, reason by reason; missing tools by their names only; which nodes, where not all.
-    As many lines as there are things to give, however many nodes: busy ones run into other limits each time."""
+    """Yields lines on what nodes could not give, reason by reason: missing tools only by their names, and the nodes if
+    it is not all of them. There are at most as many lines as things to give, however many nodes there are, since
+    reasons that differ only in names and numbers share a line: busy nodes run into other limits each time."""
     gist = Gist([node.node for node in nodes])
     found = grouped(
         ((*_kind_and_name(one, node.node), gist(one_line(one.why))), (node.node, one_line(one.why)))
@@ -238,13 +241,14 @@ def _kind_and_name(one: Absent, node: str) -> tuple[str, str]:
 
 
 def what_is_missing(one: Absent) -> str:
-    """`nvidia-smi`, whatever it was to be asked; a file by its path."""
+    """The name of a missing tool, such as `nvidia-smi`, whatever it was to be asked; the path of a missing file."""
     words = (one.command or one.what).removeprefix("sudo -n ").split()
     return words[1] if words[0] == "cat" and len(words) > 1 else words[0]
 
 
 def not_asked_lines(nodes: Sequence[NodeAnswer]) -> Iterator[str]:
-    """Nodes that were not reached alike, but for names and numbers, share an entry."""
+    """Yields lines on the nodes that were not reached; nodes whose errors differ only in names and numbers share
+    one."""
     silent = {
         node.node: Unreachable(node.cause, node.says, node.remedy, node.evidence)
         for node in nodes

@@ -1,6 +1,6 @@
-"""Completion scripts for bash, zsh and fish, written from the argparse tree: they complete what the parser accepts.
+"""Writes completion scripts for bash, zsh and fish from the argparse tree: they complete what the parser accepts.
 
-The scripts are static: pressing Tab never starts Python. What each shell is told stands in `completions/SHELL.j2`.
+The scripts are static: pressing Tab never starts Python. The template of each is `completions/SHELL.j2`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ KINDS: Mapping[str, Kind] = {
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """What may stand in one place."""
+    """What may be typed at one place: values of a kind, and with `words` these; `repeats`: several of them."""
 
     kind: Kind
     words: tuple[tuple[str, str], ...] = ()  # (word, what it means)
@@ -51,7 +51,7 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One parser of the tree; its path is what stands before its arguments, without the program's name."""
+    """One parser of the tree. `path` are the words before its arguments, without the program's name."""
 
     path: tuple[str, ...]
     options: tuple[Option, ...]

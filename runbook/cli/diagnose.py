@@ -1,4 +1,4 @@
-"""`runbook diagnose LOG…`: the cause that logs show, the lines that prove it, and the remedy."""
+"""`runbook diagnose LOG…`: prints the cause that logs show, the lines that prove it, and the remedy."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ EVERY_S = 0.1
 HEAD = 128 * 1024
 """Bytes at a file's beginning in which outputs of tools are looked for."""
 SMALL = 16 * 1024
-WORK = 5_000_000  # lines as the scanner counts its work, for what is packed
-BYTES = 32  # unpacked, that cost as much as a line
-WORK_A_BYTE = 10  # of a file on disk that is larger than half a megabyte
+WORK = 5_000_000  # lines, as the scanner counts its work, that any packed file may cost
+BYTES = 32  # unpacked bytes that cost as much as a line
+WORK_A_BYTE = 10  # lines for each byte of a packed file beyond half a megabyte, if that is more than WORK
 NAMED = 4  # files that a sentence names
 RDMA = re.compile(
     rb"""
@@ -43,16 +43,16 @@ RDMA = re.compile(
 )
 """Signs that a machine has an adapter for RDMA, in lower case."""
 RDMA_KEYS = b"mlx4_ mlx5_ irdma hfi1_ efa_ bnxt_re rocep ibs ibps hca_id infiniband".split()
-"""One of them is in all that RDMA matches, and they are found in a hundredth of its time."""
+"""Every text that RDMA matches holds one of these keys, and they are found in a hundredth of the time."""
 RDMA_SPAN = 40
-"""Bytes around such a key in which all of what RDMA matches stands."""
+"""Bytes before and behind such a key that hold all that RDMA matches."""
 HEADS = 8 << 20
-"""Bytes of all files together that are looked at so, small ones aside: the logs of a thousand ranks are not pasted
-outputs."""
+"""Bytes of the heads of all files together, small files aside, in which outputs of tools are looked for: the logs of a
+thousand ranks are not pasted outputs."""
 
 
 def diagnose(arguments: argparse.Namespace) -> int:
-    """Print the diagnosis; 0 when a cause was found or the logs are healthy, 1 when they do not tell."""
+    """Prints the diagnosis; 0 when a cause was found or the logs are healthy, 1 when they do not tell."""
     named, run = _with_latest_run(arguments.logs)
     found = find_logs(named)
     if run is None and len(found.results) == 1:
@@ -89,7 +89,8 @@ def diagnose(arguments: argparse.Namespace) -> int:
 
 
 def _with_latest_run(named: Sequence[str]) -> tuple[Sequence[str], OwnRun | None]:
-    """The latest run of a folder of our own runs, with that run's own findings."""
+    """The folder of the latest run and that run's own findings, if one folder of our own runs is named; otherwise the
+    names as given, and None."""
     folder = latest_run(Path(named[0])) if len(named) == 1 else None
     if folder is None:
         return named, None
@@ -99,7 +100,7 @@ def _with_latest_run(named: Sequence[str]) -> tuple[Sequence[str], OwnRun | None
 
 
 def _not_looked(coverage: Coverage) -> Cause:
-    """An unread file is never healthy."""
+    """The cause that is reported for unread files if nothing else is found: an unread file is never healthy."""
     few = [f"{one.file}: {one.why}" for one in coverage.unread[:NAMED]]
     more = len(coverage.unread) + coverage.more - len(few)
     unread = "; ".join([*few, *([f"and {more} more"] if more else [])])
@@ -110,7 +111,7 @@ def _not_looked(coverage: Coverage) -> Cause:
 
 @dataclass(frozen=True, slots=True)
 class FileAccount:
-    """The notes on one file."""
+    """Takes the notes on one file for the coverage."""
 
     coverage: Coverage
     name: str
@@ -133,7 +134,7 @@ class Reader:
         self._lines = 0
         self._logs = False
         self._rdma = False
-        self._begun: dict[str, int] = {}  # the work when the first log of a file was begun
+        self._begun: dict[str, int] = {}  # by file, the scanner's work when its first log began
 
     @property
     def lines(self) -> int:
@@ -202,13 +203,13 @@ def _tells_of_rdma(head: bytes) -> bool:
 
 
 def _goes_on(paste: Paste, head: bytes) -> bool:
-    """Whether the last output is cut by the end of what was looked at."""
+    """Whether the last output of a tool reaches the end of the bytes that were looked at, which may have cut it."""
     last = paste.found[-1] if paste.found else None
     return last is not None and last.above + len(last.lines) >= head.count(b"\n")
 
 
 class ReadingProgress:
-    """The progress of reading, on a terminal only."""
+    """Shows the progress of reading, on a terminal only."""
 
     def __init__(self, logs: Sequence[LogFile]) -> None:
         self._shown = stderr.isatty()

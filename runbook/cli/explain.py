@@ -1,5 +1,5 @@
-"""`runbook explain ID`: the page of a check, what a cause means, a rule of lint, an environment variable, a key of a
-file, a word of the messages, or a shipped file itself."""
+"""`runbook explain ID`: prints the page of a check, a cause, a rule of lint, an environment variable, a key of a file
+or a word of the messages, or a shipped file itself."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PAGES = (*CHECKS, LAUNCH)
 
 CAUSES_BEGIN = "\n## Causes\n"
 
-MOST = 8  # ids that are named
+MOST = 8  # ids that a help names
 _SEPARATORS = re.compile(r"[\s_.*-]+")
 
 PREFIXES = ("NCCL_", "TORCH_", "GLOO_", "CUDA_", "JAX_", "XLA_", "PYTORCH_", "TP_")
@@ -73,13 +73,13 @@ def words() -> Mapping[str, str]:
 
 
 def _of_key(typed: str, keys: Mapping[str, Sequence[str]]) -> Sequence[str]:
-    """What is known of a key, also by the names of the mappings around it: `ssh.user`."""
+    """The texts about a key, which may be typed with the names of the mappings around it: `ssh.user`."""
     inside = re.compile(rf"[ .]{re.escape(typed)}: ")
     return keys.get(typed) or [one for one in keys.get(typed.rpartition(".")[2], ()) if inside.search(one)]
 
 
 def _meant(typed: str, keys: Sequence[str]) -> str:
-    """The ids of which it is one word or several, else the one that is nearly called so."""
+    """The help for an unknown id: the ids that contain it as words, or else the nearest id."""
     ids = dict.fromkeys([*PAGES, *causes(), *rules(), *keys, *words(), *known()])
     holding = [id for id in ids if _words(typed) in _words(id)]
     if len(holding) > 1:
@@ -110,7 +110,7 @@ def everything() -> str:
 
 
 def stage_page(name: str) -> str:
-    """The page of a check is beside its code; causes have their own pages."""
+    """The page of a check, which is beside its code, or of the launch, with a line for each cause that it tells."""
     launch = resources.files("runbook.jobs").joinpath(f"{LAUNCH}.md")
     text = launch.read_text(encoding="utf-8") if name == LAUNCH else page(name)
     return text.replace(CAUSES_BEGIN, CAUSES_BEGIN + "\n" + "\n".join(causes_told_by(name)) + "\n")
@@ -123,7 +123,7 @@ def rule_page(rule: LintRule) -> str:
 
 
 def where_found(cause: str) -> str:
-    """What the checks say of this cause."""
+    """Lines on what the checks say of this cause."""
     page = causes()[cause]
     return "".join(f"\nchecked by {name}: {page.line(name)[2:]}\n" for name in PAGES if name in page.by_check)
 
@@ -191,7 +191,8 @@ def _facts(variable: Variable) -> Iterator[tuple[str, str]]:
 
 
 def known_keys() -> dict[str, list[str]]:
-    """What each key of an inventory and a playbook is, wherever it stands, and each argument of a check."""
+    """The texts about each key of inventories and playbooks, wherever it stands, and each argument of a check, by
+    key."""
     told = list(_arguments())
     for kind in ("inventory", "playbook"):
         for place, part in _mappings(kind, schema(kind)):
@@ -211,7 +212,7 @@ def _arguments() -> Iterator[tuple[str, str]]:
 
 
 def _mappings(place: str, part: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Every mapping with keys of its own, and where it stands: `inventory: rendezvous.`"""
+    """Yields every mapping with known keys, after the text of where it stands: `inventory: rendezvous.`"""
     if "properties" in part:
         yield f"{place}: " if ":" not in place else f"{place}.", part
     for key, inner in part.get("properties", {}).items():

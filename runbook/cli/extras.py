@@ -1,5 +1,5 @@
-"""What an extra of this package brings, installed by its own requirements: in public indexes the name `runbook` is
-another project's."""
+"""Says how to install what an extra of this package brings: by the extra's own requirements, since in public indexes
+the name `runbook` is another project's."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from runbook.model.errors import FilesWrong
 
 
 def required_by_us(module: str | None) -> str | None:
-    """The module, where a run of ours cannot do without it and this Python does not have it: a checkout that was not
-    installed, or another Python than the one it was installed into."""
+    """The name of a missing module if runbook cannot do without it, None for other modules. Such a module is missing in
+    a checkout that was not installed, and in another Python than the one into which runbook was installed."""
     return module if module in ("fabric", "jinja2", "jsonschema", "msgspec", "paramiko", "rich", "yaml") else None
 
 
@@ -22,7 +22,7 @@ def not_installed(extra: str, command: str, module: str) -> FilesWrong:
 
 
 def _install(extra: str) -> str:
-    """The command that installs into this Python what an extra brings."""
+    """The command that installs what an extra brings into this Python."""
     from importlib.metadata import PackageNotFoundError, requires  # takes longer to load than all else that starts
 
     try:

@@ -1,5 +1,5 @@
-"""`runbook inventory list`, `graph` and `explain` show an inventory; `import FILE` and `init HOST…` make one, of
-another kind of inventory or of hosts that are asked.
+"""`runbook inventory`: `list`, `graph` and `explain` show an inventory; `import FILE` makes one from another kind of
+inventory, `init HOST…` from the answers of hosts.
 
 The result goes to stdout, or to a new file, whole or not at all.
 """
@@ -67,7 +67,7 @@ def shown(arguments: argparse.Namespace, found: Inventory, origins: Origins) -> 
 
 
 def without_spares(found: Inventory, origins: Origins, extra_vars: list[str]) -> Inventory:
-    """The nodes that have ranks: those that the inventory's own `launch:` names as its spares have none."""
+    """The inventory with only the nodes that have ranks: spares of its own `launch:` have none."""
     if not has_launch(origins.document):
         return found
     from runbook.checks import CHECKS
@@ -103,7 +103,7 @@ def import_inventory(arguments: argparse.Namespace) -> int:
 
 
 def _read(file: str) -> tuple[str, str]:
-    """The text, and what to call it. Raises FilesWrong where it cannot be read."""
+    """The text to import, and the name for it in messages. Raises FilesWrong if it cannot be read."""
     if file == "-":
         return _stdin(), STDIN
     there = is_there(file)
@@ -126,7 +126,7 @@ def _read(file: str) -> tuple[str, str]:
 
 
 def _not_read(source: str) -> list[Remark]:
-    """Folders beside the file that Ansible would read as well."""
+    """Remarks on folders beside the file that Ansible would read as well."""
     how = f"{read_by_ansible(source)} has them"
     beside = [Path(source).parent / name for name in ("group_vars", "host_vars")]
     return [Remark(f"the variables in {folder}/ were not read; {how}", 1) for folder in beside if is_folder(folder)]
@@ -144,7 +144,7 @@ HERE = {
     "ssh-auth-failed": "--user NAME and --key FILE say who logs in, and with what",
     "ssh-refused": "--port N, or HOST:PORT, names another port",
 }
-"""Remedies mention the inventory, which does not exist yet: what to type here instead."""
+"""By cause, what to type for `init`: the causes' own remedies mention the inventory, which does not exist yet."""
 
 
 def init_inventory(arguments: argparse.Namespace) -> int:
@@ -196,8 +196,8 @@ def _why(names: str, failure: Unreachable) -> str:
 def refuse_to_replace(
     out: str | None, *, force: bool, such_as: str = "inventory.yml", instead: str = "--force replaces it"
 ) -> None:
-    """Raises FilesWrong before any work is done for a file that could not be written. `such_as`: a name for one;
-    `instead`: what to do where it is there."""
+    """Raises FilesWrong, before any work is done, if the file `out` could not be written. `such_as`: a name of a file
+    for the help; `instead`: the help if the file exists."""
     if out is None:
         return
     if is_folder(out):
@@ -217,8 +217,8 @@ def refuse_to_replace(
 
 
 def write_product(text: str, out: str | None, nodes: int | None = None) -> None:
-    """Raises FilesWrong if the file cannot be written; an existing one then stays. The next step is printed on stderr,
-    and only if the text itself does not go to the terminal. `nodes`: how many are in it, which runbook itself asked."""
+    """Writes a text to the file `out`, or prints it. Raises FilesWrong if the file cannot be written; an existing file
+    then stays. After a file, stderr has the next step. `nodes`: the number of nodes in it, if runbook asked these."""
     if out is None:
         stdout.tell(text)
         return

@@ -1,5 +1,4 @@
-"""Which inventory is meant: what `-i` names is a file, the nodes of a Slurm job, or the pods that a label selector
-selects."""
+"""Finds the inventory that is meant: `-i` names a file, a Slurm job for its nodes, or a label selector for its pods."""
 
 from __future__ import annotations
 
@@ -26,17 +25,17 @@ if TYPE_CHECKING:
     from runbook.files.inventory_draft import Draft
 
 
-_MOST_HERE = 20  # files that are looked into for a suggestion
+_MOST_HERE = 20  # files that are read to suggest one
 
 
 def load(arguments: argparse.Namespace) -> tuple[Inventory, Origins]:
-    """The inventory that is meant. Variables of `{env: NAME}` need not be set: what they hold is not shown."""
+    """The inventory that is meant. Variables of `{env: NAME}` need not be set: their values are not shown."""
     path = inventory_source(arguments.inventory) if arguments.inventory is not None else only_one_here()
     return load_inventory(path, extra_vars=parse_extra(arguments.extra_vars), environ=AnyVariable.here())
 
 
 def only_one_here() -> Path:
-    """`inventory.yml` here, or the one file in `inventories/`. Raises FilesWrong where that is none or several."""
+    """`inventory.yml` here, or the one file in `inventories/`. Raises FilesWrong if there is none, or several."""
     from runbook.lint.find_files import leads_out
 
     here = [Path(f"inventory{suffix}") for suffix in SUFFIXES if is_file(f"inventory{suffix}")]
@@ -57,7 +56,7 @@ def only_one_here() -> Path:
 
 
 def name_one() -> str:
-    """The help where no inventory is named: those that lie here under other names, else how to make one."""
+    """The help where no inventory is named: the inventories here under other names, or else how to make one."""
     from runbook.files.file_kinds import kind_of
 
     files = (file for file in sorted(Path().glob("*")) if file.suffix in SUFFIXES and is_file(file))
@@ -82,16 +81,17 @@ MISNAMED = (
     "kubernetes-pod-unknown",
     "kubernetes-config-wrong",
 )
-"""Errors for which the argument was wrong; for others that is not known."""
+"""Causes that mean that the argument of `-i` was wrong; for other causes that is not known."""
 
 
 def inventory_source(named: str) -> Path | Document:
-    """For the loader. Raises FilesWrong for what does not exist, Unreachable where the cluster could not be asked."""
+    """The inventory that `-i` names, for the loader: a path or a document. Raises FilesWrong if it does not exist,
+    Unreachable if the cluster could not be asked."""
     return parse_document(asked(named), named) if is_asked(named) else find_inventory(named)
 
 
 def is_asked(named: str) -> bool:
-    """Whether a cluster is asked for this inventory, and no file read."""
+    """Whether `-i` names a Slurm job or pods, so that a cluster is asked and no file is read."""
     return (ALLOCATION.fullmatch(named) or PODS.fullmatch(named)) is not None
 
 

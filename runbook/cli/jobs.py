@@ -181,7 +181,8 @@ def _attach(cluster: Cluster, arguments: argparse.Namespace) -> int:
 
 
 def _refuse_unknown_ranks(job: KnownJob, only: Sequence[int]) -> None:
-    """Silence would look like a rank that wrote nothing. With a node that gives no answer, its ranks are not known."""
+    """Raises FilesWrong for a rank that the job has not: silence would look like a rank that wrote nothing. If a node
+    gives no answer, its ranks are not known, and nothing is raised."""
     known = sorted({rank for journal in job.processes for rank in journal["ranks"]})
     unknown = next((rank for rank in only if rank not in known), None)
     if unknown is not None and known and not job.absent and not job.damaged:
@@ -190,7 +191,8 @@ def _refuse_unknown_ranks(job: KnownJob, only: Sequence[int]) -> None:
 
 
 def _losses() -> tuple[list[str], Callable[[str, Unreachable], None]]:
-    """The names of nodes that are lost from now on, and what tells one. Its ranks may live: the others are followed."""
+    """A list that gets the names of nodes lost from now on, and the function to call when a node is lost. The ranks of
+    a lost node may live, so the other nodes are followed further."""
     lost: list[str] = []
 
     def on_loss(node: str, error: Unreachable) -> None:
@@ -201,7 +203,7 @@ def _losses() -> tuple[list[str], Callable[[str, Unreachable], None]]:
 
 
 def _secrets_of(cluster: Cluster, job: KnownJob) -> JobSecrets:
-    """The redactor, after a note on what it cannot mask."""
+    """The secrets of a job, after a warning on stderr about those that cannot be masked."""
     found = job_secrets(cluster, job)
     for unknown in found.unknown:
         stderr.line(f"warning: {one_line(unknown)}")
@@ -276,7 +278,7 @@ def _printer(arguments: argparse.Namespace) -> Tell:
 
 
 def _until_ctrl_c(run: Run) -> threading.Event:
-    """Ctrl-C ends the command, not the job."""
+    """An event that Ctrl-C and SIGTERM set from now on: they end the command, not the job."""
 
     def enough(*_: object) -> None:
         run.stopping.set()
@@ -293,7 +295,7 @@ Row = Sequence[str]
 def jobs_text(
     jobs: Sequence[Mapping[str, Any]], unreached: Mapping[str, Unreachable], *, ranks: bool, none: str
 ) -> str:
-    """`jobs` as `facts` gives them; `none` is what to say where there are none."""
+    """The text of `ps`. `jobs` are as `facts` gives them; `none` is the line for no jobs."""
     rows: list[Row] = [("JOB", "STAGE", "STATE", "ALIVE", "NODES", "STARTED", "CORES", "MEMORY", "GPU MEMORY", "STEP")]
     lines = table([*rows, *map(_row, jobs)]) if jobs else [none] * bool(none)
     for job in jobs if ranks else ():

@@ -1,4 +1,4 @@
-"""The program: arguments in, exit code out. The only place where an error becomes text."""
+"""Runs the program: turns arguments into an exit code. Only here an error becomes text."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ TELLERS = ("explain", "inventory", "completion", "ps", "logs", "report")
 """Commands without a verdict, such as `render --diff`: their output is their result, and its loss is an error."""
 
 MOST_ERRORS = 5
-"""So many of a chain of errors are shown."""
+"""Errors of a chain that are shown."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command. 0 passed, 1 failed, 2 wrong files or arguments, 3 could not tell, 70 our bug, 130
+    """Runs one command. 0 passed, 1 failed, 2 wrong files or arguments, 3 could not tell, 70 our bug, 130
     interrupted."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     with standard_streams():
@@ -77,13 +77,13 @@ def _kept(code: int) -> int:
 
 
 def entry() -> NoReturn:
-    """What the installed command calls. Leaves at once: a thread that still waits for a dead node must not delay the
-    exit."""
+    """Runs the program as the installed command. Leaves at once: a thread that still waits for a dead node must not
+    delay the exit."""
     try:
         code = main()
     except SystemExit as done:
         code = done.code if isinstance(done.code, int) else 2
-    except Exception as error:  # noqa: BLE001  else the exit code would be that of a check that failed
+    except Exception as error:  # noqa: BLE001  uncaught, it would exit with the code of a failed check
         code = crash_without_report(error)
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):
@@ -97,7 +97,7 @@ def dispatch(arguments: argparse.Namespace) -> int:
 
 
 def crash(arguments: Sequence[str], error: Exception) -> int:
-    """A bug of ours: prints everything a report needs on stderr, without the known secrets."""
+    """Prints on stderr everything that the report of a bug of ours needs, without the known secrets."""
     import platform
     import shlex
     import traceback
@@ -119,8 +119,8 @@ def crash(arguments: Sequence[str], error: Exception) -> int:
 
 
 def crash_without_report(error: BaseException) -> int:
-    """A bug in what tells of errors, or an installation that lacks a part: prints where, and the text of no error,
-    since nothing stars secrets here."""
+    """Tells of a bug in the code that reports errors, or of an installation that lacks a part. Prints the places in the
+    code, and no error's text, since nothing masks secrets here."""
     import traceback
 
     places: list[str] = []

@@ -78,7 +78,7 @@ def warn(plan: Plan) -> None:
 
 
 def show(found: Iterable[FileChange], redactor: Redactor) -> None:
-    """What would change, as a diff on stdout; how much, on stderr."""
+    """Prints what would change as a diff on stdout, and how much on stderr."""
     kinds: Counter[str] = Counter()
     for change in found:
         kinds[change.kind] += 1
@@ -125,7 +125,8 @@ def how_to_start(out: Path, made: Sequence[NodeFiles]) -> list[str]:
 
 
 def command(one: NodeFiles, path: Path) -> str:
-    """What to type; for a script without a job, with a program that it could start as every rank."""
+    """The command that starts a node's script; for a script without a launch, with an example of a program to start as
+    every rank."""
     shown = str(path)
     if one.node.windows:
         shown = shown.replace("/", "\\")
@@ -142,7 +143,7 @@ _NOWHERE = "/dev/null"
 
 
 def unified(path: Path, before: bytes | None, after: bytes | None, secret: bool) -> Iterator[str]:
-    """Lines of a diff, none where nothing changes. `None` is a file that is not there."""
+    """Yields the lines of a diff, none if nothing changes. `None` is a file that does not exist."""
     old, new = _lines(before), _lines(after)
     if secret:
         old, new = _starred(old, new)
@@ -151,13 +152,13 @@ def unified(path: Path, before: bytes | None, after: bytes | None, secret: bool)
 
 
 def _lines(data: bytes | None) -> list[str]:
-    """Lines that end with \\n, whatever they end with in the file."""
+    """The lines of a file, each ending with \\n, whatever it ends with in the file."""
     lines = (data or b"").decode("utf-8-sig", "replace").split("\n")
     return [line.removesuffix("\r") + "\n" for line in (lines if lines[-1] else lines[:-1])]
 
 
 def _starred(old: list[str], new: list[str]) -> tuple[list[str], list[str]]:
-    """Values as `***`; a changed value still shows as a difference."""
+    """Both texts with values as `***`; a changed value still shows as a difference."""
     before = [_star(line) for line in old]
     after = [_star(line) for line in new]
     changed = {star for star, line in zip(after, new, strict=True) if star in before and line not in old}
@@ -165,6 +166,7 @@ def _starred(old: list[str], new: list[str]) -> tuple[list[str], list[str]]:
 
 
 def _star(line: str) -> str:
-    """A line of a file with secrets: everything behind the name may be one, and so may a line that sets nothing."""
+    """A line of a file with secrets, masked: everything behind a name may be a secret, and so may a line without
+    one."""
     name, sets, _ = line.partition("=")
     return f"{name}=***\n" if sets else line if line == "@echo off\n" else "***\n"

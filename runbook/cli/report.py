@@ -1,4 +1,4 @@
-"""`runbook report`: a run, or the difference of two, as one HTML file; and the file that `run --report` leaves."""
+"""`runbook report`: writes a run, or the difference of two, as one HTML file; also for `run --report`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ REPORT = "report.html"
 
 
 def report(arguments: argparse.Namespace) -> int:
-    """Write the report and say where it is. Raises FilesWrong where there is no such run, or no file can be made."""
+    """Writes the report and says where it is. Raises FilesWrong if there is no such run, or no file can be made."""
     from runbook.report.html.render import render, render_comparison  # Jinja takes a while to load
 
     one = folder_of(arguments.run_dir)
@@ -31,7 +31,8 @@ def report(arguments: argparse.Namespace) -> int:
 
 
 def write_report(run_dir: Path) -> Path:
-    """The report of a run that has just ended, in its folder. Raises OSError, FilesWrong."""
+    """Writes the report of a run that has just ended into its folder; the path of the file. Raises OSError,
+    FilesWrong."""
     from runbook.report.html.render import render
 
     write_below(run_dir, REPORT, data=render(run_dir))
@@ -39,7 +40,8 @@ def write_report(run_dir: Path) -> Path:
 
 
 def folder_of(named: str | None) -> Path:
-    """The run's folder of this path or id, of several in it the latest; without a name the latest run of all."""
+    """The folder of the run with this path or id; of several runs in it, the latest; without a name, the latest run of
+    all. Raises FilesWrong."""
     if named is None:
         if run := latest_run():
             return run
@@ -61,7 +63,7 @@ def _plain(folder: Path) -> str:
 
 
 def write(document: str, default: Path, out: str | None) -> Path:
-    """Write the file whole or not at all, for us alone to read, in the place of what lies there."""
+    """Writes the file whole or not at all, for its owner alone to read, and replaces an existing file."""
     path = Path(out) if out else default
     try:
         if out:

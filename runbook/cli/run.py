@@ -96,7 +96,8 @@ RUN_ID = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9a-f]{6}")
 
 
 def id_of(named: str | None) -> str:
-    """A new id; that of the folder `named` where it is called like one, as the server's are, and holds no run yet."""
+    """The id of a run: the name of the folder `named` if it is an id, as the server's folders have, and the folder
+    holds no run yet; otherwise a new id."""
     folder = Path(named or "")
     if RUN_ID.fullmatch(folder.name) and not any(os.path.lexists(folder / file) for file in FILES):
         return folder.name
@@ -104,7 +105,7 @@ def id_of(named: str | None) -> str:
 
 
 def files_of(arguments: argparse.Namespace, extra: Mapping[str, object]) -> tuple[Playbook, Inventory, Origins]:
-    """The playbook that is named and its inventory, or the inventory of `-i` and its own launch. Raises FilesWrong."""
+    """The named playbook and its inventory, or else the inventory of `-i` and its own launch. Raises FilesWrong."""
     if arguments.playbook is not None:
         file = find_playbook(arguments.playbook)
         try:
@@ -123,7 +124,7 @@ def files_of(arguments: argparse.Namespace, extra: Mapping[str, object]) -> tupl
 
 
 def in_order(problem: Problem, file: Path, arguments: argparse.Namespace) -> Problem:
-    """The problem of an inventory in the playbook's place, with the line that was meant."""
+    """The problem; if an inventory was given in the place of the playbook, with the command that was meant as help."""
     named = arguments.inventory
     document = read_document(file)
     if problem.id != "file.kind" or shape_of(document.data) != INVENTORY:
@@ -138,7 +139,7 @@ def in_order(problem: Problem, file: Path, arguments: argparse.Namespace) -> Pro
 
 
 def refuse_what_has_no_launch(arguments: argparse.Namespace, plan: Plan) -> None:
-    """Options that are for the ranks of a launch. Raises FilesWrong."""
+    """Raises FilesWrong for options about the ranks of a launch if no launch has such ranks."""
     worlds = [stage.inventory.world_size for stage in plan.stages if stage.check.user_job]
     if arguments.detach and not worlds:
         message = "--detach does nothing here: there is no `launch:` that could go on"
@@ -153,7 +154,7 @@ def refuse_what_has_no_launch(arguments: argparse.Namespace, plan: Plan) -> None
 
 
 def detached(playbook: Playbook) -> Playbook:
-    """With `detach: true` in every launch."""
+    """The playbook with `detach: true` in every launch."""
     stages = [
         replace(stage, launch=replace(stage.launch, detach=True)) if stage.kind == "launch" else stage
         for stage in playbook.stages
@@ -162,8 +163,8 @@ def detached(playbook: Playbook) -> Playbook:
 
 
 def leave_report(run_dir: Path, output: str) -> None:
-    """Write the page and say where it is; with a machine's format on stdout, on stderr. The exit code is that of the
-    run."""
+    """Writes the page and says where it is: on stdout, or on stderr if stdout has a machine's format. It raises
+    nothing: the exit code is that of the run."""
     from runbook.cli.report import write_report
 
     try:
@@ -178,7 +179,8 @@ def leave_report(run_dir: Path, output: str) -> None:
 
 
 def take_out(verdicts: slurm_drain.Verdicts, run_id: str, at_most: float) -> None:
-    """Drain what was proven bad, and say on stderr what became of it; the exit code is that of the run."""
+    """Drains the nodes that were proven bad, and says on stderr what became of each; the exit code is that of the
+    run."""
     try:
         done = slurm_drain.drain(verdicts.bad(), run_id, at_most)
     except Unreachable as error:
@@ -213,7 +215,7 @@ def words(options: list[str]) -> tuple[str, ...]:
 
 
 def inventory_path(named: str | None, playbook: Playbook) -> Path | Document:
-    """The inventory of `-i`, or the playbook's own, which lies relative to the playbook."""
+    """The inventory of `-i`, or the one that the playbook names, by a path relative to the playbook."""
     if named is not None:
         return inventory_source(named)
     if playbook.inventory is None:
@@ -242,7 +244,7 @@ def terminated_like_interrupted() -> Iterator[None]:
 
 @contextlib.contextmanager
 def reports(arguments: argparse.Namespace, run_dir: Path, *others: Emit) -> Iterator[Emit]:
-    """Readers of the run's events: always events.jsonl and result.json, and what `-o` asks for on stdout.
+    """Sets up the readers of the run's events: always events.jsonl and result.json, and what `-o` asks for on stdout.
 
     With a machine's format on stdout, progress still goes to stderr if that is a terminal, or with -v.
     """
@@ -298,7 +300,7 @@ def closed(file: TextIO, path: Path) -> None:
 
 @contextlib.contextmanager
 def warned(what: Path) -> Iterator[None]:
-    """What cannot be written is said on stderr, with the file or folder; the run and its exit code stand."""
+    """Says on stderr that a file or folder cannot be written; the run and its exit code stand."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""`runbook serve`: the page of a cluster, and commands for its people."""
+"""`runbook serve`: runs the server of a cluster's page; its subcommands manage people and enrol nodes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ EXTRA = ("starlette", "uvicorn", "httptools", "websockets", "prometheus_client")
 
 
 def serve(arguments: argparse.Namespace) -> int:
-    """Run the server until SIGINT or SIGTERM, or run the subcommand."""
+    """Runs the server until SIGINT or SIGTERM, or runs the subcommand."""
     try:
         from runbook.serve.server import raise_open_files, share_interpreter
         from runbook.serve.settings import make_data_folder, read_options
@@ -48,7 +48,8 @@ def serve(arguments: argparse.Namespace) -> int:
 
 
 def enrol(arguments: argparse.Namespace, data: Path) -> int:
-    """Print a string by which a host becomes a node; the running server makes it, which knows its own address."""
+    """Prints a string by which a host becomes a node. The running server makes the string, since it knows its
+    address."""
     from runbook.agent.protocol import Enrolment
     from runbook.transport.agent import SOCKET, enrolment
 
@@ -88,7 +89,7 @@ def run(asked: ServeOptions) -> int:
 
 
 def account() -> str:
-    """The name of the present account, or its number where it has none, as in a container."""
+    """The name of the present account, or its number if it has no name, as in a container."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):
@@ -96,7 +97,8 @@ def account() -> str:
 
 
 def the_one_who_starts(people: People) -> str:
-    """The name of the present account, which is an admin of a server without people."""
+    """The name under which the person who starts the server logs in: that of the present account, which becomes an
+    admin if no person has that name yet."""
     from runbook.serve.people import NAME
 
     name = account()
@@ -118,7 +120,7 @@ def people_of(data: Path) -> Iterator[tuple[Store, People]]:
 
 
 def user(arguments: argparse.Namespace, data: Path) -> int:
-    """`serve user add | list | remove | link`: also while the server runs."""
+    """Runs `serve user add | list | remove | link`, also while the server runs."""
     from runbook.serve.people import Audit, role_named
 
     with people_of(data) as (store, people):
@@ -140,7 +142,7 @@ def user(arguments: argparse.Namespace, data: Path) -> int:
 
 
 def new_password() -> str:
-    """Asked for twice on a terminal; else the first line of standard input."""
+    """A new password: typed twice on a terminal, or else the first line of standard input. Raises FilesWrong."""
     if not sys.stdin.isatty():
         return sys.stdin.readline(2000).rstrip("\r\n")
     first = getpass.getpass("password: ")

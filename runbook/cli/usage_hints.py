@@ -1,4 +1,4 @@
-"""What is said to people of Ansible, torchrun and Slurm below argparse's own error; their words are in
+"""Says, below argparse's own error, what users of Ansible, torchrun and Slurm are to type; their words are in
 `usage_hints.toml`."""
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _COMMANDS = ("COMMAND", "ACTION")
 
 
 def misread(message: str, parser: argparse.ArgumentParser, given: Sequence[str]) -> str:
-    """Names the option that there is not in place of what argparse makes of it: of `serve --port 9000` it complains of
-    a command 9000."""
+    """The message of argparse, replaced if it hides an unknown option: of `serve --port 9000` argparse complains of a
+    command 9000."""
     choice = _CHOICE.fullmatch(message)
     if not _MISSING.fullmatch(message) and not (choice and choice["of"] in _COMMANDS):
         return message
@@ -30,7 +30,7 @@ def misread(message: str, parser: argparse.ArgumentParser, given: Sequence[str])
 
 
 def instead(message: str, parser: argparse.ArgumentParser, given: Sequence[str] = ()) -> str | None:
-    """What to type; None where nothing is known. `given` is what followed the words of `parser`."""
+    """The help, what to type; None if nothing is known. `given` is what was typed after the words of `parser`."""
     if _MISSING.fullmatch(message):
         return f"`{parser.prog} --help` tells what each of them does: {', '.join(_subcommands(parser))}"
     if choice := _CHOICE.fullmatch(message):
@@ -54,7 +54,7 @@ def _command(word: str, parser: argparse.ArgumentParser, given: Sequence[str], k
 
 
 def _options(words: Sequence[str], parser: argparse.ArgumentParser) -> Iterator[str]:
-    """What is known of each of the arguments that are too many: options, and files."""
+    """Yields a help for each unknown argument for which one is known: options, and files."""
     ours = [option for option in parser._option_string_actions if option.startswith("--")]
     tables = [_meant("options", _place(parser)), _meant("options")]
     for word in words:
@@ -96,5 +96,5 @@ def _meant(kind: str, of: str | None = None) -> dict[str, str]:
 
 
 def _plain(word: str) -> str:
-    """Short options differ in case: -k and -K."""
+    """A word in lower case and with dashes; short options stay, since their case counts: -k and -K."""
     return word if re.fullmatch("-[A-Za-z]", word) else word.lower().replace("_", "-")

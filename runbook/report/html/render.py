@@ -1,5 +1,4 @@
-"""From a run's folder to a page. `render` gives a document that needs nothing else, `fragment` what goes into another
-page."""
+"""Makes a page from a run's folder: `render` a document that needs nothing else, `fragment` a part for another page."""
 
 from __future__ import annotations
 
@@ -45,12 +44,12 @@ class Head:
 
 
 def render(run_dir: Path) -> str:
-    """The report of the run in `run_dir` as one HTML document. Raises FilesWrong where no run is there."""
+    """The report of the run in `run_dir` as one HTML document. Raises FilesWrong if no run is there."""
     return _document("document.html", {**_template_values(Recorded(run_dir)), "alone": True})
 
 
 def fragment(run_dir: Path, *, lives: bool = False) -> str:
-    """The same without the document around it, for a page that has the stylesheet (`style.css`) and the script
+    """The report without the document around it, for a page that has the stylesheet (`style.css`) and the script
     (`copy.js`), and lists the files itself. It has no inline style and no script, so a strict Content-Security-Policy
     allows it. `lives`: the caller knows that the run goes on."""
     values = _template_values(Recorded(run_dir, lives=lives))
@@ -58,7 +57,7 @@ def fragment(run_dir: Path, *, lives: bool = False) -> str:
 
 
 def render_comparison(one: Path, other: Path) -> str:
-    """What differs between two runs as one HTML document. Raises FilesWrong where one is no run's folder."""
+    """What differs between two runs as one HTML document. Raises FilesWrong if one of the folders holds no run."""
     compared = comparison(one, other)
     return _document(
         "document.html", {"comparison": compared, "title": f"{compared.one.title} against {compared.other.title}"}
@@ -66,7 +65,7 @@ def render_comparison(one: Path, other: Path) -> str:
 
 
 def comparison_fragment(one: Path, other: Path) -> str:
-    """The same without the document around it."""
+    """What differs between two runs, without the document around it."""
     return _templates().get_template("compare.html").render(comparison=comparison(one, other))
 
 
@@ -75,7 +74,7 @@ def comparison(one: Path, other: Path) -> RunComparison:
 
 
 def part(name: str) -> str:
-    """A file beside this module: `style.css`, `copy.js`."""
+    """The text of a file beside this module: `style.css` or `copy.js`."""
     return resources.files("runbook.report.html").joinpath(name).read_text(encoding="utf-8")
 
 
@@ -93,7 +92,7 @@ def _hash(text: str) -> str:
 
 
 def _template_values(recorded: Recorded) -> dict[str, Any]:
-    """Everything that the templates show."""
+    """All values that the templates show, by name."""
     record = recorded.record
     found = blocks(record.stages, record.causes)
     shortened = any(entry.others or entry.like for block in found for entry in block.entries)
@@ -124,7 +123,8 @@ def _template_values(recorded: Recorded) -> dict[str, Any]:
 
 
 def _with_followers(found: Sequence[FindingBlock]) -> list[tuple[FindingBlock, list[FindingBlock]]]:
-    """The blocks of root causes, each with the blocks that follow from it; under the first of two with one cause."""
+    """The blocks of root causes, each with the blocks that follow from it. If two blocks have one cause, these are
+    under the first."""
     seen: set[str] = set()
     pairs = []
     for block in found:
@@ -192,7 +192,7 @@ def _templates() -> jinja2.Environment:
 
 
 def shown(value: Any) -> Any:
-    """Whatever a template prints: foreign text is made visible, so that nothing in it acts, and escaped afterwards."""
+    """A value as a template prints it: foreign text is made visible, so that nothing in it acts, and escaped later."""
     if isinstance(value, Markup) or not isinstance(value, str):
         return value
     return value if value.isascii() and value.isprintable() else "\n".join(lines(value))
@@ -213,7 +213,8 @@ def _when(time_s: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Fix:
-    """`where`: on which nodes, as text, empty where it says so itself; `sentence` empty where it is only a command."""
+    """A remedy of a page. `where`: the nodes, as text, empty if the sentence names them; `sentence`: empty if the
+    remedy is only commands."""
 
     where: str
     sentence: str
@@ -234,5 +235,5 @@ def fixes(said: Iterable[Said], block: FindingBlock) -> list[Fix]:
 
 
 def _typed(text: str) -> bool:
-    """Whether this piece in backticks is a shell command, and not a key of a file or a plain word."""
+    """Whether a piece in backticks is a shell command, and not a key of a file or a plain word."""
     return " " in text.strip() and not text.strip().endswith((":", "=")) and not text[:1].isupper() and ": " not in text
