@@ -185,6 +185,7 @@ def _is_end(event: Event, stage: StageRecord, *, of_attempt: bool) -> bool:
 def _emit_end(
     emit: Emit, events: Sequence[Event], started: RunStarted, stage: StageRecord, outcomes: list[Outcome]
 ) -> RunFinished:
+    """Emits the outcomes of the job, the end of the launch and the end of the run, which it returns."""
     for outcome in outcomes:
         emit(OutcomeReached(time.time(), stage.name, outcome))
     now, verdict = time.time(), overall(outcome.verdict for outcome in outcomes)

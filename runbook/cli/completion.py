@@ -43,6 +43,8 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Option:
+    """One option of a command; `value` is None if it takes none."""
+
     flags: tuple[str, ...]
     help: str
     value: Value | None

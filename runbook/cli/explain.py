@@ -41,6 +41,7 @@ def explain_id(arguments: argparse.Namespace) -> int:
 
 
 def explain(id: str | None) -> int:
+    """Prints what is known of an id, or all ids without one; the exit code. Raises FilesWrong for an unknown id."""
     word = words().get(id.lower()) if id and id not in (*PAGES, *known()) else None
     if word:
         stdout.tell(f"{id}: {word}\n")

@@ -43,6 +43,7 @@ _HOST_LIST = re.compile(
 
 
 def inventory(arguments: argparse.Namespace) -> int:
+    """Runs `runbook inventory list`, `graph` and `explain`."""
     from runbook.lint.redaction import secrets_in
 
     found, origins = load(arguments)
@@ -83,6 +84,7 @@ def without_spares(found: Inventory, origins: Origins, extra_vars: list[str]) ->
 
 
 def import_inventory(arguments: argparse.Namespace) -> int:
+    """Runs `runbook inventory import`."""
     refuse_to_replace(arguments.out, force=arguments.force)
     text, source = _read(arguments.file)
     try:

@@ -257,12 +257,14 @@ def _clean(cluster: Cluster, arguments: argparse.Namespace) -> int:
 
 
 def _missing(names: list[str]) -> int:
+    """The exit code for logs that are whole or not; says on stderr what was not read."""
     if names:
         stderr.line(f"not everything was read: {', '.join(sorted(set(names)))}")
     return UNKNOWN if names else DONE
 
 
 def _printer(arguments: argparse.Namespace) -> Tell:
+    """The function that prints the lines of ranks, of all or of those of --only-rank."""
     only = set(arguments.only_rank)
     lock = threading.Lock()
 

@@ -41,6 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(parsed: argparse.Namespace, arguments: Sequence[str]) -> int:
+    """Runs the command, and turns an error into text and an exit code."""
     try:
         return dispatch(parsed)
     except FilesWrong as wrong:

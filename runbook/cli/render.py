@@ -114,6 +114,7 @@ def files_by_kind(kinds: Counter[str]) -> str:
 
 
 def how_to_start(out: Path, made: Sequence[NodeFiles]) -> list[str]:
+    """The lines that say how the scripts are started on their nodes."""
     made = [one for one in made if one.launch]
     if len(made) == 1:
         return [f"start it on {made[0].node.name}: {command(made[0], out / made[0].node.name / made[0].launch)}"]

@@ -47,6 +47,7 @@ from runbook.report.standard_streams import stderr, stdout
 
 
 def run(arguments: argparse.Namespace) -> int:
+    """Runs `runbook run`; the exit code."""
     extra = parse_extra(arguments.extra_vars)
     playbook, inventory, origins = files_of(arguments, extra)
     choice = Choice(

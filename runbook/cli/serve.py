@@ -63,6 +63,7 @@ def enrol(arguments: argparse.Namespace, data: Path) -> int:
 
 
 def run(asked: ServeOptions) -> int:
+    """Serves until it is told to stop; the exit code."""
     from runbook.serve.server import create_app, listening, server_of
     from runbook.serve.settings import settings_from
 

@@ -144,6 +144,7 @@ def in_network(address: str, network: str) -> bool:
 
 
 def is_ip(address: str) -> bool:
+    """Whether a text is an IPv4 or IPv6 address, with or without a zone (`%eth0`)."""
     if _IPV4.fullmatch(address):  # asked of every node, and ipaddress takes five times as long
         return True
     if not re.fullmatch(r"[0-9A-Fa-f:.]+(?:%[A-Za-z0-9_.-]+)?", address):

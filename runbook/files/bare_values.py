@@ -89,6 +89,7 @@ def _candidates(keys: Keys, value: object) -> Iterator[object]:
 
 
 def _of_text(name: str | int, within: str | int | None, text: str) -> Iterator[object]:
+    """Candidates for a text, by the key `name` at which it stands and the key `within` which that stands."""
     shape = {"rendezvous": _RENDEZVOUS, "ssh": _LOGIN}.get(str(name))
     if shape is not None and (found := shape.fullmatch(text)):
         yield {key: int(part) if key == "port" else part for key, part in found.groupdict().items() if part}

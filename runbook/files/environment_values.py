@@ -44,6 +44,7 @@ class EnvReader:
         return text
 
     def _secret(self, value: dict[str, object], keys: Keys) -> Secret | None:
+        """The secret that `{env: NAME}` stands for; None, and a problem, if the variable is not set here."""
         if "env" not in value:
             return None
         name = str(value["env"])

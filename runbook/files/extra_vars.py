@@ -88,6 +88,7 @@ def _shown(text: str) -> str:
 
 
 def _one(argument: str) -> tuple[dict[str, object], list[Problem]]:
+    """The variables of one argument of `-e`, and the problems with it."""
     if argument.startswith("@"):
         return _file(argument[1:])
     if argument.lstrip().startswith("{"):

@@ -137,6 +137,7 @@ def _first_line_that_says(document: Document) -> int | None:
 
 
 def _cure(what: str, document: Document) -> str:
+    """The help for a file of the known kind `what` where another kind is wanted."""
     file = document.path
     if what == INVENTORY:
         return f"name a playbook, and this file after -i: runbook run PLAYBOOK -i {file}"
@@ -184,6 +185,7 @@ def kind_of(document: Document, *, named: bool, folders: Sequence[str] = ()) -> 
 
 
 def _of_data(data: object, *, sure: bool) -> Kind | None:
+    """The kind of parsed data, by its keys. With `sure` the file is meant to be one of ours."""
     if isinstance(data, list):
         return "playbook" if any(_is_stage(item) for item in data) else None
     if not isinstance(data, dict):
@@ -313,6 +315,7 @@ def foreign_kind(text: str, file: str) -> str:
 
 
 def _yaml_kind(text: str, file: str) -> str:
+    """`ansible`, for a text of YAML or JSON. Raises FilesWrong for one that is no inventory of another program."""
     document = parse_document(text, file)
     shape = shape_of(document.data)
     if isinstance(document.mapping.get("plugin"), str):
@@ -393,6 +396,7 @@ def foreign_file(document: Document) -> Foreign | None:
 
 
 def _program(document: Document) -> str | None:
+    """The kind of program that a file is, by an `#SBATCH` line, its first line or its suffix; None if it is none."""
     if SBATCH.search(document.text):
         return BATCH_SCRIPT
     first, *words = document.lines[0].split()[:2] or [""]

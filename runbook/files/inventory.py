@@ -182,6 +182,7 @@ class _Assembly:
         return master
 
     def _rendezvous(self, ordered: list[Node], entries: Mapping[str, NodeKey]) -> Rendezvous:
+        """The rendezvous, with defaults filled in; reports an unknown master and a loopback address."""
         given = self._data.get("rendezvous") or {}
         first = ordered[0]
         master = given.get("master", first.name)

@@ -185,6 +185,7 @@ def _split(name: str) -> tuple[Row, Row]:
 
 
 def _merged(boxes: list[_Box], field: int) -> list[_Box]:
+    """The boxes, with neighbours that differ only in this field merged into one."""
     def rest(box: _Box) -> object:
         return box.fields[:field], box.fields[field + 1 :]
 
@@ -339,6 +340,7 @@ def _shape(name: str) -> str:
 
 
 def _one(name: str, names: Names, groups: Mapping[str, Collection[str]], *, guess: bool) -> set[str]:
+    """The nodes that one part of a pattern means, without its sign. Raises _Unknown."""
     if not name:
         raise _Unknown("pattern.syntax", "a name is missing", "write for example `rack1:!gn03`")
     if name == "all":

@@ -78,6 +78,7 @@ def node_entries(nodes: Mapping[str, Any], placed: PlacedProblems) -> dict[str, 
 
 
 def _enter(key: str, names: list[str], entries: dict[str, NodeKey], placed: PlacedProblems) -> None:
+    """Enters the names of a key of `nodes:`; reports names that are given twice."""
     twice = next((name for name in names if name in entries), None)
     if twice is not None:
         first = placed.document.key_span("nodes", entries[twice].key)
@@ -184,6 +185,7 @@ class Folding:
         self._conflicts: set[tuple[str, str, Keys]] = set()
 
     def node(self, name: str, entry: NodeKey, groups: tuple[str, ...]) -> Node:
+        """The node of this name, folded out of its levels."""
         layers, shared = self._of_groups(groups)
         own = Layer("node", ("nodes", entry.key), self._data["nodes"][entry.key] or {})
         self.layers[name] = (*layers, own)
@@ -198,6 +200,7 @@ class Folding:
         return self._folded(name, entry, groups, folded)
 
     def _folded(self, name: str, entry: NodeKey, groups: tuple[str, ...], folded: _Folded) -> Node:
+        """The node with these values; keys without a value get their defaults."""
         shell = folded.values.get(("shell",), "sh")
         return Node(
             name=name,
@@ -244,6 +247,7 @@ class Folding:
         return self._shared[groups]
 
     def _conflict(self, key: Keys, first: str, first_place: Keys, second: str, second_place: Keys) -> None:
+        """Reports, once, a key that two groups of one node set differently."""
         if (first, second, key) in self._conflicts:
             return
         self._conflicts.add((first, second, key))
@@ -254,6 +258,7 @@ class Folding:
         self._placed.about_key(second_place, "group-conflict", message, help)
 
     def _text(self, key: Keys, folded: _Folded) -> str | None:
+        """The value of a key as text, None if it is not set; reports characters that no shell can carry."""
         if key not in folded.values:
             return None
         text = str(folded.values[key])

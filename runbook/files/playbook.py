@@ -86,6 +86,8 @@ def examine_playbook(
 
 
 class _PlaybookReader:
+    """Makes a Playbook from judged data; mistakes are reported to `placed`."""
+
     def __init__(self, placed: PlacedProblems, env: EnvReader, checks: Collection[str] | None) -> None:
         self._placed = placed
         self._document = placed.document

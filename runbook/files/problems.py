@@ -40,6 +40,7 @@ class PlacedProblems:
         self.problems.extend(wrong.problems)
 
     def _add(self, keys: Keys, id: str, message: str, span: Span | None, help: str | None) -> None:
+        """Adds a problem once; after MOST of them, one that says that there are more."""
         self.wrong.add(keys)
         if len(self.problems) > MOST:
             return

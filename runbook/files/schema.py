@@ -53,6 +53,8 @@ def accepts(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Accepts:
 
 
 class _Compiler:
+    """Compiles parts of a schema into functions that say whether a value is valid."""
+
     def __init__(self, root: Mapping[str, Any]) -> None:
         self._root = root
 
@@ -315,6 +317,7 @@ def _explain(error: ValidationError, document: Document, kind: str) -> Iterator[
 
 
 def _unknown_keys(error: ValidationError, document: Document, kind: str) -> Iterator[tuple[Problem, Keys]]:
+    """The problems of unknown keys, with the keys to leave out of the data."""
     keys, instance, rule, _ = _parts(error)
     place = f" in {_label(keys)}" if keys else ""
     for name in instance:
@@ -341,6 +344,7 @@ def _not_indented(name: str, instance: Mapping[str, Any], rule: Mapping[str, Any
 
 
 def _missing_keys(error: ValidationError, document: Document, kind: str) -> Iterator[tuple[Problem | None, Keys]]:
+    """The problems of missing keys; None in place of one that the problem of a misspelt key says already."""
     keys, instance, rule, wanted = _parts(error)
     for name in wanted:
         if name not in instance and name in _meant(instance, keys, rule, kind):
@@ -378,6 +382,7 @@ def _wrong(error: ValidationError, document: Document, kind: str, id: str = "wro
 
 
 def _cure(error: ValidationError, document: Document, kind: str) -> str | None:
+    """The help for a wrong value; None if none is known."""
     keys, _, rule, _ = _parts(error)
     if error.validator == "type" and "string" in rule["type"] and isinstance(error.instance, bool | int | float):
         return f'put it in quotes: "{document.texts.get(keys, error.instance)}"'
@@ -475,6 +480,7 @@ def _title(schema_part: Mapping[str, Any], kind: str) -> str:
 
 
 def _label(keys: Keys) -> str:
+    """The name of a value in a message: its key, its place in a list, or `the file`."""
     if not keys:
         return "the file"
     last = keys[-1]

@@ -68,6 +68,7 @@ def find_inventory(name: str) -> Path:
 
 
 def _find(name: str, kind: str, what: str) -> Path:
+    """The path that a name on the command line means. Raises FilesWrong."""
     if not name or "\0" in name:
         raise FilesWrong.of(f"{what}.not-found", f"the name of the {what} is empty or not a file name")
     for folder in (Path(), Path(kind), shipped(kind)):

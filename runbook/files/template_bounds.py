@@ -71,6 +71,7 @@ def size_of(value: object) -> int:
 
 
 def _measured(value: object, most: int, depth: int) -> int:
+    """The size of a value as `size_of` counts it; counting stops once it is above `most`. Raises TooMuch."""
     if isinstance(value, str | bytes | range):
         return len(value)
     if isinstance(value, int):

@@ -185,6 +185,7 @@ def _plain(value: object) -> object:
 
 
 def _problem(error: Exception, text: str, variables: Iterable[str], span: Span | None) -> Problem:
+    """The problem that an error of Jinja's, or of the template's own operators, stands for."""
     shown = text.strip() if len(text) <= 60 else text.strip()[:59] + "…"
     if isinstance(error, jinja2.UndefinedError):
         name = str(error).split("'")[1] if str(error).endswith("is undefined") and "'" in str(error) else ""

@@ -275,6 +275,8 @@ def _without_data(file: str, text: str, *problems: Problem) -> Document:
 
 
 class _Stop(Exception):
+    """Reading ends here: the problem leaves no data."""
+
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
 
@@ -329,6 +331,7 @@ class _TreeReader:
         return tuple(found)
 
     def tree(self, text: str) -> Any:
+        """The tree of the only document in a text, None if there is none. Raises _Stop, and YAMLError."""
         loader = _LOADER(text)
         try:
             root = None
@@ -403,6 +406,7 @@ class _TreeReader:
         return self._anchors[name]
 
     def value(self, node: Any, keys: Keys) -> object:
+        """The value of a node of the tree, with aliases written out; records its place. Raises _Stop."""
         self._values += 1
         if self._values > MAX_VALUES:
             message = f"aliases make this file larger than {MAX_VALUES:,} values"
@@ -483,6 +487,7 @@ class _TreeReader:
         return isinstance(key, _Scalar) and behind[:1] in (",", "}")
 
     def _cut_off(self, key: Any, value: _Scalar, pieces: list[_Scalar]) -> None:
+        """Reports the `pieces` that a comma in braces cut off from the value of a key."""
         names = [f"`{piece.text}`" for piece in pieces]
         message = f"in braces a comma ends the value: {', '.join(names)} {'is' if len(names) == 1 else 'are'} not in it"
         name = key.text if isinstance(key, _Scalar) else "…"
@@ -607,6 +612,7 @@ def _depth(line: str) -> int:
 
 
 def _syntax_problem(error: yaml.YAMLError, file: str, lines: list[str]) -> Problem:
+    """The problem of an error of the parser, at the place where the mistake most likely is, with help."""
     mark = getattr(error, "problem_mark", None)
     if mark is None:  # PyYAML's reader failed before any token: no place is known
         return Problem("yaml.syntax", f"this is not YAML: {error}", Span(file, 1, 1))

@@ -156,6 +156,7 @@ class Text:
         return start, after.start()
 
     def _take(self, text: str) -> None:
+        """Reads a text as the present one. Raises Uneditable if it holds no mapping."""
         document = parse_document(text, self._file)
         if document.data is None:
             says = document.problems[0].message if document.problems else "it is empty"
@@ -168,6 +169,7 @@ class Text:
         self._line_starts = [0, *breaks]
 
     def _accept(self, text: str, wanted: object) -> None:
+        """Takes the changed text if it reads as `wanted`; otherwise raises Uneditable, and keeps the old text."""
         before = self._document, self._newline, self._line_starts
         try:
             self._take(text)

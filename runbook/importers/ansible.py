@@ -110,6 +110,7 @@ class VariableMeanings:
         return found
 
     def _one(self, given: GivenVariable) -> FoundSettings:
+        """Our settings for one variable; a remark if it has no place in ours."""
         name, value = given.key, given.value
         if given.vault or may_hold_secret(name, value):
             own = name.startswith("ansible_")

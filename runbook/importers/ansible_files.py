@@ -35,6 +35,8 @@ class GivenVariable:
 
 @dataclass(slots=True)
 class AnsibleGroup:
+    """A group: its first line, its own hosts, the groups in it, and its variables."""
+
     line: int
     hosts: dict[str, None] = field(default_factory=dict)
     children: dict[str, None] = field(default_factory=dict)
@@ -43,6 +45,8 @@ class AnsibleGroup:
 
 @dataclass(slots=True)
 class AnsibleHost:
+    """A host: its first line, and its variables."""
+
     line: int
     given: list[GivenVariable] = field(default_factory=list)
 
@@ -97,6 +101,8 @@ class Tree:
         return list(found)
 
     def _depths(self) -> dict[str, int]:
+        """The depth of each group: `all` is 0, others one more than the deepest group that holds them. Raises
+        FilesWrong."""
         depth = {name: 0 if name == "all" else 1 for name in self.groups}
         waiting = dict.fromkeys(self.groups, 0)
         for group in self.groups.values():
@@ -156,6 +162,7 @@ def _expanded(pattern: str) -> Iterator[str]:
 
 
 def _values(inside: str, times: int) -> list[str]:
+    """The values of one range; each of them makes `times` names. Raises ValueError, also for too many names."""
     bounds = inside.split(":")
     if len(bounds) not in (2, 3):
         raise ValueError(f"[{inside}] is not begin:end or begin:end:step")
@@ -320,6 +327,8 @@ def _joined(pair: re.Match[str]) -> str:
 
 
 class _AnsibleReader:
+    """Reads a parsed document into a Tree."""
+
     def __init__(self, document: Document, tagged: list[Problem]) -> None:
         self._document = document
         self._lines = document.lines

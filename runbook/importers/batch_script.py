@@ -192,6 +192,7 @@ def _words(line: str) -> list[str]:
 
 
 def _asked(script: _Script, number: int, raw: str) -> None:
+    """Takes the options of an `#SBATCH` line. Raises FilesWrong for one that cannot be read."""
     if len(raw) > LONGEST_LINE:
         message = f"this line has more than {LONGEST_LINE:,} characters"
         raise script.lines.wrong(number, raw[:40], "script-syntax", message)
@@ -213,6 +214,7 @@ def _apart(word: str) -> tuple[str, ...]:
 
 
 def _command(script: _Script, command: _Command) -> None:
+    """Takes what a line assigns, and what it starts."""
     number, line = command.number, _filled(script, command.line)
     if array := _ARRAY.match(line):
         inside = line[array.end() : line.rfind(")")].strip()
@@ -236,6 +238,7 @@ def _command(script: _Script, command: _Command) -> None:
 
 
 def _deed(script: _Script, command: _Command, words: list[str]) -> None:
+    """Takes what a command does, or remarks that it is not carried over."""
     number, line = command.number, launcher_line(words)
     if line is not None and line.program:
         script.launches.append((command, line, script.workdir))
@@ -299,6 +302,7 @@ def _filled(script: _Script, line: str) -> str:
 
 
 def _launch(script: _Script, begun: _Command, line: LauncherLine, workdir: str | None) -> None:
+    """Takes a launcher's line as the launch, without secrets."""
     number, script.line = begun.number, line
     if begun.maybe:
         script.remark(number, f"`{line.name}`: {_MAYBE}")
@@ -384,6 +388,7 @@ def _port(script: _Script) -> int:
 
 
 def _nowhere(script: _Script) -> FilesWrong:
+    """The error of a script that names no nodes; its help has all that could be carried over."""
     wanted = next((value for name, (value, _) in script.asked.items() if name in NODES), None)
     message = f"this script does not say which nodes{f', only how many: {wanted}' if wanted else ''}"
     help = "make an inventory of them: runbook inventory init HOST…"

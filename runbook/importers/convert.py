@@ -100,6 +100,7 @@ def _is_here(host: ForeignHost) -> bool:
 
 
 def _node(host: ForeignHost, name: str, *, many: bool) -> NodeDraft:
+    """The node of a host, with a comment where it needs one; it is left out if no other node could reach it."""
     settings: dict[Setting, object] = dict(host.settings)
     address = str(settings.get(("address",), host.name))
     if ("address",) not in settings and name != host.name:

@@ -34,6 +34,8 @@ _COUNTED = re.compile(r"\A(?P<host>.+?):(?P<slots>[0-9]+)")
 
 @dataclass
 class _HostLine:
+    """What a hostfile says of one host; `counted`: its slots are given, and not only assumed."""
+
     line: int
     slots: int = 0
     counted: bool = False

@@ -76,6 +76,8 @@ def parse_hosts(words: Iterable[str], login: Login) -> list[SurveyHost]:
 
 
 def _hosts(word: str, login: Login) -> list[SurveyHost]:
+    """The hosts of one word, its range expanded. Raises ValueError, with a help as its second argument if there is
+    one."""
     user, at, rest = word.removeprefix("ssh://").rpartition("@")
     if at and not user:
         raise ValueError("no login name stands before `@`")
@@ -282,6 +284,7 @@ def _port(answers: HostAnswers) -> int:
 
 
 def _keep(hosts: Mapping[str, HostAnswers], program: str, answers: Mapping[str, Answer | BaseException]) -> None:
+    """Enters the answers of all hosts to one program. Raises unexpected errors."""
     for name, answer in answers.items():
         if isinstance(answer, (Unreachable, ProgramNotStarted, TimeoutError)):
             hosts[name].unanswered[program] = "no answer in time" if isinstance(answer, TimeoutError) else str(answer)

@@ -19,6 +19,8 @@ REACHED = ("open", "refused")
 
 @dataclass(frozen=True, slots=True)
 class SurveyInterface:
+    """One network interface of a host, with the addresses at which others may reach it."""
+
     name: str
     mtu: int | None
     addresses: tuple[str, ...]
@@ -193,6 +195,8 @@ def active(ports: Sequence[Port], link_layer: str) -> list[Port]:
 
 @dataclass(frozen=True, slots=True)
 class PythonFound:
+    """One Python of a host; `torch` is None if it has none."""
+
     path: str
     version: str
     torch: str | None

@@ -207,6 +207,7 @@ _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
 def sarif(report: Report) -> str:
+    """The report as a document of SARIF."""
     used = [rule for rule in rules().values() if any(finding.rule is rule for finding in report.findings)]
     index = {rule.id: number for number, rule in enumerate(used)}
     prints = _Fingerprints(report)

@@ -107,6 +107,7 @@ class _Planning:
         self._cluster = cluster or _ANY_CLUSTER
 
     def planned(self) -> PlannedStage | None:
+        """The planned stage, None if some part of it could not be planned."""
         stage, patterns = self._stage, self._known
         pattern = stage.nodes if patterns and self._selects(stage.nodes) else None
         if not patterns and stage.launch.spares:
@@ -121,6 +122,7 @@ class _Planning:
         return replace(work, skip=condition.skip)
 
     def _selects(self, pattern: str | None) -> bool:
+        """Whether a pattern of nodes is given and sound; its problems are gathered."""
         if pattern is None:
             return False
         try:

@@ -313,6 +313,7 @@ class ReadFiles:
         return folder.relative_to(self._above[root]).parts
 
     def _examined(self, document: Document, kind: Kind | None) -> ReadFile:
+        """The file that a document is, read as this kind."""
         if kind == "inventory":
             inventory = examine_inventory(document, environ=ENVIRON)
             if inventory.draft is None or inventory.origins is None:
@@ -339,6 +340,7 @@ class ReadFiles:
 
 
 def _with_launch(document: Document, problems: tuple[Problem, ...], file: InventoryFile) -> ReadFile:
+    """The file of an inventory with a `launch:`, which is read as a playbook as well."""
     from runbook.checks import CHECKS
 
     as_playbook = launch_document(document)

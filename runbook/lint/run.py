@@ -90,6 +90,7 @@ def _limited(findings: Iterable[LintFinding]) -> tuple[list[LintFinding], list[s
 
 
 def _chosen(found: Sequence[FoundFile], settings_of: SettingsOf) -> _Chosen:
+    """The files of one lint, divided by settings and links."""
     outside = tuple(one for one in found if one.leads_to)
     found = [one for one in found if not one.leads_to]
     excluded = [one for one in found if settings_of(one.path).excludes(one.path)]

@@ -82,6 +82,7 @@ class SettingsOf:
 
 
 def _settings_in(folder: str) -> LintSettings | None:
+    """The settings in this folder itself, None if it has none."""
     yaml_file, toml_file = Path(folder, YAML_FILE), Path(folder, TOML_FILE)
     toml_is_here = is_file(toml_file) and not leads_out(toml_file, roots_of([str(toml_file)]))
     from_toml = _from_toml(toml_file, folder) if toml_is_here else None
@@ -175,6 +176,7 @@ def _toml_place(file: str, lines: list[str], keys: Keys, word: str) -> Span:
 
 
 def _checked(data: Any, place: PlaceOf, source: str, folder: str, problems: tuple[Problem, ...]) -> LintSettings:
+    """The settings that are in `data`, with the problems of all that is wrong in it."""
     found = _Checked(place)
     if not isinstance(data, dict):
         found.problem((), "wrong-type", "the settings are a mapping with ignore, exclude and per_file")

@@ -91,6 +91,7 @@ def unreached_alike(failures: Mapping[str, Unreachable]) -> Iterator[tuple[str, 
 
 
 def _word(values: list[str]) -> str | None:
+    """One word for the words of several texts at one place; None if it would be too long to read."""
     if len(values) == 1:
         return values[0]
     numbers = [_NUMBER.fullmatch(value) for value in values]

@@ -46,6 +46,7 @@ def _places(ranked: Inventory, nodes: Sequence[Node]) -> list[NodeRanks]:
 
 
 def headline(inventory: Inventory, ranked: Inventory) -> str:
+    """The first line: name, file, numbers of nodes and ranks, backend, and the address that ranks dial."""
     gpus = sum(len(node.gpus) for node in ranked.nodes)
     where = endpoint(dialled_address(ranked.rendezvous, len(ranked.nodes)), ranked.rendezvous.port)
     on = f" on {counted(gpus, 'GPU')}" if gpus == ranked.world_size else f", {counted(gpus, 'GPU')}" if gpus else ""
@@ -178,6 +179,7 @@ def _about(inventory: Inventory, nodes: Sequence[Node], rows: Sequence[object]) 
 
 
 def graph_text(inventory: Inventory, ranked: Inventory) -> str:
+    """The text of `inventory graph`; `ranked` is the inventory without the spares of its launch."""
     by_name = {node.name: node for node in inventory.nodes}
     lines = [headline(inventory, ranked), "", "@all:"]
     for group, members in inventory.groups.items():
@@ -356,6 +358,7 @@ class Answers:
         return GivenValue(f"address of {master}", self._layout.address, addresses[-1].span), ""
 
     def _given(self, candidate: Candidate) -> GivenValue:
+        """The value of a candidate as its level gives it; a secret as `***`."""
         value, span = candidate.value, candidate.span
         if isinstance(value, Mapping) and set(value) == {"env"}:
             return GivenValue(candidate.level, f"*** (from {value['env']} of this machine)", span)

@@ -163,6 +163,7 @@ class Result:
         self._record(event)
 
     def document(self) -> dict[str, object]:
+        """The document of the run, as far as its events tell."""
         started, finished = self._record.started, self._record.finished
         return {
             "version": 1,

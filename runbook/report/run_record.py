@@ -185,6 +185,8 @@ def fastest_links(outcomes: Iterable[Outcome]) -> dict[Pair, LinkSpeed]:
 
 
 class WithLinkSpeed(Protocol):
+    """Anything with the speed of a link, in Gbit/s."""
+
     @property
     def gbps(self) -> float: ...
 

@@ -77,6 +77,8 @@ class OutputStream:
         return self._send(json_visible(text))
 
     def _send(self, text: str) -> bool:
+        """Writes a text that is safe already; remembers, and says once, why it could not be written. False: not
+        written."""
         if not text:
             return True
         with self._lock:
@@ -137,6 +139,8 @@ class _Strays(io.TextIOBase):
 
 
 class _Verbatim(_Strays):
+    """A text stream that writes to an OutputStream without changing the text."""
+
     def write(self, text: str) -> int:
         self._stream._send(text)
         return len(text)

@@ -66,6 +66,7 @@ def same_login(file: InventoryFile) -> Iterator[Problem]:
 
 
 def address_of_another(file: InventoryFile) -> Iterator[Problem]:
+    """Reports nodes whose address or ssh host is another node's name or address."""
     nodes = trusted(file, "address", "ssh")
     owners: dict[str, Node] = {node.name.lower(): node for node in nodes}
     for node in nodes:

@@ -36,6 +36,7 @@ _OF_TORCHRUN = re.compile(r"nnodes|nproc-per-node|standalone|rdzv-(?:backend|con
 
 
 def one_word_command(staged: Staged) -> Iterator[Problem]:
+    """Reports a whole command line that was written as one word."""
     words = _words(staged)
     if len(words) != 1:
         return
@@ -48,6 +49,7 @@ def one_word_command(staged: Staged) -> Iterator[Problem]:
 
 
 def shell_in_command(staged: Staged) -> Iterator[Problem]:
+    """Reports operators and variables of a shell in a command, which no shell reads."""
     for index, word in _arguments(staged):
         if _OPERATOR.fullmatch(word):
             message = f"`{word}` is for a shell, and the command is not given to one"
@@ -78,6 +80,7 @@ def flag_with_value(staged: Staged) -> Iterator[Problem]:
 
 
 def nested_launcher(staged: Staged) -> Iterator[Problem]:
+    """Reports a command that starts a launcher, which every rank or another launcher would start."""
     launcher = staged.stage.launch.launcher
     found = launcher_line(_words(staged))
     if found is None:
@@ -117,6 +120,7 @@ def _of_inventory(option: str, cluster: Inventory) -> tuple[int, str] | None:
 
 
 def launcher_option(staged: Staged) -> Iterator[Problem]:
+    """Reports an option of the launcher among the arguments of the script."""
     launcher = staged.stage.launch.launcher
     if launcher not in STARTS_ITS_RANKS or launcher_line(_words(staged)):
         return
@@ -176,6 +180,7 @@ def ranks_from_one(staged: Staged) -> Iterator[Problem]:
 
 
 def world_in_command(staged: Staged) -> Iterator[Problem]:
+    """Reports a world size in a command that is not the inventory's number of ranks."""
     if staged.cluster is None or launcher_line(_words(staged)):
         return
     for option, value, index in _options(staged):
@@ -188,6 +193,7 @@ def world_in_command(staged: Staged) -> Iterator[Problem]:
 
 
 def loopback_in_command(staged: Staged) -> Iterator[Problem]:
+    """Reports a loopback address to dial in a command for several machines."""
     cluster = staged.cluster
     if cluster is None or len(cluster.nodes) == 1 or cluster.one_machine or launcher_line(_words(staged)):
         return
@@ -264,6 +270,7 @@ _BRINGS_CONDA = re.compile(r"conda\.sh|\bhook\b")
 
 
 def interactive_shell(staged: Staged) -> Iterator[Problem]:
+    """Reports a command that waits for a person."""
     for words, piped in _piped(staged):
         asks = _asks(words, fed=piped or any("<" in word for word in words))
         if asks is not None:
@@ -273,6 +280,7 @@ def interactive_shell(staged: Staged) -> Iterator[Problem]:
 
 
 def endless_shell(staged: Staged) -> Iterator[Problem]:
+    """Reports a program that does not end by itself."""
     for words in _commands(staged):
         bare = unwrapped(words)
         endless = _endless(bare) if words[0] != "timeout" else None
@@ -283,6 +291,7 @@ def endless_shell(staged: Staged) -> Iterator[Problem]:
 
 
 def background_shell(staged: Staged) -> Iterator[Problem]:
+    """Reports a line that leaves a process in the background, which ends with the run."""
     line = _line(staged)
     if re.search(r"(?<![&>|])&\s*$", line) or re.match(r"\s*(sudo\s+(-n\s+)?)?(nohup|setsid|disown)\b", line):
         message = "what this leaves in the background is ended with the run"
@@ -291,6 +300,7 @@ def background_shell(staged: Staged) -> Iterator[Problem]:
 
 
 def shell_no_effect(staged: Staged) -> Iterator[Problem]:
+    """Reports a line that only changes its own shell, which ends with the stage."""
     commands = list(_commands(staged))
     helps = [help for words in commands for sign, help in _OF_ONE_SHELL if sign.fullmatch(" ".join(words))]
     if commands and len(helps) == len(commands):
@@ -299,6 +309,7 @@ def shell_no_effect(staged: Staged) -> Iterator[Problem]:
 
 
 def not_for_sh(staged: Staged) -> Iterator[Problem]:
+    """Reports what bash knows and /bin/sh, which runs the line of a stage, does not."""
     if any(shell_no_effect(staged)):
         return
     line = _unquoted(staged)

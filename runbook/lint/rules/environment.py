@@ -26,6 +26,7 @@ class WrittenVariable(NamedTuple):
 
 
 def of_inventory(document: Document) -> Iterator[WrittenVariable]:
+    """The environment variables of an inventory, at every level."""
     data = document.mapping
     yield from for_all_nodes(document)
     for group, settings in _mapping(data.get("groups")).items():
@@ -43,6 +44,7 @@ def for_all_nodes(document: Document) -> Iterator[WrittenVariable]:
 
 
 def of_playbook(document: Document) -> Iterator[WrittenVariable]:
+    """The environment variables of the launches of a playbook."""
     stages = document.mapping.get("stages")
     for index, stage in enumerate(stages if isinstance(stages, list) else ()):
         launch = _mapping(_mapping(stage).get("launch"))

@@ -91,6 +91,7 @@ def _of_known(variable: Variable) -> Iterator[VariableFault]:
 
 
 def _gone(variable: Variable) -> VariableFault:
+    """The fault of a variable that newer releases do not read."""
     if variable.removed:
         version, when = variable.removed, f"since {variable.reader} {variable.removed}"
     else:

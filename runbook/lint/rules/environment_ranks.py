@@ -55,6 +55,7 @@ class Contradiction(NamedTuple):
 
 
 def contradictions(ranks: EnvironmentOfRanks) -> Iterator[Contradiction]:
+    """The contradictions in what the ranks of one node get, by all rules."""
     for rule in _RULES:
         yield from rule(ranks)
 
@@ -185,6 +186,7 @@ def _alike(nodes: Iterable[Node]) -> Iterable[list[Node]]:
 
 
 def contradictions_in_inventory(file: InventoryFile) -> Iterator[Problem]:
+    """Reports contradictions of the levels of an inventory, each once, with the nodes that have it."""
     everywhere = len(file.inventory.nodes)
     nodes_at = grouped(
         ((one.id, _place(file, node, one), one.message, one.help), node.name)
@@ -210,6 +212,7 @@ def contradictions_in_playbook(file: PlaybookFile) -> Iterator[Problem]:
 
 
 def _brought_in(inventory: InventoryFile, texts: Mapping[str, str | None]) -> list[Contradiction]:
+    """The contradictions that the variables `texts` bring in on every node of the inventory."""
     judged: list[list[Contradiction]] = []
     for node, *_ in _alike(inventory.inventory.nodes):
         env = {**inventory.inventory.env, **node.env}

@@ -133,6 +133,7 @@ def _in(variable: Variable) -> str:
 
 
 def _without(variable: Variable, unit: re.Match[str]) -> str:
+    """The help for a number with a unit: the number in the variable's own unit, if that can be worked out."""
     size = unit[2].lower().removesuffix("ib").removesuffix("b")
     time = unit[2].lower()
     number = float(unit[1]) if len(unit[1]) < 16 else 0.0
@@ -251,6 +252,7 @@ def _not_one(variable: Variable, word: str) -> VariableFault:
 
 
 def _consequence(variable: Variable) -> str:
+    """What the reader of a variable does at a value that it does not know, for a message."""
     if variable.name == "NCCL_DEBUG":
         return "NCCL then prints nothing at all"
     if variable.name == "NCCL_NET":
@@ -450,6 +452,7 @@ def _refuses_empty(variable: Variable) -> bool:
 
 
 def _expansion(name: str, text: str) -> Iterator[VariableFault]:
+    """Reports a value with text that only a shell would replace."""
     variable = known().get(name)
     if "$" in text or "%" in text:
         found = _SHELL.search(text)

@@ -30,6 +30,7 @@ _SHORTEST_STALL_S = 5.0
 
 
 def detached(staged: Staged) -> Iterator[Problem]:
+    """Reports keys that do nothing, or not what they say, in a detached launch."""
     if not _given(staged, "detach") or not staged.stage.launch.detach:
         return
     if _given(staged, "retries") and staged.stage.launch.retries:
@@ -48,6 +49,7 @@ def detached(staged: Staged) -> Iterator[Problem]:
 
 
 def watch_does_nothing(staged: Staged) -> Iterator[Problem]:
+    """Reports a `watch:` that nobody acts on."""
     launch = staged.stage.launch
     if launch.watch is None or not staged.sound("launch"):
         return
@@ -72,6 +74,7 @@ def stall_too_short(staged: Staged) -> Iterator[Problem]:
 
 
 def spares_do_nothing(staged: Staged) -> Iterator[Problem]:
+    """Reports `spares:` that can never take another node's place."""
     launch = staged.stage.launch
     if not _given(staged, "spares") or not launch.spares:
         return
@@ -138,6 +141,7 @@ def barrier_not_expanded(staged: Staged) -> Iterator[Problem]:
 
 
 def launch_on_windows(staged: Staged) -> Iterator[Problem]:
+    """Reports keys of a launch that scripts for Windows know nothing of."""
     if not _windows(staged):
         return
     given = [key for key in _OF_A_RUN if _given(staged, key)]
@@ -275,6 +279,7 @@ MOST_NODES = 300
 
 
 def scripts(staged: Staged) -> Iterator[Problem]:
+    """Reports what writing the scripts of a stage fails on."""
     planned, inventory = staged.planned, staged.file.inventory
     if staged.cluster is None or planned is None or inventory is None or not planned.starts_ranks:
         return

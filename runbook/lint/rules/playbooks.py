@@ -83,6 +83,7 @@ FASTEST_S = 5e-6
 
 
 def one_rank(staged: Staged) -> Iterator[Problem]:
+    """Reports a check of several ranks, or a gate, in a stage with a single rank."""
     check = staged.planned.check if staged.planned else None
     if staged.cluster is None or check is None or not check.needs_ranks or staged.cluster.world_size > 1:
         return
@@ -97,6 +98,7 @@ def one_rank(staged: Staged) -> Iterator[Problem]:
 
 
 def gate_too_high(staged: Staged) -> Iterator[Problem]:
+    """Reports a bandwidth gate above what the adapters of a node can carry."""
     gate, cluster = _gate(staged), staged.cluster
     if gate is None or cluster is None or cluster.infiniband is None or len(cluster.nodes) < 2:
         return
@@ -131,6 +133,7 @@ def _counted_twice(parties: int) -> float:
 
 
 def gate_too_small(staged: Staged) -> Iterator[Problem]:
+    """Reports a gate at so small a message that latency alone takes longer."""
     gate, check = _gate(staged), staged.planned.check if staged.planned else None
     if gate is None or not isinstance(check, AllReduce) or staged.cluster is None or staged.cluster.world_size < 2:
         return
@@ -172,6 +175,7 @@ def _adapters(cluster: Inventory, node: Node) -> int:
 
 
 def timeouts(staged: Staged) -> Iterator[Problem]:
+    """Reports a timeout of a stage that comes before another time of the stage is over."""
     timeout = staged.stage.timeout_s
     check = staged.planned.check if staged.planned else None
     if timeout is None or check is None:
@@ -305,6 +309,7 @@ STAGE_RULES: tuple[Callable[[Staged], Iterable[Problem]], ...] = (
 
 
 def stages(file: PlaybookFile) -> Iterator[Problem]:
+    """Reports the planner's problems, and those of all rules about stages."""
     staged, problems = stage_by_stage(file)
     yield from problems
     for stage in staged:

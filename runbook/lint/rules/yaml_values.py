@@ -25,6 +25,7 @@ _ANCHOR = re.compile(r"&\S+\s+")
 
 
 def yaml_surprises(document: Document) -> Iterator[Problem]:
+    """Reports unquoted texts that other YAML readers take for something else."""
     lines = document.lines
     for text, span, is_key in _suspects(document):
         surprise = _surprise(text)

@@ -173,6 +173,7 @@ def _row(values: Mapping[str, object]) -> SizeRow | None:
 
 
 def _limits(stage: StageRecord) -> tuple[float | None, tuple[float, float] | None, str]:
+    """The gate, the normal range and the source of the range, from the outcomes of a stage; None if there is none."""
     for outcome in stage.outcomes:
         gate = number(outcome.metrics.get("gate_busbw_gbytes"))
         span = outcome.metrics.get("expected_busbw_gbytes")

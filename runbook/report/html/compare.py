@@ -116,6 +116,7 @@ class RunComparison:
 
 
 def compare(one: Recorded, other: Recorded) -> RunComparison:
+    """All differences between two runs."""
     links, more = _links(one, other)
     known = of_nodes.planned(one), of_nodes.planned(other)
     seen = of_nodes.seen_by_reach(one), of_nodes.seen_by_reach(other)
@@ -147,6 +148,7 @@ def _side(recorded: Recorded) -> Side:
 
 
 def _run(recorded: Recorded) -> dict[str, str]:
+    """The facts of a run that are compared, by name."""
     record = recorded.record
     started, ended = record.started, record.finished
     return {

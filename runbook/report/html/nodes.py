@@ -59,6 +59,7 @@ class Nodes:
 
 
 def nodes(recorded: Recorded) -> Nodes:
+    """All nodes of a run, with what they share and where they differ."""
     names = list(recorded.record.started.nodes) if recorded.record.started else []
     plan = planned(recorded)
     seen = seen_by_reach(recorded)

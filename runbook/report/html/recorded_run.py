@@ -136,6 +136,7 @@ class Recorded:
         return found
 
     def _walk(self, names: tuple[str, ...], deeper: int) -> Iterator[tuple[str, ...]]:
+        """Yields the names of plain files below a folder, `deeper` folders deep, without following links."""
         try:
             with os.scandir(self.folder.joinpath(*names)) as listing:
                 entries = sorted(listing, key=lambda entry: entry.name)
@@ -178,6 +179,7 @@ class Recorded:
         return True
 
     def _take(self, event: Event) -> None:
+        """Enters an event into the record and the progress of its stage; output of ranks is left out."""
         if isinstance(event, Progress) and "output" in event.data:
             return
         self.record(event)

@@ -222,6 +222,7 @@ class Fix:
 
 
 def fixes(said: Iterable[Said], block: FindingBlock) -> list[Fix]:
+    """The remedies of a block as a page shows them."""
     found: list[Fix] = []
     for on, remedy in said:
         for where, step in remedy.placed(() if block.unreached else on):

@@ -50,6 +50,8 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
+    """The picture of a run: its time axis, a lane for each stage, and the stages that did not run."""
+
     ticks: tuple[Tick, ...]
     lanes: tuple[Lane, ...]
     not_run: tuple[str, ...]
@@ -169,6 +171,8 @@ class AttemptLane:
 
 @dataclass(frozen=True, slots=True)
 class LaunchLanes:
+    """The attempts of one launch stage."""
+
     stage: str
     attempts: tuple[AttemptLane, ...]
 
@@ -183,6 +187,7 @@ def launches(recorded: Recorded) -> list[LaunchLanes]:
 
 
 def _attempts(recorded: Recorded, stage: StageRecord, progress: StageProgress) -> list[AttemptLane]:
+    """The attempts of a launch, with lanes of processes over the time of each attempt."""
     until = stage.started.time + stage.finished.seconds if stage.finished else recorded.record.last_time
     ends = {str(one.get("number")): one for one in progress.ends}
     attempts = progress.attempts or [(stage.started.time, {"number": name}) for name in ends]
@@ -228,6 +233,7 @@ def _lanes(processes: Sequence[Mapping[str, object]], span: tuple[float, float])
 
 
 def _process(one: Mapping[str, object], span: tuple[float, float]) -> ProcessBar:
+    """The bar of one process, in a picture of the time `span` (its beginning and its end)."""
     began, over = span
     started, ended = number(one.get("started")), number(one.get("ended"))
     left, width = None, ""
