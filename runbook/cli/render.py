@@ -108,7 +108,7 @@ def write(out: Path, made: Sequence[NodeFiles], found: Iterable[FileChange]) -> 
 
 
 def files_by_kind(kinds: Counter[str]) -> str:
-    """Such as `2 files new, 1 changed, 3 as before`."""
+    """The line that counts the files of each kind: `files: 2 new, 1 changed, 3 as before`."""
     parts = [f"{kinds[kind]:,} {kind}" for kind in ("new", "changed", "as before", "removed") if kinds[kind]]
     return f"files: {', '.join(parts)}"
 

@@ -356,7 +356,7 @@ class _TreeReader:
         self._nodes += 1
         if self._nodes > MAX_VALUES:
             raise self._stop("yaml.too-many-values", f"this file holds more than {MAX_VALUES:,} keys and values", event)
-        if type(event) is yaml.ScalarEvent and event.tag is None and event.anchor is None:  # nearly all of them
+        if type(event) is yaml.ScalarEvent and event.tag is None and event.anchor is None:  # nearly all
             return _Scalar(_packed(event), event.value, not event.style)
         if isinstance(event, yaml.AliasEvent):
             return self._alias(event)

@@ -36,7 +36,7 @@ class Text:
 
     @property
     def data(self) -> dict[str, Any]:
-        """What the file holds now."""
+        """The data of the present text."""
         return self._document.mapping
 
     def get(self, *keys: str | int) -> Any:

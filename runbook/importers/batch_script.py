@@ -127,7 +127,7 @@ def _commands(text: str) -> tuple[list[_Command], dict[int, str]]:
     """The lines that run, as far as that can be seen, and the names of functions that nobody calls, by the numbers of
     the lines where they begin."""
     outside: list[_Command] = []
-    bodies: dict[int, tuple[str, list[_Command]]] = {}  # of functions
+    bodies: dict[int, tuple[str, list[_Command]]] = {}  # functions, by their first line
     begun, indent, outer, depth = 0, 0, 0, 0  # the function that goes on, how it is indented, and branches around
     for number, line, document in _lines(text):
         head = _FUNCTION.fullmatch(line)

@@ -13,7 +13,7 @@ from runbook.model.errors import Span
 from runbook.model.secrets import gives_secret, hints_at_secret
 
 HOSTFILE, ANSIBLE, HOST_LIST, SCRIPT = "hostfile", "Ansible inventory", "host list", "batch script"
-"""What each kind is called."""
+"""The name of each kind, for messages."""
 
 
 @dataclass(frozen=True, slots=True)

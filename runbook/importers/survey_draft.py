@@ -33,7 +33,7 @@ from runbook.transport.node_answers import HOST_FACTS, IBSTAT, PYTHONS, SURVEY
 
 @dataclass(frozen=True, slots=True)
 class SurveyedHost:
-    """One host, judged."""
+    """What was judged from the answers of one host. `name` is its name as a node."""
 
     answers: HostAnswers
     name: str

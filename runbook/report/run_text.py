@@ -81,7 +81,7 @@ class RunPage:
         self.stage_width = STAGE_WIDTH[0]
         self._node_width = 0
         self._table_of: StageRecord | None = None  # the stage whose table has its header
-        self._rows: list[Mapping[str, object]] = []  # of that table
+        self._rows: list[Mapping[str, object]] = []  # the rows of that table
         self._closed = False
         self._master: str | None = None
 

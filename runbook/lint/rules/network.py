@@ -160,7 +160,7 @@ def ports_twice(file: InventoryFile) -> Iterator[Problem]:
     if not said(file, *_PORTS):
         return
     ranges = file.inventory.network.ports
-    furthest: int | None = None  # of the ranges so far, from low to high, the one that reaches furthest
+    furthest: int | None = None  # the number of the range that reaches furthest so far
     for place in sorted(range(len(ranges)), key=lambda place: (ranges[place], place)):
         if furthest is not None and ranges[place][0] <= ranges[furthest][1]:
             first, second = sorted((furthest, place))

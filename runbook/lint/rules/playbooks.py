@@ -282,7 +282,7 @@ def _without_used(variables: set[str], stages: object) -> set[str]:
         names = set()
         if parsed <= _PARSED:
             names = names_used(text) | (names_used("{{ " + text + " }}") if condition else set())
-        variables = variables - (names or words)  # of a template that cannot be parsed, every word
+        variables = variables - (names or words)  # every word counts of a template that cannot be parsed
     return variables
 
 

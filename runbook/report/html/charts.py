@@ -328,7 +328,7 @@ class MeasuredPair:
     gbps: float
     us: float | None
     both_gbps: float | None
-    part: float  # of the median
+    part: float  # `gbps` divided by the median of all links
 
 
 @dataclass(frozen=True, slots=True)
