@@ -21,7 +21,7 @@ ASKED_S = 4.0
 TOLD_S = 24 * 3600.0
 """A process that ended longer ago is no longer reported."""
 
-MOST_JOBS, MOST_GPUS = 512, 64
+MOST_JOBS, MOST_GPUS_TOLD = 512, 64
 QUERY = "index,name,utilization.gpu,memory.used,memory.total"
 
 
@@ -45,7 +45,7 @@ def gpus() -> list[GpuLoad]:
         words = [word.strip() for word in line.split(",")]
         if len(words) == 5 and (index := whole_number(words[0])) is not None:
             found.append(GpuLoad(index, words[1][:200], *map(_number, words[2:])))
-    return found[:MOST_GPUS]
+    return found[:MOST_GPUS_TOLD]
 
 
 def _number(text: str) -> float | None:

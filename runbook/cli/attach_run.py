@@ -50,7 +50,7 @@ def continued(arguments: argparse.Namespace, inventory: Inventory) -> int:
         signal.signal(getattr(signal, name), lambda *_: leaving.set())
     with folder_of_run(arguments.run_dir) as run_dir:
         events = list(read(run_dir / "events.jsonl"))
-        started, stage = _left_running(run_dir, events, arguments.job)
+        started, stage = _run_to_go_on_with(run_dir, events, arguments.job)
         planned = _planned(arguments, started, stage)
         redactor = Redactor(planned[0].secrets if planned else ())
         with _open_again(run_dir, events, stage, redactor) as (emit, result):
@@ -83,7 +83,7 @@ def continued(arguments: argparse.Namespace, inventory: Inventory) -> int:
     return finished.exit_code
 
 
-def _left_running(run_dir: Path, events: Sequence[Event], job: str | None) -> tuple[RunStarted, StageRecord]:
+def _run_to_go_on_with(run_dir: Path, events: Sequence[Event], job: str | None) -> tuple[RunStarted, StageRecord]:
     """The start of the run, and its launch, which must be the last stage that the run began. Raises FilesWrong."""
     known = record(events)
     stage = known.stages[-1] if known.stages else None

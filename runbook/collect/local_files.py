@@ -166,7 +166,7 @@ def _again(run: Path, named: str) -> Path | None:
 
 # --- inventory, playbook, and the scripts that `render` makes of them -----------------------------------------------
 
-RANK_PROGRAM = "rank.py"
+RANK_PROGRAM_NAME = "rank.py"
 KEYS = {"inventory": "nodes", "playbook": "stages"}
 NO_PLAYBOOK = Playbook("none", (), source="none")
 
@@ -230,7 +230,7 @@ def script_entries(plan: Plan, origins: Origins, nodes: frozenset[str]) -> Itera
         if one.node.name not in nodes:
             continue
         for name, file in one.files.items():
-            if name != RANK_PROGRAM:  # a part of this version of runbook, the same for all
+            if name != RANK_PROGRAM_NAME:  # a part of this version of runbook, the same for all
                 text = file.data.decode("utf-8", "replace")
                 yield ArchiveFile(f"scripts/{one.node.name}/{name}", text, node=one.node.name)
 

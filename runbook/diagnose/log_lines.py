@@ -278,8 +278,8 @@ OPENERS = (
     *("error", "exception", "fail", "barrier", "connect to", "socket"),
 )
 """Literals, in lower case, of messages that are long enough to be broken into lines."""
-ENDED = re.compile(r"(?:[.!?;)\]}>\"'`]|\w(?:Error|Exception): ?)$")
-GOES_ON = re.compile(
+ENDS_A_SENTENCE = re.compile(r"(?:[.!?;)\]}>\"'`]|\w(?:Error|Exception): ?)$")
+CONTINUES_A_SENTENCE = re.compile(
     r"\A(?:(?:Work\w+\(|SeqNum|OpType|Numel|Timeout\(ms|Rank \d+\]|NCCL work"
     r"|Connection (?:refused|timed|reset)|Address already|No route|Broken pipe|Name or service"
     r"|\[[\w:.]+\]:\d|\[\.\./)"
@@ -316,11 +316,11 @@ class BrokenLine:
     def takes(self, raw: bytes) -> bool:
         """Whether `raw` is a further piece of this line; if so, it is added."""
         self._pieces = self._pieces or [_text(self.begun)]
-        if len(self._pieces) == PIECES or len(raw) > PIECE or ENDED.search(self._pieces[-1].rstrip()):
+        if len(self._pieces) == PIECES or len(raw) > PIECE or ENDS_A_SENTENCE.search(self._pieces[-1].rstrip()):
             return False
         piece = _text(raw)
         prefix = _prefix(piece)
-        if not GOES_ON.match(piece[len(prefix) :].lstrip()):
+        if not CONTINUES_A_SENTENCE.match(piece[len(prefix) :].lstrip()):
             return False
         # A tool that puts a name before every line also puts it before the further pieces of a line.
         if not _constant_part(_prefix(self._pieces[0])).startswith(_constant_part(prefix)):
@@ -341,7 +341,7 @@ class BrokenLine:
 
 def may_go_on(raw: bytes) -> bool:
     """Whether a line with one of OPENERS may go on in the next line."""
-    return len(raw) <= PIECE and not ENDED.search(_text(raw).rstrip())
+    return len(raw) <= PIECE and not ENDS_A_SENTENCE.search(_text(raw).rstrip())
 
 
 def unpacked(raw: bytes) -> list[bytes]:

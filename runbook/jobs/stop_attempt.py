@@ -122,10 +122,10 @@ def drain(kept: KeptProcesses, *, enough: Callable[[], bool] = lambda: False) ->
             if kept.fetched(name) >= wanted or not kept.unread[name]:
                 kept.unread[name] = 0
                 return
-            enough = kept.fetched(name) - here >= LEAST
+            came = kept.fetched(name) - here >= LEAST
             here = kept.fetched(name)
-            deadline = time.monotonic() + DRAIN_S if enough else deadline
-            time.sleep(NEXT_S if enough else 0.05)
+            deadline = time.monotonic() + DRAIN_S if came else deadline
+            time.sleep(NEXT_S if came else 0.05)
 
     names = [name for name in kept.nodes if kept.voices(name)]
     for name in names:

@@ -365,7 +365,7 @@ async def json_body(request: Request) -> dict[str, Any]:
         raise RequestRefused(400, "the body is not a JSON object") from None
 
 
-def whole_number(request: Request, name: str) -> int | None:
+def query_number(request: Request, name: str) -> int | None:
     """A number of the query, None where it is none."""
     return units.whole_number(request.query_params.get(name, ""))
 

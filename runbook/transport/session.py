@@ -442,7 +442,7 @@ class Session:
         """The reader thread: reads until the stream ends or the node is no longer believed, and dispatches frames."""
         opening = bootstrap.Opening()
         frames = FrameReader()
-        pace = _Pace(FRAMES_A_SECOND)
+        pace = FrameLimit(FRAMES_A_SECOND)
         while True:
             self._listening = True
             try:
@@ -574,7 +574,7 @@ class Session:
         return self._lost
 
 
-class _Pace:
+class FrameLimit:
     """Holds a reader back to `most` frames a second."""
 
     def __init__(self, most: int) -> None:

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from runbook.agent.protocol import Enrolment
-from runbook.serve.guards import RequestRefused, json_body, whole_number
+from runbook.serve.guards import RequestRefused, json_body, query_number
 from runbook.serve.page import Page
 from runbook.serve.pages.nodes import NODE_GLYPHS
 from runbook.serve.people import Audit, role_named
@@ -30,7 +30,7 @@ def _audit(request: Request) -> Audit:
 
 async def page(request: Request, **made: str) -> Response:
     """The page; `made` has what is shown once: a new token, a new link, a string that enrols a node."""
-    before = whole_number(request, "before")
+    before = query_number(request, "before")
     people, audit = people_of(request), _audit(request)
     entries = audit.newest(AUDIT_PAGE + 1, before)
     return await html(
@@ -198,7 +198,7 @@ async def api_revoke_agent(request: Request) -> Response:
 
 async def api_audit(request: Request) -> Response:
     """The newest first; `before=` an id pages on."""
-    entries = _audit(request).newest(AUDIT_PAGE, whole_number(request, "before"))
+    entries = _audit(request).newest(AUDIT_PAGE, query_number(request, "before"))
     return AsciiJson({"audit": [dataclasses.asdict(entry) for entry in entries]})
 
 

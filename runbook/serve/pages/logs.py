@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from runbook.serve import run_logs as logs
-from runbook.serve.guards import RequestRefused, whole_number
+from runbook.serve.guards import RequestRefused, query_number
 from runbook.serve.page import Page
 from runbook.serve.pages.runs import known_run
 from runbook.serve.rendering import AsciiJson, html
@@ -35,12 +35,12 @@ def _opened(request: Request, id: str, file_id: str) -> tuple[logs.RunLog, Binar
 def _looked(request: Request, id: str, file_id: str) -> tuple[logs.RunLog, logs.Window, logs.SearchResult | None]:
     file, stream = _opened(request, id, file_id)
     with stream:
-        places = {name: whole_number(request, asked) for name, asked in _PLACES.items()}
+        places = {name: query_number(request, asked) for name, asked in _PLACES.items()}
         window = logs.window(stream, **places)
         text = _searched_for(request)
         if not text:
             return file, window, None
-        skip = whole_number(request, "skip") or 0
+        skip = query_number(request, "skip") or 0
         any_case = request.query_params.get("case", "") != "same"
         return file, window, logs.search(stream, text, any_case=any_case, skip=skip, until=time.monotonic() + SEARCH_S)
 
@@ -75,7 +75,7 @@ async def log_page(request: Request) -> Response:
     workspace, id = workspace_of(request), request.path_params["id"]
     row, _, lives = await run_in_threadpool(known_run, workspace, id)
     every = await run_in_threadpool(logs.files, workspace.runs.path(id))
-    rank = whole_number(request, "rank")
+    rank = query_number(request, "rank")
     files = [file for file in every if rank is None or file.of_rank(rank)]
     chosen = request.query_params.get("file", "") or _first(files)
     file = window = found = everywhere = None
@@ -84,7 +84,7 @@ async def log_page(request: Request) -> Response:
         everywhere = await _in_turn(request, _found_in_all, id, files)
     elif chosen:
         file, window, found = await _in_turn(request, _looked, id, chosen)
-    at = whole_number(request, "at")
+    at = query_number(request, "at")
 
     def link(**more: Any) -> str:
         kept = {key: request.query_params[key] for key in ("rank", "q", "case") if request.query_params.get(key)}
@@ -100,7 +100,7 @@ async def log_page(request: Request) -> Response:
         request, "logs.html", row=row, lives=lives, files=files, file=file, window=window, found=found, rank=rank,
         everywhere=everywhere, whole=whole,
         ranks=ranks, query=request.query_params.get("q", ""), same=request.query_params.get("case", "") == "same",
-        at=at, link=link, most=logs.MOST_HITS, skip=whole_number(request, "skip") or 0,
+        at=at, link=link, most=logs.MOST_HITS, skip=query_number(request, "skip") or 0,
     )  # fmt: skip
 
 
@@ -132,7 +132,7 @@ async def api_logs(request: Request) -> Response:
     await run_in_threadpool(known_run, workspace, id)
     files = await run_in_threadpool(logs.files, workspace.runs.path(id))
     document: dict[str, Any] = {"files": list(map(asdict, files))}
-    rank = whole_number(request, "rank")
+    rank = query_number(request, "rank")
     found = await _in_turn(request, _found_in_all, id, [one for one in files if rank is None or one.of_rank(rank)])
     if found is not None:
         document["search"] = {

@@ -25,7 +25,7 @@ from runbook.serve import group_actions as actions
 from runbook.serve import run_logs as logs
 from runbook.serve.agent_states import AgentState
 from runbook.serve.group_files import NoGroup
-from runbook.serve.guards import RequestRefused, json_body, whole_number
+from runbook.serve.guards import RequestRefused, json_body, query_number
 from runbook.serve.page import Page
 from runbook.serve.rendering import AsciiJson, html, json
 from runbook.serve.run_folders import RunFilter, RunRow, Runs, started
@@ -53,7 +53,7 @@ def _day(text: str) -> float | None:
 
 
 def _page_number(request: Request) -> int:
-    return min(whole_number(request, "page") or 1, 100_000)
+    return min(query_number(request, "page") or 1, 100_000)
 
 
 async def listed(request: Request) -> Response:
