@@ -11,7 +11,7 @@ from runbook.files.playbook import load_playbook
 from runbook.files.shipped_files import shipped
 from runbook.launch.job import make_job
 from runbook.launch.launchers import launch_spec
-from runbook.launch.ranks import layout, rank_table
+from runbook.launch.ranks import layout
 from runbook.model.inventory import Inventory
 
 from .inventories import environments, loaded
@@ -19,7 +19,7 @@ from .inventories import environments, loaded
 
 def numbers(inventory: Inventory) -> list[tuple[str, int, int, int]]:
     """Worker, RANK, LOCAL_RANK, NODE_RANK: the columns of seed 003's tables."""
-    return [(f"{r.node}-{r.local_rank}", r.rank, r.local_rank, r.node_rank) for r in rank_table(inventory)]
+    return [(f"{r.node}-{r.local_rank}", r.rank, r.local_rank, r.node_rank) for r in layout(inventory).ranks]
 
 
 FOUR_NODES = """
