@@ -1,5 +1,6 @@
-"""The program that runs on a node which the server cannot reach: it dials the server, and carries byte streams to
+"""The agent: a program on a node that the server cannot reach. It dials the server, and carries byte streams to
 supervisors.
 
-It knows nothing of checks, launches or jobs beyond counting them: what is run comes through the stream, as over SSH.
+The agent knows nothing of checks and launches, and only reports jobs: what is run comes through the stream, as over
+SSH.
 """

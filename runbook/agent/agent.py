@@ -1,8 +1,8 @@
-"""`runbook agent run`: hold the control socket, beat, and open a channel whenever the server asks for one.
+"""`runbook agent run`: holds the control socket, sends heartbeats, and opens a channel whenever the server asks for
+one.
 
-Losing the server touches nothing but the channels that it held. Nothing here waits without a deadline, and what looks
-at the node (nvidia-smi, the journals) does so in a thread of its own: a slow tool delays what is reported, never the
-heartbeat.
+A lost server ends only the channels that it held. Every wait has a deadline. The node is looked at (nvidia-smi, the
+journals) in a thread of its own: a slow tool delays what is reported, never the heartbeat.
 """
 
 from __future__ import annotations
@@ -56,18 +56,21 @@ from runbook.agent.protocol import (
 from runbook.agent.systemd import Notify, scope
 
 FIRST_S, MOST_S = 1.0, 30.0
-"""Before dialling again: at random up to FIRST_S, each time up to twice as long, at the most up to MOST_S."""
+"""The pause before dialling again is drawn at random, up to FIRST_S at first, up to twice as long after each failure,
+and never longer than MOST_S."""
 
 STEADY_S = 60.0
-"""A connection that lasted this long counts as good: the next begins with FIRST_S again."""
+"""After a connection that lasted this long, failures are counted from one again."""
 
 CLOSE_S = 3.0
 ENDING_S = 10.0
-"""Time for supervisors to end what they started, when the agent ends."""
+"""How long supervisors may take to end what they started, when the agent ends."""
 
 MOST_WORKDIRS = 32
+"""The most workdirs in which the agent looks for jobs."""
+
 FOR_GOOD = (REPLACED, REVOKED)
-"""Close codes of a server that will never accept this agent again: it ends."""
+"""Close codes of a server that will never accept this agent again: the agent ends."""
 
 
 class Turned(Exception):
@@ -79,7 +82,7 @@ class Turned(Exception):
 
 
 def back_off(failures: int, chance: Callable[[float, float], float] = random.uniform) -> float:
-    """Seconds before dialling again, after so many failures in a row: full jitter."""
+    """The seconds to wait before dialling again, after so many failures in a row: exponential, with full jitter."""
     return chance(0.0, min(MOST_S, FIRST_S * 2.0 ** min(failures, 10)))
 
 
@@ -93,7 +96,7 @@ class Agent:
         self.tell = tell
         self.incarnation = os.urandom(16).hex()
         self.workdirs = dict.fromkeys(("~/.runbook", *rules.workdirs))
-        self._beat = Heartbeat(0)  # the latest look at the node; number 0: none yet
+        self._beat = Heartbeat(0)  # the latest look at the node; the number 0 means that there was none yet
         self._channels: set[asyncio.Task[None]] = set()
         self._sockets: set[ClientConnection] = set()
         self._stopping = asyncio.Event()
@@ -123,15 +126,16 @@ class Agent:
         finally:
             self._stopping.set()
             self._notify.say("STOPPING=1")
-            # So that the supervisors see the end, and clean up; all at once: a server that is away answers none.
+            # Supervisors see the end of their streams, and clean up. All sockets are closed at the same time, since a
+            # server that is away answers none of them.
             await asyncio.gather(*(socket.close() for socket in self._sockets), return_exceptions=True)
             await _cancelled(looking, staying, stopped)
             if self._channels:
                 await asyncio.wait(self._channels, timeout=ENDING_S)
 
     async def _stay(self) -> None:
-        """Dial, again and again. Returns when that makes no more sense, or when the agent is to end: to cancel this is
-        not enough, since a dial that ends at that moment may take the cancellation for its own."""
+        """Dial, again and again, until the server refuses for good or the agent stops. Cancelling this task would not
+        be enough: a dial that ends at that moment may take the cancellation for its own."""
         failures = 0
         self._says("dialling", connected=False)
         self._notify.say("READY=1")
@@ -158,7 +162,8 @@ class Agent:
                 await asyncio.wait_for(self._stopping.wait(), pause)
 
     def _dial(self, path: str, most: int) -> connect:
-        """Entered, a WebSocket to the server. Raises OSError, WebSocketException, TimeoutError."""
+        """A context that gives a WebSocket to the server; `most` is the longest message in bytes. Entering it raises
+        OSError, WebSocketException, TimeoutError."""
         url = "ws" + self.identity.url.removeprefix("http") + path
         return connect(
             url,
@@ -175,8 +180,8 @@ class Agent:
         )
 
     async def _converse(self, socket: ClientConnection) -> None:
-        """Until the socket ends, or the server says nothing for WATCHDOG_S. Raises Turned, ProtocolError,
-        TimeoutError."""
+        """Greet the server and obey it until the socket ends. Raises TimeoutError when the server says nothing for
+        WATCHDOG_S, Turned when it refuses this agent, and ProtocolError."""
         user = str(os.getuid())
         hello = AgentHello(PROTOCOL, runbook.__version__, self.incarnation, hostname()[:200], machine(), user)
         await socket.send(said(hello))
@@ -200,6 +205,7 @@ class Agent:
             await _cancelled(beating)
 
     async def _beats(self, socket: ClientConnection) -> None:
+        """Send a heartbeat every BEAT_S until the socket ends; with fewer jobs if it would be too long."""
         with contextlib.suppress(ConnectionClosed):
             for number in itertools.count(1):
                 beat = msgspec.structs.replace(self._beat, number=number, draining=self.folder.drained)
@@ -210,8 +216,7 @@ class Agent:
                 await asyncio.sleep(BEAT_S)
 
     async def _look(self) -> None:
-        """Look at the node as often as it is reported, one look at a time; and tell the service manager that the agent
-        lives."""
+        """Look at the node every BEAT_S, one look at a time, and tell the service manager that the agent lives."""
         looking: asyncio.Task[Heartbeat] | None = None
         while True:
             self._notify.say("WATCHDOG=1")
@@ -226,6 +231,7 @@ class Agent:
             await asyncio.sleep(BEAT_S if self._beat.number else FIRST_S)
 
     async def _opened(self, socket: ClientConnection, order: Open) -> None:
+        """Open the channel that the server asks for, in a task of its own, or tell the server why not."""
         why = self.rules.against(order)
         if len(self._channels) >= MOST_CHANNELS:
             why = f"{MOST_CHANNELS} channels are open on this node already"
@@ -240,6 +246,7 @@ class Agent:
         task.add_done_callback(self._channels.discard)
 
     async def _channel(self, order: Open) -> None:
+        """Dial the server for a channel, and carry the bytes of a supervisor on it until it ends."""
         try:
             async with self._dial(f"/agent/channel/{order.channel}", LONGEST_PIECE) as socket:
                 self._sockets.add(socket)
@@ -252,6 +259,7 @@ class Agent:
             self.tell(f"a channel ended: {type(error).__name__}: {error}")
 
     def _says(self, text: str, *, connected: bool) -> None:
+        """Report the agent's state: to its log, its folder and the service manager."""
         self.tell(text)
         self.folder.write_state(State(os.getpid(), time.time(), connected, text))
         self._notify.say(f"STATUS={text}")
@@ -264,26 +272,29 @@ async def _cancelled(*tasks: asyncio.Task[object] | asyncio.Task[None]) -> None:
 
 
 OURS = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "INVOCATION_ID", "JOURNAL_STREAM", "LISTEN_FDS", "MAINPID")
-"""Variables of a service manager for the agent, which do not apply to what it starts."""
+"""Variables that a service manager sets for the agent, and that the agent's children must not get."""
 
 PIPES_S = 2.0
+"""How long output is still read after a program has ended: a child of it may hold the pipes open."""
+
 MOST_HELD = 16 << 20
-"""Bytes for a program that does not read: what is said behind them, such as an order to kill it, is heard meanwhile."""
+"""Bytes that are held for a program that does not read. So orders behind them, such as the one to kill it, are
+heard."""
 
 STUCK_S = 300.0
-"""A program for which more is held, and that does not read for so long, is given up."""
+"""A program that does not read for this long, while more than MOST_HELD waits for it, is given up."""
 
 
 def environment(base: Mapping[str, str]) -> dict[str, str]:
-    """What a supervisor is started with: as in a login, the user's own."""
+    """The environment of a supervisor: the user's own, as in a login, without the variables for the agent (OURS)."""
     return {name: value for name, value in base.items() if name not in OURS}
 
 
 async def carry(
     socket: ClientConnection, command: str, prefix: Sequence[str] = (), gate: OrderFilter | None = None
 ) -> None:
-    """Start `command` under /bin/sh and carry its bytes until it has ended. `prefix` is put before the shell. `gate`
-    has its own command, and says what of the bytes gets through."""
+    """Start `command` under /bin/sh and carry its bytes until it has ended. `prefix` is put before the shell. With a
+    `gate`, the gate's own command is started, and only the bytes that the gate lets through reach it."""
     try:
         process = await asyncio.create_subprocess_exec(
             *(*prefix, "/bin/sh", "-c", gate.command if gate else command),
@@ -294,7 +305,7 @@ async def carry(
             env=environment(os.environ),
             start_new_session=True,
         )
-    except (OSError, RuntimeError, ValueError) as error:  # no home; no text that a program can be given
+    except (OSError, RuntimeError, ValueError) as error:  # RuntimeError: no home; ValueError: a NUL in the command
         with contextlib.suppress(ConnectionClosed):
             await socket.send(STDERR + f"the agent could not start /bin/sh: {error}".encode())
             await socket.send(said(Ended(127)))
@@ -308,7 +319,7 @@ async def carry(
     ]
     try:
         code = await process.wait()
-        await asyncio.wait(pumps, timeout=PIPES_S)  # something that it left running may hold the pipes
+        await asyncio.wait(pumps, timeout=PIPES_S)  # a child of the program may still hold the pipes
         with contextlib.suppress(ConnectionClosed):
             await socket.send(said(Ended(code)))
     finally:
@@ -316,7 +327,8 @@ async def carry(
 
 
 async def _pump(socket: ClientConnection, kind: bytes, stream: asyncio.StreamReader) -> None:
-    """Goes on reading when the channel is closed: a full pipe would keep the supervisor from ending."""
+    """Send a program's output, each piece behind its `kind` byte. Reads on when the channel is closed: a full pipe
+    would keep the supervisor from ending."""
     heard = True
     while data := await stream.read(CHUNK):
         if heard:
@@ -327,8 +339,8 @@ async def _pump(socket: ClientConnection, kind: bytes, stream: asyncio.StreamRea
 
 
 async def _feed(socket: ClientConnection, process: asyncio.subprocess.Process, gate: OrderFilter | None) -> None:
-    """Until the channel is over. A program that reads to the end of its input ends by itself, in its own time; one that
-    does not is killed."""
+    """Feed the program's stdin, and obey orders about it, until the channel is over. A program that has read its input
+    to the end ends by itself, in its own time; a program that does not read it is killed after ENDING_S."""
     stdin = process.stdin
     assert stdin is not None
     stdin.transport.set_write_buffer_limits(high=MOST_HELD)
@@ -348,12 +360,13 @@ async def _feed(socket: ClientConnection, process: asyncio.subprocess.Process, g
         await asyncio.wait_for(stdin.wait_closed(), ENDING_S)
     except asyncio.TimeoutError:
         _kill(process)
-    except OSError:  # it has closed its input, or has ended
+    except OSError:  # the program has closed its input, or has ended
         pass
 
 
 async def _write(socket: ClientConnection, stdin: asyncio.StreamWriter, data: bytes, gate: OrderFilter | None) -> None:
-    """Raises TimeoutError where the program does not read."""
+    """Write to the program's stdin what the gate lets through. Closes stdin when the gate ends the stream or the
+    program has closed its input. Raises TimeoutError when the program does not read."""
     try:
         stdin.write(gate.feed(data) if gate else data)
         await asyncio.wait_for(stdin.drain(), STUCK_S)

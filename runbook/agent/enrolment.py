@@ -1,5 +1,5 @@
-"""How a host is made known to a server: the pasted string is spent for a token, over a connection to the one
-certificate that the string names."""
+"""How a host is enrolled at a server: the agent exchanges the pasted enrolment string for a token, over a connection to
+the server with the certificate that the string names."""
 
 from __future__ import annotations
 
@@ -22,12 +22,15 @@ LONGEST_ANSWER = 64 << 10
 
 
 class EnrolmentAnswer(msgspec.Struct, frozen=True):
+    """The server's answer: the node's name and the agent's token."""
+
     name: str
     token: str
 
 
 def enrol(folder: AgentFolder, text: str, name: str) -> Identity:
-    """Raises FilesWrong when the string, the name or the server's answer is not valid; Unreachable."""
+    """Enrol this host as the node `name` by the enrolment string `text`; writes its identity into the folder, and
+    returns it. Raises FilesWrong when the string, the name or the server's answer is not valid; Unreachable."""
     try:
         enrolment = Enrolment.of(text)
     except ProtocolError as error:
@@ -52,7 +55,8 @@ def enrol(folder: AgentFolder, text: str, name: str) -> Identity:
 
 
 def certificate_of(enrolment: Enrolment) -> str:
-    """The server's certificate in PEM, once it is the one that the string names. Raises Unreachable, FilesWrong."""
+    """The server's certificate in PEM. Raises FilesWrong when it is not the one that the enrolment string names;
+    Unreachable."""
     host, port = address(enrolment.url)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False

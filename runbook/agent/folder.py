@@ -1,8 +1,8 @@
-"""The folder of an agent on its node: who it is, whom it trusts, what its owner allows, what it is doing.
+"""The folder of an agent on its node: its identity, the server that it trusts, its owner's rules, and its state.
 
-A folder a host, since many hosts may share one home: `~/.runbook-agent/HOSTNAME/` with `identity.json` (0600: it holds
-the agent's token), `agent.yml` (the owner's rules), `state.json` (for `runbook agent status`), `drained` (while it is)
-and `lock`.
+Every host has a folder of its own, since many hosts may share one home: `~/.runbook-agent/HOSTNAME/` with
+`identity.json` (0600: it holds the agent's token), `agent.yml` (the owner's rules), `state.json` (for `runbook agent
+status`), `drained` (there while the node is drained) and `lock`.
 """
 
 from __future__ import annotations
@@ -26,11 +26,13 @@ from runbook.node import own_files
 from runbook.node.proc import this_machine
 
 NO_CHECK_TIME = 0x200000
-"""OpenSSL's X509_V_FLAG_NO_CHECK_TIME: the certificate is trusted by its hash, and a node's clock may be wrong."""
+"""OpenSSL's X509_V_FLAG_NO_CHECK_TIME: dates are not checked, since the certificate is trusted by its hash, and a
+node's clock may be wrong."""
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """`certificate` is the server's own, in PEM: the only one that is trusted; None for plain HTTP."""
+    """Who the agent is: its node's name, its server's URL, and its token. `certificate` is the server's, in PEM, and
+    the only one that is trusted; None for plain HTTP."""
 
     name: str
     url: str
@@ -38,7 +40,7 @@ class Identity(msgspec.Struct, frozen=True):
     certificate: str | None = None
 
     def context(self) -> ssl.SSLContext | None:
-        """Trusts this one certificate, whatever names and dates stand in it."""
+        """A TLS context that trusts only this certificate, whatever names and dates it has; None for plain HTTP."""
         if self.certificate is None:
             return None
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -60,10 +62,11 @@ class State:
 
 
 class AgentFolder:
-    """The agent's folder. Only files of ours count, in places where no other user could have put or changed them."""
+    """The agent's folder. Files count only if they are this account's and no other user could have put or changed
+    them."""
 
     def __init__(self, path: Path | None = None) -> None:
-        """Raises FilesWrong where there is no home for it."""
+        """Raises FilesWrong when no `path` is given and the account has no home folder."""
         try:
             self.path = path or Path.home() / ".runbook-agent" / hostname()
         except RuntimeError:  # neither $HOME nor an account
@@ -75,7 +78,8 @@ class AgentFolder:
         self._drained = self.path / "drained"
 
     def identity(self) -> Identity | None:
-        """None when this host was never enrolled. Raises FilesWrong when the file there cannot be trusted."""
+        """The identity of this host; None if it was never enrolled. Raises FilesWrong when the file cannot be
+        trusted."""
         if not self._identity.exists():
             return None
         try:
@@ -113,7 +117,7 @@ class AgentFolder:
             own_files.write(str(self._state), json.dumps(asdict(state)))
 
     def state(self) -> State | None:
-        """What the agent that runs now is doing; None where none runs."""
+        """The state of the agent that runs now; None if none runs."""
         if not self._locked():
             return None
         try:
@@ -123,7 +127,7 @@ class AgentFolder:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """Hold the folder: raises FilesWrong where another agent does."""
+        """A context in which this agent holds the folder's lock. Raises FilesWrong when another agent holds it."""
         with (self.path / "lock").open("a") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -154,5 +158,5 @@ def hostname() -> str:
 
 
 def machine() -> str:
-    """What tells this host from a copy of its disk: the boot of its kernel, and its network namespace."""
+    """A text that tells this host from another one with a copy of its disk: what `this_machine` says, and its name."""
     return f"{this_machine()} {socket.gethostname()}".strip()[:200]

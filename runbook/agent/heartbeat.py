@@ -18,6 +18,8 @@ from runbook.node.journal import serial_of
 from runbook.node.tools import tool
 
 ASKED_S = 4.0
+"""How long nvidia-smi may take."""
+
 TOLD_S = 24 * 3600.0
 """A process that ended longer ago is no longer reported."""
 
@@ -26,7 +28,7 @@ QUERY = "index,name,utilization.gpu,memory.used,memory.total"
 
 
 def facts(name: str, workdirs: Iterable[str]) -> Heartbeat:
-    """What the next heartbeats of the node of this name report. Takes as long as nvidia-smi does, at most ASKED_S."""
+    """The content of the next heartbeats of the node `name`. Takes as long as nvidia-smi does, at most ASKED_S."""
     load: list[float] = []
     with contextlib.suppress(OSError):
         load = [round(one, 2) for one in os.getloadavg()]
@@ -35,10 +37,10 @@ def facts(name: str, workdirs: Iterable[str]) -> Heartbeat:
 
 
 def gpus() -> list[GpuLoad]:
-    """Those that nvidia-smi lists; none where there is no such tool, or it does not answer."""
+    """The GPUs that nvidia-smi lists; none if there is no such tool, or it does not answer."""
     try:
         said = tool("nvidia-smi", [f"--query-gpu={QUERY}", "--format=csv,noheader,nounits"], ASKED_S)
-    except (OSError, RuntimeError):  # no process or thread more: the jobs are reported all the same
+    except (OSError, RuntimeError):  # no more processes or threads can be started: the jobs are still reported
         return []
     found = []
     for line in said.get("out", "").splitlines():
@@ -61,8 +63,8 @@ def _possible(number: float) -> float | None:
 
 
 def jobs(name: str, workdirs: Iterable[str]) -> list[JobProcess]:
-    """The node's kept processes of the latest attempt of every job in these workdirs, those that live first. Other
-    nodes may have the same home."""
+    """The kept processes of the node `name`, of the latest attempt of every job in these workdirs; those that live come
+    first. Other nodes may share the workdirs, and are left out by name."""
     found, seen = list[JobProcess](), set[str]()
     for one in workdirs:
         with contextlib.suppress(OSError, ValueError):  # ValueError: no path at all
@@ -73,30 +75,31 @@ def jobs(name: str, workdirs: Iterable[str]) -> list[JobProcess]:
             own_files.safe(workdir)
             for folder in folders_of_jobs(workdir, name):
                 found += _latest(folder)
-    found.sort(key=lambda job: (job.job, job.ranks), reverse=True)  # the latest first, where not all are told
+    found.sort(key=lambda job: (job.job, job.ranks), reverse=True)  # latest jobs first: only MOST_JOBS are reported
     return sorted(found, key=lambda job: job.state in ("ended", "gone"))
 
 
 def _latest(folder: str) -> list[JobProcess]:
+    """The kept processes of the latest attempt in a job's folder, without those that ended longer than TOLD_S ago."""
     attempts = sorted(attempts_of(folder), key=serial_of)
     now, found = time.time(), list[JobProcess]()
     for attempt in attempts[-1:]:
         for journal in journals(f"{folder}/{attempt}")[0]:
             if now - (journal.get("ended") or now) < TOLD_S:
-                with contextlib.suppress(msgspec.ValidationError):  # one that a server refuses would hide the node
+                with contextlib.suppress(msgspec.ValidationError):  # the server would refuse the whole heartbeat
                     found.append(msgspec.convert(_job(f"{folder}/{attempt}", journal), JobProcess))
     return found
 
 
 def _job(folder: str, journal: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a JobProcess."""
+    """The fields of a JobProcess, from a journal and from what lives now."""
     state, pid = journal["state"], journal.get("pid")
     kept = same(journal["keeper"], journal.get("keeper_born")) or same(pid, journal.get("born"))
     if state != "ended" and not kept:
         state = "gone"
     step, age = None, None
     with contextlib.suppress(OSError), own_files.opened(f"{folder}/{journal['name']}.step", strict=False) as file:
-        age = _possible(max(0.0, time.time() - os.fstat(file.fileno()).st_mtime))  # not since 1970
+        age = _possible(max(0.0, time.time() - os.fstat(file.fileno()).st_mtime))  # None for an absurd age
         step = file.read(64).decode("utf-8", "replace").strip()
     code, ranks = journal.get("code"), journal["ranks"][:1024]
     seen = {"ranks": ranks, "pid": pid, "state": state, "code": code, "step": step, "step_age_s": age}

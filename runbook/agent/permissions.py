@@ -1,6 +1,6 @@
-"""What the owner of a node allows the server to do there, and how that is kept.
+"""What the owner of a node allows the server to do there, and how the agent enforces it.
 
-`agent.yml`; without the file: what an SSH login would.
+The rules are in `agent.yml`. Without that file the server may do what an SSH login of this account could do.
 
 users: [ann, ops]          # people of the server, by name, who may run anything here at all: whoever pressed the
                            # button, or whom RUNBOOK_PERSON names where `runbook` is typed on the server
@@ -8,10 +8,10 @@ workdirs: [/scratch/rb]    # a run's workdir has to be one of these, or below on
 commands: look             # all | look: this host's own programs that look, `ps` and `stop`; no shell, no launch,
                            # no other program
 
-An agent that only looks lets through of a stream orders to look, and nothing that the server wrote itself. The
-supervisor and the programs that look are this host's own: of what the server sends of them only the names count. Every
-order is read and written anew, so that nobody can read it in another way; one that is not let through becomes an order
-that no supervisor knows, and is answered as that. Orders over which no restriction could be kept end the stream.
+With `commands: look` the agent lets only orders to look through, and no code of the server. The supervisor and the
+programs that look are this host's own; of those that the server sends, only the names count. Every order is parsed and
+written anew, so that a supervisor cannot read it in another way. A forbidden order becomes an order that no supervisor
+knows, and is answered as such. Bytes that are no orders, or too many to hold, end the stream.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from runbook.transport.bootstrap import command, first_input
 
 
 class OwnerRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What `agent.yml` holds. `users` None: everybody whom the server lets run things."""
+    """The content of `agent.yml`. With `users` None, everybody whom the server lets run things may do so here."""
 
     users: frozenset[str] | None = None
     workdirs: tuple[str, ...] = ()
@@ -47,23 +47,25 @@ class OwnerRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.commands == "look"
 
     def against(self, order: Open) -> str | None:
-        """Why a channel is not opened; None when it may be."""
+        """Why a channel must not be opened; None if it may be opened."""
         if self.users is not None and order.person not in self.users:
             who = repr(order.person) if order.person else "a command without a name (set RUNBOOK_PERSON on the server)"
             return f"agent.yml of this node lets {', '.join(sorted(self.users)) or 'nobody'} run things, and not {who}"
         return self.against_workdir(order.workdir)
 
     def against_workdir(self, workdir: str) -> str | None:
+        """Why this workdir is not allowed; None if it is."""
         if self.workdirs and not any(_below(workdir, one) for one in self.workdirs):
             return f"agent.yml of this node allows the workdirs {', '.join(self.workdirs)}, and not {workdir!r}"
         return None
 
 
 def read_rules(path: Path) -> OwnerRules:
-    """Raises FilesWrong: rules that cannot be read allow nothing."""
+    """The rules in this file; those without restrictions if there is none. Raises FilesWrong: rules that cannot be read
+    allow nothing."""
     if not os.path.lexists(path):
         return OwnerRules()
-    if not path.is_file():  # a link that leads nowhere, too: whoever put it there meant some rules
+    if not path.is_file():  # a dangling link as well: the owner meant some rules
         raise FilesWrong.of("agent.rules", f"{path} is no file that can be read, and so allows nothing")
     document = read_document(path)
     problems = list(document.problems)
@@ -77,10 +79,10 @@ def read_rules(path: Path) -> OwnerRules:
 
 
 def _below(path: str, folder: str) -> bool:
-    """Whether a path is a folder, or below it, once links are followed."""
+    """Whether a path is this folder or below it, once links are followed."""
     try:
         one, above = (os.path.realpath(Path.home() / Path(text).expanduser()) for text in (path, folder))
-    except (RuntimeError, ValueError):  # of a user whom this host does not know; no path at all
+    except (RuntimeError, ValueError):  # RuntimeError: `~USER` of an unknown user; ValueError: a NUL in the path
         return False
     return os.path.commonpath([one, above]) == above
 
@@ -91,39 +93,44 @@ LOOKS = frozenset(
         *("rank_connections", "ephemeral_ports", "job_control"),
     )
 )
-"""Programs that run nothing but tools of their own choice. `job_control` also ends what was launched from here, and is
-asked for that alone: its other orders write and remove files wherever they are told to."""
+"""Node programs that an agent which only looks may run: they run tools of their own choice only. Of `job_control` only
+orders that list, watch and end jobs are let through: its other orders write and remove files wherever they are told."""
 
 _PLAIN = PLAIN.pattern.removesuffix(r"\Z")
 _ATTEMPT = re.compile(rf"(?P<workdir>/.*)/{_PLAIN}/{_PLAIN}/{ATTEMPT.pattern}", re.DOTALL)
 
 LONGEST_LINE = 1 << 20
+"""The most bytes of an order's line."""
 MOST_BYTES = 8 << 20
+"""The most bytes of a payload, and of logs that an order may ask for."""
 OPENING = b"exit #"
+"""How each line begins that the bootstrap sends before the first order (see `transport/bootstrap.py`)."""
 REFUSED = "refused: agent.yml of this node says `commands: look`"
+"""The name of the order that a forbidden order becomes; the supervisor's answer shows it."""
 
 
 class NotAllowed(Exception):
-    """A stream that has to end."""
+    """The stream has to end: what the server sends cannot be checked, or breaks a rule."""
 
 
 class OrderFilter:
-    """Feed it what the server sends; it returns what the supervisor may get."""
+    """The filter of an agent that only looks: `feed` takes the bytes from the server, and returns those for the
+    supervisor."""
 
     def __init__(self, rules: OwnerRules) -> None:
         self._rules = rules
         self._buffer = bytearray()
-        self._skip = 0  # bytes of the server's own supervisor, and of payloads that are not needed
+        self._skip = 0  # bytes still to be dropped: of the server's own supervisor, or of a payload
         self._take: Callable[[bytes], bytes] = self._opening
         self._config = False
 
     @property
     def command(self) -> str:
-        """What is run here, whatever the server asked for."""
+        """The command that is run here, whatever command the server asked for."""
         return command(sys.executable)
 
     def feed(self, data: bytes) -> bytes:
-        """Raises NotAllowed."""
+        """The bytes for the supervisor that follow from the next bytes of the server. Raises NotAllowed."""
         self._buffer += data
         passed = bytearray()
         while True:
@@ -141,7 +148,8 @@ class OrderFilter:
         return bytes(passed)
 
     def _opening(self, line: bytes) -> bytes:
-        """The interpreter's name, perhaps, and the length of the server's supervisor: ours is sent instead."""
+        """For a line of the bootstrap: nothing for the interpreter's name; for the length of the server's supervisor,
+        which is then dropped, our own supervisor. Raises NotAllowed."""
         word = line.removeprefix(OPENING)
         if not line.startswith(OPENING):
             raise NotAllowed("this is not a stream to a supervisor")
@@ -152,6 +160,7 @@ class OrderFilter:
         return first_input(sys.executable)
 
     def _order(self, line: bytes) -> bytes:
+        """The order of this line, written anew, or the one that takes its place. Raises NotAllowed."""
         try:
             frame = json.loads(line)
         except (ValueError, RecursionError):
@@ -165,6 +174,7 @@ class OrderFilter:
         return json.dumps(passed).encode() + b"\n" + payload
 
     def _allowed(self, frame: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        """The allowed form of an order and its payload; a REFUSED order for a forbidden one. Raises NotAllowed."""
         do = frame.get("do")
         if do == "config":
             return self._configured(frame), b""
@@ -178,7 +188,8 @@ class OrderFilter:
         return {"do": REFUSED, "id": frame.get("id")}, b""
 
     def _looks(self, program: object, arguments: object) -> bool:
-        """Whether a program only looks; of orders about jobs those that do, or end them, where the owner allows it."""
+        """Whether a call of a node program is allowed: the program only looks, or lists, watches or ends jobs in a
+        workdir that the owner allows."""
         if not isinstance(program, str) or program not in LOOKS or not isinstance(arguments, dict):
             return False
         if program != "job_control":
@@ -191,7 +202,8 @@ class OrderFilter:
         return self._rules.against_workdir(attempt["workdir"]) is None and _is_small(arguments.get("most", 0))
 
     def _configured(self, frame: dict[str, Any]) -> dict[str, Any]:
-        """A run's folder lies in an allowed workdir, and is none that was there before; it is removed at the end."""
+        """The stream's one `config` order, for an allowed workdir. It has no `again` and no `keep`: the run's folder
+        must be new, and is removed at the end. Raises NotAllowed."""
         names = (str(frame.get("run_id")), str(frame.get("node")))
         workdir = str(frame.get("workdir"))
         if self._config or not all(PLAIN.match(name) for name in names):
@@ -203,7 +215,7 @@ class OrderFilter:
 
 
 def _is_small(count: object) -> bool:
-    """A number of bytes that is kept at once."""
+    """Whether this is a number of bytes that may be held at once."""
     return isinstance(count, int) and 0 <= count <= MOST_BYTES
 
 

@@ -1,4 +1,4 @@
-"""What an agent and its server say to each other, and how much of it: JSON on the control socket, bytes on a channel.
+"""The messages between an agent and its server, and their limits: JSON on the control socket, bytes on a channel.
 
 Either end may be broken or controlled by an attacker. A message that does not fit raises `ProtocolError`, and ends that
 connection only.
@@ -18,7 +18,8 @@ from msgspec import Meta
 from runbook.transport.frames import Line, Pid
 
 PROTOCOL = 1
-"""Changes when an older agent could not talk to a newer server. A server takes its own and the one before."""
+"""The version of the protocol: raised when an older agent could not talk to a newer server. A server accepts its own
+version and the one before."""
 
 BEAT_S = 5.0
 SUSPECT_S, LOST_S = 15.0, 60.0
@@ -35,17 +36,18 @@ CHUNK = 64 << 10
 """Bytes to or from a supervisor in one message of a channel."""
 
 LONGEST_PIECE = 1 << 20
+"""The most bytes of a message that a channel accepts."""
 MOST_RANKS = 1024
-"""Of a node that are reported; more are left out."""
+"""The most ranks of a node that the server keeps; more are left out."""
 MOST_CHANNELS = 64
-"""Open at once to one agent."""
+"""The most channels that are open to one agent at once."""
 
 REPLACED, REVOKED, TOO_OLD, ELSEWHERE = 4001, 4002, 4003, 4004
-"""Codes with which the server closes a control socket, and says why before."""
+"""Codes with which the server closes a control socket, after a message that says why."""
 
 STDOUT, STDERR = b"o", b"e"
-"""First byte of what an agent sends on a channel. Text on a channel is an order to the agent, or the end of the
-program."""
+"""The first byte of each binary message from an agent on a channel. A text message on a channel is an order to the agent,
+or tells the end of the program."""
 
 END, KILL = "end", "kill"
 """Orders on a channel: close the program's stdin; kill it."""
@@ -70,7 +72,8 @@ class ProtocolError(ValueError):
 
 
 class GpuLoad(msgspec.Struct, frozen=True):
-    """One GPU of a node. `used` of the time in per cent, memory in MiB; None where nvidia-smi does not tell."""
+    """A GPU of a node. `used` is the share of the time that it works, in per cent; memory is in MiB. None stands for a
+    value that nvidia-smi does not tell."""
 
     index: Count
     name: Word = ""
@@ -80,8 +83,8 @@ class GpuLoad(msgspec.Struct, frozen=True):
 
 
 class JobProcess(msgspec.Struct, frozen=True):
-    """One kept process of a job. `state` as its keeper wrote it, or `gone` where that says running and no such process
-    lives."""
+    """A kept process of a job. `state` is as its keeper wrote it, or `gone` when the process has not ended by its
+    journal and yet no longer lives."""
 
     job: Word
     attempt: Count
@@ -95,8 +98,8 @@ class JobProcess(msgspec.Struct, frozen=True):
 
 
 class AgentHello(msgspec.Struct, frozen=True, tag="hello", tag_field="say"):
-    """An agent's first message. `incarnation` is drawn when it starts; `machine` shows a copy of its files on another
-    host."""
+    """An agent's first message. `incarnation` is drawn at random when the agent starts; `machine` differs on another
+    host with a copy of the agent's files."""
 
     protocol: Count
     version: Word
@@ -107,7 +110,7 @@ class AgentHello(msgspec.Struct, frozen=True, tag="hello", tag_field="say"):
 
 
 class Heartbeat(msgspec.Struct, frozen=True, tag="beat", tag_field="say"):
-    """Every BEAT_S seconds."""
+    """What an agent reports of its node every BEAT_S seconds."""
 
     number: Count
     draining: bool = False
@@ -118,17 +121,19 @@ class Heartbeat(msgspec.Struct, frozen=True, tag="beat", tag_field="say"):
 
 
 class ChannelRefused(msgspec.Struct, frozen=True, tag="refused", tag_field="say"):
-    """The agent does not open a channel."""
+    """An agent's answer when it does not open a channel, and why."""
 
     channel: Hex
     why: Line
 
 
 class Leaving(msgspec.Struct, frozen=True, tag="leaving", tag_field="say"):
-    """The agent ends on request."""
+    """An agent's last message when it was told to end."""
 
 
 class Welcome(msgspec.Struct, frozen=True, tag="welcome", tag_field="say"):
+    """The server accepts the agent: the node's name, and the server's version."""
+
     name: Word
     version: Word
 
@@ -140,8 +145,8 @@ class Heard(msgspec.Struct, frozen=True, tag="heard", tag_field="say"):
 
 
 class Open(msgspec.Struct, frozen=True, tag="open", tag_field="say"):
-    """Start a supervisor and dial the channel of this number. `command` is for /bin/sh. `person`: who wants it, as the
-    server knows. `workdir` is the node's, in which jobs will lie."""
+    """An order to start a supervisor and to dial the channel `channel` for it. `command` is for /bin/sh. `person` is
+    who wants the stream, by the server's word; `workdir` is the node's, where jobs will be."""
 
     channel: Hex
     command: Annotated[str, Meta(max_length=16 << 10)]
@@ -168,28 +173,29 @@ FromAgent = AgentHello | Heartbeat | ChannelRefused | Leaving
 FromServer = Welcome | Heard | Open | Denied
 
 _ENCODER = msgspec.json.Encoder()
-# Made here: msgspec crashes where two threads make decoders of one type for the first time at once.
+# Made at import: msgspec crashes when two threads make decoders of a new type at the same time.
 _FROM_AGENT: msgspec.json.Decoder[FromAgent] = msgspec.json.Decoder(FromAgent)
 _FROM_SERVER: msgspec.json.Decoder[FromServer] = msgspec.json.Decoder(FromServer)
 _ENDED: msgspec.json.Decoder[Ended] = msgspec.json.Decoder(Ended)
 
 
 def said(message: FromAgent | FromServer | Ended) -> str:
+    """The message as JSON."""
     return _ENCODER.encode(message).decode()
 
 
 def from_agent(text: object) -> FromAgent:
-    """Raises ProtocolError."""
+    """The message of an agent on the control socket. Raises ProtocolError."""
     return _decoded(_FROM_AGENT, text)
 
 
 def from_server(text: object) -> FromServer:
-    """Raises ProtocolError."""
+    """The message of a server on the control socket. Raises ProtocolError."""
     return _decoded(_FROM_SERVER, text)
 
 
 def ended(text: object) -> Ended:
-    """Raises ProtocolError."""
+    """The last message on a channel. Raises ProtocolError."""
     return _decoded(_ENDED, text)
 
 
@@ -204,17 +210,17 @@ def _decoded(decoder: msgspec.json.Decoder[T], text: object) -> T:
 
 @dataclass(frozen=True, slots=True)
 class Enrolment:
-    """The enrolment string for a new agent: where the server is, what its certificate hashes to, and a secret for one
-    use."""
+    """The content of an enrolment string: the server's URL, the hash of its certificate, and a secret that can be used
+    once."""
 
     url: str
     certificate: str | None
-    """SHA-256 of the certificate (DER) in hex; None where the server speaks plain HTTP."""
+    """SHA-256 of the certificate (DER) in hex; None for a server that speaks plain HTTP."""
     secret: str
 
     @property
     def local(self) -> bool:
-        """Whether the server is called by a loopback address: on any other host that is the host itself."""
+        """Whether the URL has a loopback address, which on any other host would mean that host itself."""
         host = urlsplit(self.url).hostname or ""
         return host in ("localhost", "::1") or host.startswith("127.")
 
@@ -224,7 +230,7 @@ class Enrolment:
 
     @classmethod
     def of(cls, text: str) -> Enrolment:
-        """Raises ProtocolError with a sentence for the user who pasted it."""
+        """The content of the string that a user pasted. Raises ProtocolError with a sentence for that user."""
         text = "".join(text.split())
         if not text.startswith(_PREFIX) or len(text) > 4096:
             raise ProtocolError(

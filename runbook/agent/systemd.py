@@ -1,9 +1,8 @@
-"""The agent as a service of systemd: its unit, what it tells the service manager, and a scope of its own for each
-channel.
+"""The agent as a service of systemd: its unit, its messages to the service manager, and the scopes of its channels.
 
-A unit that stops takes everything in its control group along (KillMode=mixed), and jobs must outlive the agent. So what
-a channel starts is put into a scope of the user's own manager, which lives on. The hardening is what ranks can bear,
-since they inherit it: no PrivateDevices (GPUs) and no MemoryDenyWriteExecute (compilers in torch).
+A unit that stops takes everything in its control group along (KillMode=mixed), but jobs must outlive the agent. So the
+program of a channel is put into a scope of the user's own manager, which lives on. Ranks inherit the unit's hardening,
+so it has only what they can bear: no PrivateDevices (GPUs) and no MemoryDenyWriteExecute (compilers in torch).
 """
 
 from __future__ import annotations
@@ -25,6 +24,7 @@ from runbook.node.proc import account
 UNIT = "runbook-agent.service"
 SYSTEM = Path("/etc/systemd/system")
 TRIED_S = 10.0
+"""How long `systemd-run` may take to make a scope for a test."""
 
 TEXT = """\
 [Unit]
@@ -60,12 +60,12 @@ ProtectKernelModules=yes
 ProtectKernelLogs=yes
 ProtectClock=yes
 """
-"""What only the system's manager can do: a user's may drop no capabilities (218/CAPABILITIES), or does it by a user
-namespace, which ranks would inherit."""
+"""Hardening that only the system's manager can apply. A user's manager may drop no capabilities (218/CAPABILITIES), or
+needs a user namespace for it, which ranks would inherit."""
 
 
 class Notify:
-    """sd_notify: says where we are, if a service manager wants to know. Never raises."""
+    """sd_notify: reports the agent's state to the service manager, if there is one. Never raises."""
 
     def __init__(self) -> None:
         self._address = os.environ.get("NOTIFY_SOCKET", "")
@@ -80,8 +80,8 @@ class Notify:
 
 
 async def scope() -> tuple[str, ...]:
-    """What is put before a command so that it outlives our unit; nothing where we are no unit of systemd, or where it
-    does not work: without `loginctl enable-linger` the user has no manager."""
+    """The words to put before a command so that it outlives our unit. Empty when we are no unit of systemd, or when no
+    scope can be made: without `loginctl enable-linger` the user has no manager."""
     tool = shutil.which("systemd-run")
     if "INVOCATION_ID" not in os.environ or tool is None:
         return ()
@@ -98,8 +98,8 @@ async def scope() -> tuple[str, ...]:
 
 
 def unit(user: str | None, home: Path | None) -> str:
-    """The unit's text: `user` for one of the system, None for one of the user's own manager. `home`: of `--dir`. Raises
-    FilesWrong."""
+    """The unit's text: with a `user` for the system's manager, with None for the user's own. `home` is the folder of
+    `--dir`. Raises FilesWrong."""
     name = user or account(os.getuid())
     if name is None:
         why = f"the user id {os.getuid()} has no account here, and systemd starts services of accounts alone"
@@ -118,8 +118,8 @@ def unit(user: str | None, home: Path | None) -> str:
 
 
 def owner(named: str | None) -> str | None:
-    """The ordinary user that a system's unit runs as, when root installs it; None when the user does so. Raises
-    FilesWrong."""
+    """The ordinary user that the unit runs as, when root installs it for the system; None when a user installs it for
+    themselves. `named` is the user on the command line. Raises FilesWrong."""
     if os.geteuid() != 0:
         if named not in (None, account(os.getuid())):
             raise FilesWrong.of("agent.install", "only root can install a unit for another user")
@@ -136,7 +136,7 @@ def owner(named: str | None) -> str | None:
 
 
 def install(user: str | None, text: str) -> list[str]:
-    """Write the unit and start it; the commands that were run. Raises OSError, CalledProcessError."""
+    """Write the unit and start it; returns what was done, a line each. Raises OSError, CalledProcessError."""
     path = _path(user)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
@@ -148,7 +148,7 @@ def install(user: str | None, text: str) -> list[str]:
 
 
 def uninstall(user: str | None) -> list[str]:
-    """Stop the unit and remove it; what was done. Jobs go on."""
+    """Stop the unit and remove it; returns what was done, a line each. Jobs go on."""
     if (user or account(os.getuid())) is None:
         return []
     path = _path(user)

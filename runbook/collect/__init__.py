@@ -1,2 +1,2 @@
-"""One archive for a colleague or a forum: what to gather, asking the nodes, taking secrets and names out, writing
-it."""
+"""`runbook collect`: one archive for a colleague or a forum. Texts are gathered from this machine and the nodes,
+secrets and names are taken out, and the rest is packed."""

@@ -1,8 +1,8 @@
-"""An archive of gathered texts: one .tar.gz, whole or not at all, for its owner alone, and the same bytes for the same
-texts. Its entries are files with their origin, missing ones with the reason, and names that they may have.
+"""The archive of gathered texts: which entries it has, which names they may have, and how it is written.
 
-Names of nodes' answers and of logs are foreign: unpacking an archive must give files below one folder, and nothing
-else. Every name passes `refused` before it is written, whatever was checked before.
+It is one .tar.gz that only its owner can read. It is written whole or not at all, and the same texts give the same
+bytes. Names from nodes' answers and of logs are foreign: unpacking an archive must give files below one folder, and
+nothing else. So every name passes `refused` before it is written, whatever was checked before.
 """
 
 from __future__ import annotations
@@ -36,14 +36,18 @@ if TYPE_CHECKING:
 
 Form = Literal["text", "json", "json lines", "yaml"]
 
+"""How a file has to be scrubbed."""
+
 MOST_OF_A_FILE = 5 * 1024 * 1024
+"""The most bytes of a file that are kept: half of them from its beginning, half from its end."""
 UNFIT = "does not fit"
-"""The kind of an answer that the program on the node never gives."""
+"""The `kind` of an Absent for a part of a node's answer that our program never sends."""
 
 
 @dataclass(frozen=True, slots=True)
 class ArchiveFile:
-    """One file: not yet scrubbed. `code` and `seconds` are of the command that gave it; `left_out` is in bytes."""
+    """A file of the archive. `command` is the command whose output it is, with its exit `code` and its `seconds`;
+    `left_out` counts the bytes that were cut out."""
 
     path: str
     text: str
@@ -53,12 +57,12 @@ class ArchiveFile:
     code: int | None = None
     seconds: float | None = None
     left_out: int = 0
-    trouble: str | None = None  # what keeps it from being whole: ended by its deadline, refused
+    trouble: str | None = None  # why it is not as it should be: ended by its deadline, refused, changed since the run
 
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """Something that is missing. `what` is the place that it would have in the archive."""
+    """A file that the archive lacks, and why. `what` is the path that it would have in the archive."""
 
     what: str
     why: str
@@ -68,9 +72,10 @@ class Absent:
 
 
 def read_entry(path: Path, place: str, form: Form = "text", *, below: Path | None = None) -> ArchiveFile | Absent:
-    """A file of this machine: whole, or its head and its tail, cut where lines end, since half a secret is one too.
+    """A file of this machine, which gets the path `place` in the archive. A large file is cut to its head and its tail,
+    at line ends, since half a secret is a secret too. A packed or binary file is left out.
 
-    `below`: no symlink may lead to it from there on, nor be it.
+    `below`: a folder from which on no symlink may lead to the file, nor be the file.
     """
     try:
         with open_inside(path, below) as stream:
@@ -93,8 +98,8 @@ def read_entry(path: Path, place: str, form: Form = "text", *, below: Path | Non
 
 
 def open_inside(path: Path, below: Path | None = None) -> BinaryIO:
-    """A regular file, open for reading. With `below`, one that lies in that folder without any symlink on the way.
-    Raises OSError."""
+    """A regular file, open for reading. With `below`, the file has to be in that folder without any symlink on the way
+    to it. Raises OSError."""
     if below is not None:
         inside = path.relative_to(below)
         if any((below / part).is_symlink() for part in (inside, *inside.parents)):
@@ -103,8 +108,8 @@ def open_inside(path: Path, below: Path | None = None) -> BinaryIO:
 
 
 def decoded(data: bytes) -> str:
-    """Text whatever the bytes: UTF-16 as PowerShell writes it, else UTF-8, with a mark for every byte that is
-    neither."""
+    """The text in any bytes: UTF-16 as PowerShell writes it, else UTF-8, with U+FFFD for every byte that fits neither.
+    NUL characters are left out."""
     for mark, name in ((b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16"), (b"\xef\xbb\xbf", "utf-8-sig")):
         if data.startswith(mark):
             return data.decode(name, "replace").replace("\0", "")
@@ -112,6 +117,7 @@ def decoded(data: bytes) -> str:
 
 
 def _is_packed(head: bytes) -> bool:
+    """Whether a file is compressed or binary by its first bytes."""
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
         return False
     start = head[:4096]
@@ -124,13 +130,13 @@ LONGEST_NAME = 200
 LONGEST_PATH = 700
 DEEPEST = 12
 _PART = re.compile(r"(?!\.|-)[\w.+@=,~()\[\]{}# -]+(?<![. ])")
-"""No separator, no drive or stream of Windows, no control character, nothing hidden and nothing that reads as an
-option."""
+"""A part of a path in the archive: without separators, drives or streams of Windows, and control characters; not
+hidden, and not readable as an option."""
 
 
 def refused(path: str) -> str | None:
-    """Why no member may have this path; None for one that is relative, stays below its folder and is valid on any
-    system."""
+    """Why no member of the archive may have this path; None for a path that is relative, stays below its folder and is
+    valid on any system."""
     parts = path.split("/")
     if (
         len(path) > LONGEST_PATH
@@ -146,14 +152,15 @@ def refused(path: str) -> str | None:
 
 
 class UsedPaths:
-    """Which paths are in use, where upper and lower case may be one and a file cannot be a folder as well."""
+    """The paths that are in use in an archive. Upper and lower case count as equal, as on some systems, and a path
+    cannot be both a file and a folder."""
 
     def __init__(self) -> None:
         self._files: set[str] = set()
         self._folders: set[str] = set()
 
     def take(self, path: str) -> str:
-        """The path, or with a number behind the part of it where another file would be written over."""
+        """The path, now in use; with a number behind a part of it where it would overwrite another file."""
         free = ""
         *folders, _ = parts = path.split("/")
         for depth, part in enumerate(parts):
@@ -166,7 +173,7 @@ class UsedPaths:
 
 
 def readme(gathered: Gathered, name: str) -> str:
-    """What whoever unpacks it reads first."""
+    """The text of README.txt, which people read first when they have unpacked the archive `name`."""
     templates = jinja2.Environment(
         loader=jinja2.PackageLoader("runbook.collect", ""),
         undefined=jinja2.StrictUndefined,
@@ -183,7 +190,7 @@ def readme(gathered: Gathered, name: str) -> str:
 
 
 def counts(gathered: Gathered) -> str:
-    """`3 secrets, 1 user name, no e-mail address`."""
+    """How much was taken out, in words: `3 places with a secret, 1 user name, no e-mail address`."""
 
     def count(number: int, word: str, many: str) -> str:
         return f"{number or 'no'} {word if number in (0, 1) else many}"
@@ -198,6 +205,7 @@ def counts(gathered: Gathered) -> str:
 
 
 def _nodes(gathered: Gathered) -> Iterator[str]:
+    """A line of README.txt for each node: what it gave, or why it was not asked."""
     if not gathered.nodes:
         yield "  none was asked: there was no inventory"
     kinds = Counter((one.node, one.kind) for one in gathered.absent)
@@ -210,7 +218,8 @@ def _nodes(gathered: Gathered) -> Iterator[str]:
 
 
 def counted(node: NodeAnswer, missing: int, denied: int, unfit: int) -> str:
-    """`71 answers, 14 tools or files are not there, 6 would need root`."""
+    """What a node gave, in words: `71 answers, 14 tools or files are not there, 6 need rights that this login does not
+    have`."""
     parts = [f"{len(node.entries)} answers"]
     parts += [f"{missing} tools or files are not there"] * bool(missing)
     parts += [f"{denied} need rights that this login does not have"] * bool(denied)
@@ -219,10 +228,12 @@ def counted(node: NodeAnswer, missing: int, denied: int, unfit: int) -> str:
 
 
 MODE = 0o600
+"""The permissions of every member."""
 
 
 def archive_files(gathered: Gathered, name: str, when: float) -> dict[str, bytes]:
-    """Every member by its path, in order: first those that describe the others."""
+    """The bytes of every member by its path, in order: README.txt and manifest.json, which describe the others, first.
+    `when` is the time of collection, in seconds since 1970."""
     files: dict[str, bytes] = {}
     taken = UsedPaths()
     for ours in ("README.txt", "manifest.json"):
@@ -230,7 +241,7 @@ def archive_files(gathered: Gathered, name: str, when: float) -> dict[str, bytes
     described: list[dict[str, object]] = []
     for entry in gathered.entries:
         path = taken.take(entry.path)
-        # A character that UTF-8 cannot carry: half of a surrogate pair, where a log was cut.
+        # "replace" is for a half of a surrogate pair, which UTF-8 cannot hold: a log may be cut in the middle of one.
         data = entry.text.encode("utf-8", "replace")
         files[path] = data
         described.append(
@@ -265,7 +276,7 @@ def archive_files(gathered: Gathered, name: str, when: float) -> dict[str, bytes
 
 
 def packed(files: dict[str, bytes], when: float) -> bytes:
-    """The archive's bytes. No owner, no host, no path of this machine is in its headers."""
+    """The bytes of the .tar.gz with these members. Its headers name no owner, no host and no path of this machine."""
     buffer = io.BytesIO()
     with (
         gzip.GzipFile(filename="", mode="wb", fileobj=buffer, mtime=int(when)) as stream,
@@ -279,7 +290,8 @@ def packed(files: dict[str, bytes], when: float) -> bytes:
 
 
 def write_archive(data: bytes, out: Path) -> None:
-    """Raises FileExistsError if the file exists by now, or OSError; in both cases nothing is left behind."""
+    """Write the archive to the new file `out`. Raises FileExistsError if the file exists by now, or OSError; in both
+    cases nothing is left behind."""
     folder = out.resolve().parent
     descriptor, draft = tempfile.mkstemp(prefix=".runbook-collect-", dir=folder)  # readable by its owner alone
     try:
@@ -291,7 +303,7 @@ def write_archive(data: bytes, out: Path) -> None:
             os.link(draft, out)  # fails if the file exists by now, which a rename would not
         except FileExistsError:
             raise
-        except OSError:  # no hard links here
+        except OSError:  # a file system without hard links
             if is_there(out):
                 raise FileExistsError(str(out)) from None
             Path(draft).rename(out)

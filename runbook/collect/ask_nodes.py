@@ -1,4 +1,5 @@
-"""All nodes asked at once for an archive: what each said, or why it could not be asked. Every wait has a deadline."""
+"""Asks all nodes at once for an archive: what each answered, or why it could not be asked. Every wait has a
+deadline."""
 
 from __future__ import annotations
 
@@ -18,19 +19,25 @@ from runbook.transport.node_sessions import Site
 from runbook.transport.remote_program import ProgramNotStarted
 
 LOOK_S = 26.0
+"""How long the program `collect` may look around on a node."""
 CALL_S = 30.0
+"""How long we wait for its answer."""
 MOST_OF_A_NODE = 4 * 1024 * 1024
+"""Characters of all files of one node."""
 MOST_TEXT = 512 * 1024
 """Characters of one tool's output: twice what the program on the node keeps."""
 MOST_ERRORS = 64 * 1024
+"""Characters of one tool's stderr."""
 MOST_HOSTNAMES = 20_000
 MOST_LOOKED_UP = 8
+"""The most addresses that a node is asked to look up."""
 LONGEST_REASON = 400
 WINDOWS = "windows-node"
+"""The cause for a node that is not asked, since it runs Windows."""
 TOOL_NAME = re.compile(r"(?:[a-z][a-z0-9-]{0,31}/)?[A-Za-z0-9](?:[A-Za-z0-9_.+@-]{0,78}[A-Za-z0-9_+-])?")
-"""Of a tool's answer, which becomes the name of a file here. Two dots in a row are in none."""
+"""The name of a tool's answer, which becomes a file's name here. A name with two dots in a row is refused as well."""
 
-# Names of variables that say how a job finds its network, GPUs and libraries, by their beginnings.
+# The prefixes of environment variables that say how a job finds its network, GPUs and libraries.
 VARIABLES = tuple(
     """NCCL_ GLOO_ TORCH_ TORCHELASTIC_ PYTORCH_ CUDA_ NVIDIA_ UCX_ OMPI_MCA_ UCC_ RCCL_ HSA_ ROCM_ HIP_ ROCR_ GPU_
     XLA_ JAX_ OMP_ MKL_ KMP_ FI_ RDMA IBV_ MLX SHARP_ SLURM_ MASTER_ WORLD_SIZE RANK LOCAL_ NODE_RANK GROUP_RANK
@@ -40,7 +47,7 @@ VARIABLES = tuple(
 
 @dataclass(slots=True)
 class NodeAnswer:
-    """One node: what it gave, or `cause`, `says` and `remedy` of why it gave nothing."""
+    """What one node gave, or `cause`, `says`, `remedy` and `evidence` for why it gave nothing."""
 
     node: str
     entries: list[ArchiveFile] = field(default_factory=list)
@@ -59,15 +66,15 @@ class NodeAnswer:
 
     @property
     def whole(self) -> bool:
-        """Whether it was asked, and all of its answers were valid."""
+        """Whether the node was asked, and all parts of its answer were valid."""
         return self.asked and not any(one.kind == UNFIT for one in self.absent)
 
 
 def ask_nodes(
     inventory: Inventory, nodes: Sequence[Node], *, forks: int, run_began: float | None = None
 ) -> list[NodeAnswer]:
-    """Log in to all of them and look around; `run_began` is the time of day here. Ends by itself; Ctrl-C closes every
-    session."""
+    """Log in to all nodes and have them look around; returns an answer for each. `run_began` is when the run began by
+    this machine's clock, in seconds since 1970. Ctrl-C closes every session."""
     found = {node.name: _windows(node) if node.windows else NodeAnswer(node.name) for node in nodes}
     # The session's own folder goes to /tmp: nothing may stay behind, not even an empty ~/.runbook.
     asked = [replace(node, workdir="/tmp") for node in nodes if not node.windows]
@@ -105,6 +112,7 @@ def _windows(node: Node) -> NodeAnswer:
 
 
 def _arguments(inventory: Inventory, node: Node) -> dict[str, object]:
+    """The arguments of the node program `collect`."""
     rendezvous = inventory.rendezvous
     others = [other.address for other in inventory.nodes if not is_loopback(other.address)]
     ports = list(inventory.network.ports)
@@ -122,7 +130,7 @@ def _arguments(inventory: Inventory, node: Node) -> dict[str, object]:
 
 
 def fail(found: NodeAnswer, failure: BaseException) -> None:
-    """Record why a node gave nothing."""
+    """Record why a node gave nothing. Raises `failure` again if it is no Exception, such as KeyboardInterrupt."""
     if isinstance(failure, Unreachable):
         found.cause, found.says = failure.cause, failure.says
         found.remedy, found.evidence = failure.remedy, failure.evidence
@@ -142,7 +150,7 @@ def fail(found: NodeAnswer, failure: BaseException) -> None:
 
 
 def take(found: NodeAnswer, said: Collected) -> None:
-    """Record what a node answered. A part that cannot have a file of its own is left out, and reported."""
+    """Record a node's answer. A part that cannot have a file of its own is left out, and reported as absent."""
     found.seconds = said["seconds"]
     found.people = [(login, home, full) for login, home, full in said["users"]]
     found.hostnames = said["hostnames"][:MOST_HOSTNAMES]
@@ -180,7 +188,8 @@ def take(found: NodeAnswer, said: Collected) -> None:
 
 
 def _by_file(parts: Iterable[CollectedAnswer]) -> tuple[dict[str, CollectedAnswer], dict[str, str]]:
-    """The parts by the files that they become below the node's folder; and why others become none, by their place."""
+    """The parts of an answer by the file that each becomes below the node's folder; and for parts that become no file,
+    the reason by `answer-NUMBER`."""
     files: dict[str, CollectedAnswer] = {}
     folded: set[str] = set()
     misfits: dict[str, str] = {}
@@ -198,12 +207,13 @@ def _by_file(parts: Iterable[CollectedAnswer]) -> tuple[dict[str, CollectedAnswe
 
 
 def on_one_line(text: str, most: int | None = None) -> str:
-    """The beginning, with a space for whatever is not shown."""
+    """The first `most` characters of a text, with a space for every character that is not printable."""
     return "".join(char if char.isprintable() else " " for char in text[:most])
 
 
 def _beginning(text: str, most: int) -> tuple[str, int]:
-    """Whole lines of it, and how many characters are left out; half a secret is one."""
+    """The first lines of a text, `most` characters at most, and how many characters are left out. Lines stay whole,
+    since half a secret is a secret too."""
     if len(text) <= most:
         return text, 0
     kept = text[: text.rfind("\n", 0, most) + 1]
@@ -211,6 +221,7 @@ def _beginning(text: str, most: int) -> tuple[str, int]:
 
 
 def _why(one: CollectedAnswer, text: str) -> str:
+    """Why a tool gave nothing, or not all: the last line that it printed, or that it was too slow."""
     lines = text.strip().splitlines()
     if lines:
         return lines[-1][:300]
@@ -218,7 +229,7 @@ def _why(one: CollectedAnswer, text: str) -> str:
 
 
 def _page(one: CollectedAnswer, command: str, out: str, err: str) -> str:
-    """The text as in a terminal: the command, its output, and how it ended if not well."""
+    """A tool's answer as a terminal would show it: the command, its output, and how it ended if it failed."""
     parts = [f"$ {command}\n", out]
     if out and not out.endswith("\n"):
         parts.append("\n")

@@ -1,4 +1,5 @@
-"""Everything for one archive, from this machine, the run's folder and the nodes; then scrubbed as one."""
+"""Gathers everything for one archive, from this machine, the run's folder and the nodes, and then scrubs all of it by
+the same names."""
 
 from __future__ import annotations
 
@@ -27,12 +28,12 @@ from runbook.model.inventory import Inventory, Node
 from runbook.model.redact import long_enough, secrets_named
 
 MOST = 64 * 1024 * 1024
-"""Of all texts together, before they are packed."""
+"""The most characters of all texts together, before they are packed."""
 
 
 @dataclass(slots=True)
 class CollectRequest:
-    """What is to be gathered. Without an inventory no node is asked; without a run there is none in the archive."""
+    """What is to be gathered. Without an inventory no node is asked; without a run the archive has no run's files."""
 
     inventory: Inventory | None
     origins: Origins | None
@@ -46,7 +47,7 @@ class CollectRequest:
 
 @dataclass(slots=True)
 class Gathered:
-    """Scrubbed, and in the order of the archive."""
+    """The scrubbed entries in the order of the archive, and how many secrets, people and mail addresses were found."""
 
     entries: list[ArchiveFile] = field(default_factory=list)
     absent: list[Absent] = field(default_factory=list)
@@ -60,7 +61,7 @@ class Gathered:
 
 
 def gather(wanted: CollectRequest) -> Gathered:
-    """Ask, read, scrub. Nothing is written; missing things raise nothing."""
+    """Ask the nodes, read the files, scrub. Nothing is written. Missing things raise nothing: they become Absent."""
     began = wanted.run.started if wanted.run else None
     answers: list[NodeAnswer] = []
     if wanted.inventory:
@@ -95,7 +96,8 @@ def gather(wanted: CollectRequest) -> Gathered:
 
 
 def learn_names(scrubber: Scrubber, wanted: CollectRequest, answers: Sequence[NodeAnswer]) -> None:
-    """All known names of people, in an order that is the same for every archive."""
+    """Teach the scrubber all known names of people, and of machines if they are to be hidden. The order is the same for
+    every archive, so that pseudonyms are the same too."""
     login, home, full = controller_person()
     scrubber.people.add(login, *_full_name(full), home=home)
     nodes = wanted.inventory.nodes if wanted.inventory else ()
@@ -123,12 +125,13 @@ def learn_names(scrubber: Scrubber, wanted: CollectRequest, answers: Sequence[No
 
 
 def _full_name(text: str) -> list[str]:
-    """`Jane Doe`; of one word it may be anything, such as the name of a service."""
+    """The full name, as a list, if it has several words, as `Jane Doe`. A single word may be anything, such as the name
+    of a service."""
     return [text] if " " in text.strip() and not any(char.isdigit() for char in text) else []
 
 
 def _login_of(node: Node) -> list[str]:
-    """The user that ssh would log in as, by its own configuration."""
+    """The user that ssh logs in as on this node by its own configuration, if the inventory names none."""
     if node.connection != "ssh" or node.ssh.user or node.windows:
         return []
     from runbook.transport.ssh_config import resolve
@@ -139,7 +142,8 @@ def _login_of(node: Node) -> list[str]:
 
 
 def scrubbed(found: Iterable[ArchiveFile | Absent], answers: list[NodeAnswer], scrubber: Scrubber) -> Gathered:
-    """What may go into the archive: by its name, by the room that is left, and without what has to be taken out."""
+    """The entries that may go into the archive, scrubbed. An entry is left out for a refused name, for lack of room, or
+    if it cannot be searched."""
     gathered = Gathered(nodes=answers, scrubber=scrubber)
     entries: list[ArchiveFile] = []
     room = MOST
@@ -161,7 +165,7 @@ def scrubbed(found: Iterable[ArchiveFile | Absent], answers: list[NodeAnswer], s
     for entry in entries:
         try:
             gathered.entries.append(_entry(entry, scrubber))
-        # A file that cannot be searched is not sent; the others are.
+        # A file that cannot be searched is left out; the others stay.
         except Exception as error:  # noqa: BLE001
             why = f"it could not be searched: {type(error).__name__}"
             gathered.absent.append(Absent(entry.path, why, "left out", entry.node, entry.command))
@@ -194,7 +198,7 @@ def _entry(entry: ArchiveFile, scrubber: Scrubber) -> ArchiveFile:
     else:
         text = scrubber.text(entry.text)
     if entry.path.startswith("scripts/"):
-        scrubber.secrets_found += entry.text.count(GONE)  # taken out before they were rendered
+        scrubber.secrets_found += entry.text.count(GONE)  # these secrets were taken out before scripts were rendered
     return replace(
         entry,
         path=_place(entry.path, scrubber),
@@ -206,7 +210,7 @@ def _entry(entry: ArchiveFile, scrubber: Scrubber) -> ArchiveFile:
 
 
 def _place(path: str, scrubber: Scrubber) -> str:
-    """The path with names taken out of its foreign parts: a node's folder, and a run's logs."""
+    """A path in the archive with pseudonyms for names in its foreign parts: a node's folder, and a run's files."""
     first, *parts = path.split("/")
     theirs = {"nodes": (0, 1), "scripts": (0, 1), "run": (1, len(parts))}.get(first, (0, 0))
     return "/".join(

@@ -1,4 +1,5 @@
-"""What this machine gives to an archive: its own versions, the folder of a run, and the files a job is described by."""
+"""The entries that this machine gives to an archive: its versions, the folder of a run, the inventory and playbook, and
+the launch scripts made from them."""
 
 from __future__ import annotations
 
@@ -38,6 +39,7 @@ PACKAGES = "runbook fabric paramiko invoke cryptography PyYAML jsonschema Jinja2
 
 
 def controller_entries(command: Sequence[str]) -> list[ArchiveFile | Absent]:
+    """The versions of runbook, Python, the system, our packages and ssh on this machine."""
     lines = [
         f"runbook {runbook.__version__}",
         f"Python {platform.python_version()} ({platform.python_implementation()}) {sys.executable}",
@@ -59,7 +61,7 @@ def _version(name: str) -> str:
 
 
 def _ssh_version() -> ArchiveFile | Absent:
-    """The client's version: ssh_config is read by it."""
+    """The version of the ssh client, which decides how ssh_config is read."""
     program = shutil.which("ssh")
     if program is None:
         return Absent("controller/ssh.txt", "there is no ssh here", command="ssh -V")
@@ -71,7 +73,7 @@ def _ssh_version() -> ArchiveFile | Absent:
 
 
 def controller_person() -> tuple[str, str, str]:
-    """Login name, home and full name of the present user; empty if unknown."""
+    """Login name, home folder and full name of the present user; each empty if unknown."""
     try:
         import pwd
 
@@ -94,7 +96,8 @@ FORMS: Mapping[str, Form] = {".jsonl": "json lines", ".json": "json"}
 
 @dataclass(frozen=True, slots=True)
 class CollectedRun:
-    """`inventory` and `playbook` are the paths the run was given, found again where they still exist."""
+    """A run whose files are collected. `inventory` and `playbook` are the files that the run was given, None if they no
+    longer exist; `named_inventory` and `named_playbook` are their paths as the run wrote them."""
 
     path: Path
     verdict: str
@@ -109,7 +112,7 @@ class CollectedRun:
 
 
 def collected_run(path: Path) -> CollectedRun | None:
-    """The run of a folder, as far as its files can be read; None if it is not the folder of one."""
+    """The run in a folder, as far as its files can be read; None if it is no run folder."""
     if not is_run(path):
         return None
     try:
@@ -132,7 +135,7 @@ def collected_run(path: Path) -> CollectedRun | None:
 
 
 def run_entries(run: CollectedRun) -> Iterator[ArchiveFile | Absent]:
-    """The files of a run that `run` writes, and no others: `--run-dir` may be a home folder."""
+    """The files that `run` writes into a run folder, and no others: `--run-dir` may be a home folder."""
     for name, form in _FILES:
         if name != "crash.txt" or is_there(run.path / name):
             yield read_entry(run.path / name, f"run/{name}", form, below=run.path)
@@ -155,7 +158,8 @@ def _logs(folder: Path) -> Iterator[Path]:
 
 
 def _again(run: Path, named: str) -> Path | None:
-    """A path as the run was given it: from here, or from where `.runbook/runs/RUN_ID` says that the run was started."""
+    """The file that a run names by the path `named`, relative to the present folder or to the one that the run was
+    started in, which holds `.runbook/runs/RUN_ID`. None if it no longer exists."""
     if not named or "\0" in named:
         return None
     bases = [Path()]
@@ -172,6 +176,7 @@ NO_PLAYBOOK = Playbook("none", (), source="none")
 
 
 def source_entries(inventory: Path | None, run: CollectedRun | None) -> Iterator[ArchiveFile | Absent]:
+    """The inventory and the playbook, or why they are absent."""
     for path, kind, named in (
         (inventory, "inventory", run.named_inventory if run else ""),
         (run.playbook if run else None, "playbook", run.named_playbook if run else ""),
@@ -186,7 +191,7 @@ def source_entries(inventory: Path | None, run: CollectedRun | None) -> Iterator
             yield Absent(place, "the launch is in the inventory")
             continue
         if isinstance(entry, ArchiveFile) and not _is_of_kind(entry.text, kind):
-            # A run's folder may come from elsewhere, and name any file of ours.
+            # A run folder may come from elsewhere, and name any file of this machine.
             entry = Absent(place, f"{path} is no {kind}", "left out")
         began = run.started if run else None
         if isinstance(entry, ArchiveFile) and began is not None and _changed_since(path, began):
@@ -207,8 +212,8 @@ def _changed_since(path: Path, time: float) -> bool:
 
 
 def plan_of(inventory: Inventory, playbook: Path | None, environ: Mapping[str, str]) -> Plan:
-    """The scripts of the playbook, or of the launch in the inventory. Without either there is still the script that
-    starts any command as every rank. Raises FilesWrong."""
+    """The plan whose launch scripts are collected: of the playbook, or of the launch in the inventory. Without either,
+    it still gives the script that starts any command as every rank. Raises FilesWrong."""
     own = Path(inventory.source)
     if is_file(own) and (playbook is None or playbook.resolve() == own.resolve()):
         document = read_document(own)
@@ -220,7 +225,8 @@ def plan_of(inventory: Inventory, playbook: Path | None, environ: Mapping[str, s
 
 
 def script_entries(plan: Plan, origins: Origins, nodes: frozenset[str]) -> Iterator[ArchiveFile | Absent]:
-    """What `render` would write for each node, with no secret in it: the values are taken out before, not after."""
+    """The files that `render` would write for each of these nodes. Secrets are taken out before the files are made, not
+    after."""
     try:
         made = node_files(_without_secrets(plan), origins)
     except FilesWrong as wrong:
@@ -230,7 +236,7 @@ def script_entries(plan: Plan, origins: Origins, nodes: frozenset[str]) -> Itera
         if one.node.name not in nodes:
             continue
         for name, file in one.files.items():
-            if name != RANK_PROGRAM_NAME:  # a part of this version of runbook, the same for all
+            if name != RANK_PROGRAM_NAME:  # it is the same in every archive of this version of runbook
                 text = file.data.decode("utf-8", "replace")
                 yield ArchiveFile(f"scripts/{one.node.name}/{name}", text, node=one.node.name)
 
@@ -248,5 +254,5 @@ def _without_secrets(plan: Plan) -> Plan:
 
 
 def _without(env: Mapping[str, EnvValue]) -> dict[str, EnvValue]:
-    """The same secret with a placeholder as its value, so that it is rendered in the same places."""
+    """An environment with a placeholder as the value of every secret, which is rendered in the same places."""
     return {name: Secret(GONE, value.source) if isinstance(value, Secret) else value for name, value in env.items()}

@@ -1,12 +1,13 @@
-"""Pseudonyms for people and machines, the same one for the same name.
+"""Pseudonyms for people and machines: the same name always gets the same one.
 
-User names, home folders and e-mail addresses: `user1`, `/home/user1`, `mail1@example.org`. Technical words are those of
-our own pages, programs and schemas: such a name counts as a word unless it stands where a login does.
+User names, home folders and e-mail addresses become `user1`, `/home/user1`, `mail1@example.org`. A user name that is
+also a technical word, one of our own pages, programs and schemas, is replaced only where a login stands.
 
-Machines keep their structure: equal stays equal, one subnet stays one subnet, v6 and MAC alike. IPv4: bits in which all
-addresses seen under one prefix agree become 0, the others stay. So two addresses share exactly the prefix they shared
-before, whatever the netmask, and private stays private. The last octet stays as it is: `.1`, the network's `.0` and its
-broadcast can still be told apart; so do the bits behind a netmask that a text names.
+Pseudonyms of machines keep the structure: equal addresses stay equal, and one subnet stays one subnet, for IPv4, IPv6
+and MAC. In an IPv4 address, a bit in which all addresses seen under one prefix agree becomes 0; the other bits stay. So
+two addresses share exactly the prefix they shared before, whatever the netmask, and private addresses stay private. The
+last octet stays, so that `.1`, the network's `.0` and its broadcast can still be told apart; bits behind a netmask that
+a text names stay as well.
 """
 
 from __future__ import annotations
@@ -43,20 +44,21 @@ _DEVICE = re.compile(r"(?:gpu|cpu|cuda|rank|mlx|ib|eth|eno|ens|bond|nvme|tty|pts
 
 
 def is_word(name: str) -> bool:
-    """Whether a name in small letters is a common technical word, also with a number behind it, as in `gpu7` or
+    """Whether a user's name, in lower case, is a technical word, with or without a number behind it: `gpu7`,
     `worker3`."""
     return name.rstrip("0123456789") in words() or name in words()
 
 
 def is_common(name: str) -> bool:
-    """The same of a host's name, where a number tells hosts apart, but for those of devices: `gn7` is nothing else,
-    `gpu7` is."""
+    """Whether a host's name, in lower case, is a technical word or a device's name, and so identifies no host. A number
+    makes a word the name of a host, as in `gn7`, except in names of devices, such as `gpu7`."""
     return name in words() if name.isalpha() else _DEVICE.fullmatch(name) is not None
 
 
 @cache
 def words() -> frozenset[str]:
-    """In small letters. About fifty milliseconds, once."""
+    """All technical words, in lower case: ORDINARY and the words of our own files. Takes about fifty milliseconds,
+    once."""
     found = set(ORDINARY)
     for text in _texts(resources.files("runbook")):
         found.update(*(pattern.findall(text.lower()) for pattern in _WORDS))
@@ -66,7 +68,7 @@ def words() -> frozenset[str]:
 def _texts(folder: Traversable) -> Iterator[str]:
     for one in folder.iterdir():
         if one.is_dir() and one.name == "collect":
-            continue  # its examples are of people
+            continue  # its docstrings have names of people as examples
         if one.is_dir():
             yield from _texts(one)
         elif one.name.endswith(_ENDINGS):
@@ -82,11 +84,11 @@ GENERIC = frozenset(
     polkitd rpc rpcuser statd nfsnobody dbus tss uuidd tcpdump landscape lxd docker containerd nvidia-persistenced
     munge slurm conda runner builder jenkins linuxbrew circleci travis vsts""".split()
 )
-"""Accounts that come with a system: they are not replaced, since a pseudonym would hide useful facts."""
+"""Accounts that come with a system. They are not replaced: they identify nobody, and a pseudonym would hide facts."""
 
 _HOME = re.compile(r"(?:/(?:home|Users)/|[A-Za-z]:[\\/]+Users[\\/]+)(?P<name>\w[\w.@+-]*)")
 _FULL_NAME_HOME = re.compile(r"[A-Za-z]:[\\/]+Users[\\/]+(?P<name>(?P<first>\w[\w.@+-]*)(?: [\w.@+-]+){1,3})(?=[\\/])")
-"""Windows calls a home after the whole name: `C:\\Users\\Jane Doe\\`."""
+"""A home on Windows that has a full name: `C:\\Users\\Jane Doe\\`."""
 _MAIL = re.compile(
     r"(?<![\w.+-])[A-Za-z0-9][\w.+-]{0,64}@(?P<host>(?:[A-Za-z0-9-]{1,63}\.){1,10}(?P<top>[A-Za-z]{2,}))(?![\w-])"
 )
@@ -94,7 +96,7 @@ _NO_MAIL_TOPS = frozenset(
     "service socket target slice scope timer mount device path swap conf py json yml yaml so log".split()
 )
 _NO_MAIL_HOSTS = ("openssh.com", "libssh.org", "lysator.liu.se", "example.org", "example.com")
-_LONG_ENOUGH = 5  # for a name to be one inside `name_of_a_run`: `max` is a word of `rmem_max` first
+_LONG_ENOUGH = 5  # a shorter name is not looked for between underscores: in `rmem_max`, `max` is hardly a person
 
 _NAME = r"(?P<name>[A-Za-z0-9_][\w.-]{0,63})"
 _LOGINS = tuple(
@@ -134,7 +136,7 @@ _LOGINS = tuple(
         ),
     )
 )
-"""Places where a word is a login. Each is a few steps at any place, however long the line is."""
+"""Places where a word is a login. Each pattern takes a bounded number of steps at any place, however long the line."""
 _HEADER = re.compile(
     r"^(?=[^\n]*\b(?:PID|TTY|COMMAND|CMD|JOBID|STATE|ST|GROUP|FROM)\b)[A-Z%/(), \t]*\b(?:USER|OWNER)\b[^\n]*$",
     re.MULTILINE,
@@ -144,22 +146,23 @@ _FIELDS = frozenset("user username user_name login logname owner account acct US
 
 
 class PeopleNames:
-    """Learns names, then finds them. The same name always gets the same number.
+    """Learns the names of people from all texts, then finds them. All names of one person get the same number.
 
     A name that is also a technical word (`gpu`, `data`, `driver`) is found only where a login stands: in a home's path,
-    a `user=`, an owner's column, before `@`. Any other is found wherever it stands as a word.
+    after `user=`, in an owner's column, before `@`. Any other name is found wherever it stands as a word.
     """
 
     def __init__(self) -> None:
         self._names: dict[str, str] = {}
-        self._words: dict[str, str] = {}  # those of them that are found as logins only
-        self._homes: dict[str, set[str]] = {}  # of those, the folders that their homes are in
+        self._words: dict[str, str] = {}  # names that are technical words, and are found as logins only
+        self._homes: dict[str, set[str]] = {}  # by such a name, the folders that its homes are in
         self._mails: dict[str, str] = {}
         self._looked_for = KnownNames()
         self._found = 0
 
     def add(self, *names: str, home: str = "") -> None:
-        """One person, by login name and full name; the last part of the home folder may be yet another name."""
+        """Learn one person, by login name and full name; the last part of the home folder may be another name of the
+        same person. A name that is known already links all of them to that person."""
         parts = [part for part in re.split(r"[\\/]+", home) if part]
         if len(parts) > 1 and parts[0].lower() not in ("var", "usr", "etc", "opt", "run", "nonexistent"):
             names = (*names, parts[-1])
@@ -173,6 +176,7 @@ class PeopleNames:
             known = known or self._other(name)
 
     def _other(self, name: str) -> str | None:
+        """The pseudonym of a known name."""
         return self._names.get(name) or self._words.get(name)
 
     def _know(self, name: str, other: str) -> None:
@@ -180,7 +184,7 @@ class PeopleNames:
         self._looked_for.add(name)
 
     def learn(self, text: str) -> None:
-        """Names that a text shows in its paths."""
+        """Learn the names in the home folders that a text mentions."""
         for match in _FULL_NAME_HOME.finditer(text):
             self.add(match["first"], match["name"])
         for match in _HOME.finditer(text):
@@ -215,6 +219,7 @@ class PeopleNames:
                     yield (match.start("name"), match.start("name") + 1), self._words[name]
 
     def _logins(self, text: str) -> Iterator[tuple[Place, str]]:
+        """The places where a known name that is also a technical word stands as a login, each with its pseudonym."""
         for pattern in _LOGINS:
             for match in pattern.finditer(text):
                 name = match["name"].rstrip(".-")
@@ -228,7 +233,7 @@ class PeopleNames:
                     yield (group.start("members") + word.start(), group.start("members") + word.end()), other
 
     def _column(self, text: str, header: re.Match[str]) -> Iterator[tuple[Place, str]]:
-        """Below a heading USER, to the next empty line: the word that stands there in each line."""
+        """The known names in the column below a heading USER or OWNER, down to the next empty line."""
         headings = header[0].split()
         column = next(number for number, word in enumerate(headings) if word in ("USER", "OWNER"))
         at = header.end() + 1
@@ -243,7 +248,7 @@ class PeopleNames:
             at = end + 1
 
     def login(self, field: str, value: str) -> str | None:
-        """The replacement of a value that is a login by the name of its field, as in JSON; None if it is not."""
+        """The pseudonym of a value that is a login by the name of its field, as in JSON; None for any other value."""
         return self._words.get(value.lower()) if field in _FIELDS else None
 
     @property
@@ -255,6 +260,7 @@ class PeopleNames:
         return len(self._mails)
 
     def _is_somebody(self, name: str) -> bool:
+        """Whether a name may be a person's: no account of a system, no number, no single letter."""
         return len(name) > 1 and name.lower() not in GENERIC and not name.isdigit() and not name.startswith("_")
 
     def _new(self) -> str:
@@ -269,11 +275,11 @@ def _goes_on(text: str, end: int) -> bool:
 _OCTET = r"(?:25[0-5]|2[0-4][0-9]|1?[0-9]{1,2})"
 _V4 = re.compile(rf"(?<![\w.])(?:{_OCTET}\.){{3}}{_OCTET}(?!\w|\.[0-9])")
 _V4_IN_A_WORD = re.compile(rf"(?<![0-9])(?<![0-9]\.)(?:{_OCTET}\.){{3}}{_OCTET}(?:\.(?P<port>[0-9]{{1,5}}))?(?![0-9])")
-"""`backup_10.0.0.1.log`, and `10.0.0.1.29500` as tcpdump writes an address and its port."""
+"""An address inside a word, as in `backup_10.0.0.1.log`, or with its port as tcpdump writes both: `10.0.0.1.29500`."""
 _V4_AS_HEX = re.compile(r"(?<![0-9A-Fa-f])[0-9A-Fa-f]{8}(?![0-9A-Fa-f])")
-_A_NUMBER = 0x10000  # a smaller one in hexadecimal digits counts something, and is no address
+_A_NUMBER = 0x10000  # a smaller number in eight hexadecimal digits is taken for a count, not for an address
 _MASK = re.compile(r"/([0-9]{1,2})(?![0-9.])")
-_SHORTEST_MASK = 16  # one that is shorter would show most of an address
+_SHORTEST_MASK = 16  # bits behind a shorter netmask do not stay: they are most of an address
 _V4_RANGE = re.compile(r"(?<![\w.])((?:[0-9]{1,3}\.){3})(?=\[[0-9,\- ]+\])")
 _V4_DASHED = re.compile(r"(?<![A-Za-z0-9-])ip-((?:[0-9]{1,3}-){3}[0-9]{1,3})(?![0-9-])")
 _V6 = re.compile(r"(?<![\w:.])(?:[0-9A-Fa-f]{0,4}:){2,8}(?:(?:[0-9]{1,3}\.){3}[0-9]{1,3}|[0-9A-Fa-f]{0,4})(?![\w:])")
@@ -281,7 +287,7 @@ _MAC = re.compile(r"(?<![\w:-])(?:[0-9A-Fa-f]{2}([:-]))(?:[0-9A-Fa-f]{2}\1){4,18
 _SHORT_MAC = re.compile(
     r"(?<![\w:-])(?=[0-9A-Fa-f:]{0,14}[0-9A-Fa-f]{2})(?:[0-9A-Fa-f]{1,2}:){5}[0-9A-Fa-f]{1,2}(?![\w:-])"
 )
-"""Without the zeros in front, as bridges are written."""
+"""A MAC without leading zeros in its octets, as bridges are written."""
 _GUID = re.compile(r"(?:GUID|guid):?\s+((?:0x)?[0-9A-Fa-f]{16}|[0-9A-Fa-f]{4}(?::[0-9A-Fa-f]{4}){3})(?![\w:])")
 _RANGE = re.compile(r"[A-Za-z0-9_.-]{0,64}(?:\[[0-9a-z,\- ]{1,64}\](?:[A-Za-z0-9_.-]{0,64}[A-Za-z0-9_-])?){1,4}")
 _LETTERS = re.compile(r"(?<=[-_.])\[([a-z](?:-[a-z])?(?:,[a-z](?:-[a-z])?)*)\]\Z")
@@ -289,7 +295,7 @@ _VERSION_BEFORE = re.compile(
     r"(?:==|version[\s:=\"']*|[-_]cu[0-9]+[\s=]*|\bv|cudnn[\s:=]*|firmware[\s:=\w-]*|fw_ver[\s:=]*)\Z", re.IGNORECASE
 )
 
-# The class of an address is not secret, and is useful: (network, how many of its first bits are kept).
+# The class of an address is useful and no secret: (network, how many of an address's first bits stay).
 _KEPT_V4 = [
     (ipaddress.ip_network("10.0.0.0/8"), 8),
     (ipaddress.ip_network("172.16.0.0/12"), 12),
@@ -303,16 +309,17 @@ _WORDS_OF_ALL = frozenset(
 
 
 class Machines:
-    """Learns names and addresses from everything first, since a mapping that keeps structure depends on all of them."""
+    """Learns the names and addresses of machines from all texts, then finds them. All must be learned first, since a
+    pseudonym that keeps the structure depends on all addresses."""
 
     def __init__(self) -> None:
         self._names: dict[str, str] = {}
-        self._common: set[str] = set()  # names that stay: they identify nobody, and occur in every text
+        self._common: set[str] = set()  # names of hosts that stay: they are common words and identify nobody
         self._domains: dict[str, str] = {}
         self._looked_for = KnownNames()
         self._addresses: set[str] = set()  # every IPv4 address seen
-        self._bits: set[tuple[int, int]] = set()  # every (length, prefix) of every IPv4 address seen
-        self._networks: set[tuple[int, int]] = set()  # of those with a known netmask, length and prefix
+        self._bits: set[tuple[int, int]] = set()  # (length, prefix) for every prefix of every IPv4 address seen
+        self._networks: set[tuple[int, int]] = set()  # (length, prefix) of networks with a known netmask
         self._public: dict[int, int] = {}
         self._subnets6: dict[int, int] = {}
         self._ids6: dict[int, int] = {}
@@ -321,7 +328,7 @@ class Machines:
     # Learning.
 
     def add_name(self, name: str) -> None:
-        """A host's name, with or without a domain. Addresses, localhost and words that every text holds are none."""
+        """Learn a host's name, with or without a domain. Addresses, localhost and common words get no pseudonym."""
         name = name.lower().strip(".")
         labels = name.split(".")
         if not name or is_loopback(name) or name.startswith(("ip6-", "ff02")) or is_ip(name):
@@ -362,7 +369,7 @@ class Machines:
                     self.add_domain(domain)
 
     def _learn(self, address: str) -> int | None:
-        """Its number; None where it only looks like an address (`10.01.1.1`)."""
+        """Learn an IPv4 address; returns its number, or None for what only looks like an address (`10.01.1.1`)."""
         try:
             value = int(ipaddress.IPv4Address(address))
         except ValueError:
@@ -373,7 +380,7 @@ class Machines:
         return value
 
     def _is_neighbour(self, address: str) -> bool:
-        """Whether another address was seen that differs in the last number alone."""
+        """Whether an address of the same /24 was seen."""
         with contextlib.suppress(ValueError):
             return (24, int(ipaddress.IPv4Address(address)) >> 8) in self._bits
         return False
@@ -417,7 +424,8 @@ class Machines:
                 yield (start, end), other
 
     def v4(self, address: str) -> str:
-        """The pseudonym of an IPv4 address; what means no single machine, or is none, stays."""
+        """The pseudonym of an IPv4 address. A text that is no address stays, and so does an address that means no
+        single machine (loopback, multicast, broadcast)."""
         try:
             ip = ipaddress.IPv4Address(address)
         except ValueError:
@@ -427,7 +435,7 @@ class Machines:
             return address
         kept = next((kept for network, kept in _KEPT_V4 if ip in network), None)
         if kept is None:
-            # Only the public ranges for documentation and benchmarks are free: a /24 each.
+            # Each public /24 becomes a /24 of the ranges for documentation and benchmarks: no others are free.
             number = self._public.setdefault(value >> 8, len(self._public))
             blocks = [0xCB0071, 0xC63364, 0xC00002]
             block = blocks[number] if number < 3 else 0xC61200 + (number - 3) % 512
@@ -441,7 +449,8 @@ class Machines:
         return str(ipaddress.IPv4Address(mapped << 8 | value & 255))
 
     def _v4_as_hex(self, digits: str) -> str | None:
-        """The pseudonym of a known address, or of a neighbour, as chrony and /proc/net write it; None for any other."""
+        """The pseudonym of an IPv4 address in hexadecimal digits, as chrony and /proc/net write it; None for a number
+        that is in no /24 of a known address."""
         for order in (">", "<"):
             (value,) = struct.unpack(f"{order}I", bytes.fromhex(digits))
             if (24, value >> 8) in self._bits and int(digits, 16) >= _A_NUMBER:
@@ -451,7 +460,7 @@ class Machines:
         return None
 
     def v6(self, address: str) -> str | None:
-        """The pseudonym of an IPv6 address; None for what is none. A subnet is the first 64 bits."""
+        """The pseudonym of an IPv6 address, whose first 64 bits are its subnet; None for a text that is no address."""
         try:
             ip = ipaddress.IPv6Address(address)
         except ValueError:
@@ -465,7 +474,7 @@ class Machines:
             solicited = value >> 24 == 0xFF0200000000000000000001FF
             return "ff02::1:ff00:0" if solicited else address
         subnet, machine = value >> 64, value & (1 << 64) - 1
-        if machine >= 1 << 16:  # made from a MAC, or at random; small ones are typed by people, and identify nobody
+        if machine >= 1 << 16:  # made from a MAC or at random; a small one was typed by a person and identifies nobody
             machine = (1 << 16) + self._ids6.setdefault(machine, len(self._ids6) + 1)
         if ip.is_link_local:
             subnet = 0xFE80 << 48
@@ -486,8 +495,8 @@ class Machines:
         return self._macs.setdefault(of.lower(), len(self._macs) + 1)
 
     def _of_range(self, text: str) -> str | None:
-        """`gn[01-04]` as the names of its hosts, in brackets if they follow one another. Of a range with a known host
-        all are hosts."""
+        """The pseudonym of a range such as `gn[01-04]`: `host[1-4]` if the numbers follow one another, else the names
+        with colons. All names of a range are hosts if one is; None if none is known."""
         try:
             names = [name.split(".")[0] for name in _each(text.lower())]
         except ValueError:
@@ -509,7 +518,7 @@ class Machines:
 
 
 def _each(text: str) -> list[str]:
-    """The names of `gn[01-04]`, and of `node-[a-c]`, as findings and events write it. Raises ValueError."""
+    """The names in a range such as `gn[01-04]` or `node-[a-c]`, as findings and events write it. Raises ValueError."""
     letters = _LETTERS.search(text)
     if letters is None:
         return expand(text)

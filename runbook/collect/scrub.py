@@ -1,8 +1,8 @@
 """Takes secrets and names out of texts, JSON, JSON lines and YAML, and keeps their format: JSON stays JSON.
 
-A secret is a value that is known, and whatever looks like one. Lint must not give false alarms; an archive for a forum
-must not leak. So here a name that says `token` is enough, and the value may look like anything but a number, a word
-such as `true`, or a placeholder.
+Secrets are the values that are known, and whatever looks like a secret. Lint must not give false alarms, but an archive
+for a forum must not leak. So here a name that says `token` is enough, and its value may be anything but a number, a
+word such as `true`, or a placeholder.
 """
 
 from __future__ import annotations
@@ -67,11 +67,11 @@ _LONGEST_KEY = 64 * 1024
 _HARMLESS = re.compile(
     r"[+-]?[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?[a-zA-Z%]{0,3}|0[xX][0-9A-Fa-f]{1,8}|[\W_]*|.{1,2}"
 )
-_OPENS = (("{", "[", "("), ("{env:",))  # what a token never begins with, and what a password seldom does
+_OPENS = (("{", "[", "("), ("{env:",))  # [0]: how a token never begins; [1]: how a password hardly ever does
 
 
 def is_secret(name: str, value: str) -> bool:
-    """Whether the value under such a name has to go."""
+    """Whether a value has to be taken out, by the name that it is given to."""
     kind = may_name_secret(name)
     if kind is None or not value or stands_for_one(value):
         return False
@@ -82,7 +82,7 @@ def is_secret(name: str, value: str) -> bool:
 
 
 def secret_places(text: str) -> Iterator[Place]:
-    """Every place of something that looks like a secret."""
+    """The place of everything that looks like a secret."""
     for _, match in known_tokens(text):
         yield match.span()
     if "PRIVATE KEY" in text or "PuTTY-User" in text:
@@ -96,6 +96,7 @@ def secret_places(text: str) -> Iterator[Place]:
 
 
 def _private_keys(text: str) -> Iterator[Place]:
+    """The place of every private key, also of one whose beginning or end is missing."""
     for match in _PUTTY.finditer(text):
         yield match.span()
     at = 0
@@ -118,6 +119,7 @@ _HINTS = re.compile(
 
 
 def _lines_of_interest(text: str) -> Iterator[tuple[str, int]]:
+    """The lines that may hold a secret, each with its offset in the text: the other patterns are slow."""
     if not may_name_secrets(text) and not _HINTS.search(text):
         return
     start = 0
@@ -146,7 +148,8 @@ def _in_line(line: str) -> Iterator[Place]:
 
 
 def _assigned(line: str) -> Iterator[Place]:
-    """`name=value` one after the other; the value of another name may hold one: `args=--token=…`."""
+    """The secrets in assignments (`name=value`) of a line. A value that is no secret is searched for assignments as
+    well: `args=--token=…`."""
     at = 0
     while match := _ASSIGNED.search(line, at):
         found = list(_value(match, match["name"], line))
@@ -155,18 +158,19 @@ def _assigned(line: str) -> Iterator[Place]:
 
 
 def _value(match: re.Match[str], name: str, line: str) -> Iterator[Place]:
+    """The place of a matched value if it is a secret by its name."""
     for start, end in _inside(match):
         value = line[start:end]
         password = may_name_secret(name) == "password"
         if not is_secret(name, value) or (match["bare"] and value.startswith(_OPENS[password])):
             continue
         if match["bare"] and match.groupdict().get("sign") == ":" and password:
-            end = len(line.rstrip())  # `password: correct horse battery staple`
+            end = len(line.rstrip())  # a password may have blanks: `password: correct horse battery staple`
         yield start, end
 
 
 def _inside(match: re.Match[str]) -> Iterator[Place]:
-    """The value without its quotes, or without the punctuation behind it."""
+    """The place of a matched value, without its quotes, or without the punctuation behind it; none if it is empty."""
     if match["quoted"] is not None:
         yield match.start("quoted") + 1, match.end("quoted") - 1
     else:
@@ -178,8 +182,9 @@ def _inside(match: re.Match[str]) -> Iterator[Place]:
 # --- taking them out ------------------------------------------------------------------------------------------------
 
 GONE = "REDACTED"
-"""One plain word: unlike `***`, it is a valid value in JSON, YAML, a shell and a URL."""
+"""What stands in place of a secret: a plain word, since `***` is no valid value in JSON, YAML, a shell and a URL."""
 
+# Keys of `result.json` and `events.jsonl`, which stay even if a person or a machine has such a name.
 _OF_RUNS = frozenset(
     """version run_id playbook inventory verdict exit_code stopped_at seconds causes stages not_run nodes run_dir
     cleaned name check outcomes silent node proof metrics findings warnings cause says remedy evidence peers event
@@ -191,7 +196,8 @@ _OF_RUNS = frozenset(
 
 
 class Scrubber:
-    """Learn from all texts first: a word in one file may be a person's home in another."""
+    """Takes secrets and names out of texts. `learn` has to see all texts first: a word in one file may be the name of a
+    person's home in another."""
 
     def __init__(self, secrets: Iterable[str] = (), *, hide_addresses: bool = False) -> None:
         self.people = PeopleNames()
@@ -201,6 +207,7 @@ class Scrubber:
         self._ours = _OF_RUNS | _words_of_schemas()
 
     def learn(self, text: str) -> None:
+        """Learn the names of people and machines in a text, in every encoding that it may hold."""
         for view in views(text):
             self.people.learn(view.text)
             if self.machines:
@@ -209,7 +216,7 @@ class Scrubber:
     # Texts.
 
     def text(self, text: str) -> str:
-        """The text with everything that has to go replaced, however it is written."""
+        """The text with every secret and name replaced, also inside of encoded parts."""
         gone: list[Place] = []
         others: list[tuple[Place, str]] = []
         for view in views(text):
@@ -228,7 +235,7 @@ class Scrubber:
     # Texts with a structure.
 
     def json(self, text: str, *, indent: int | None = None) -> str:
-        """A JSON document; one that is none is a text."""
+        """A scrubbed JSON document; what is no JSON is scrubbed as a text."""
         try:
             return json.dumps(self.value(json.loads(text)), indent=indent)
         except (ValueError, RecursionError):
@@ -238,7 +245,8 @@ class Scrubber:
         return "".join(self.json(line) + "\n" if line.strip() else "\n" for line in text.splitlines())
 
     def value(self, value: object, name: str = "") -> object:
-        """The same structure with every text in it scrubbed; what stands under a secret's name goes whole."""
+        """The same structure with every text in it scrubbed; a value under a secret's name (`name` is the key above)
+        is replaced as a whole."""
         if isinstance(value, dict):
             return {self.key(str(key)): self.value(item, str(key)) for key, item in value.items()}
         if isinstance(value, list):
@@ -253,7 +261,7 @@ class Scrubber:
         return self.text(value) if isinstance(value, str) else value
 
     def _item(self, items: list[object], at: int, name: str) -> object:
-        """`["--token", "abc"]`: a word may be the value of the one before it."""
+        """An item of a list, scrubbed. After an option it is that option's value, as in `["--token", "abc"]`."""
         before = items[at - 1] if at else None
         if isinstance(before, str) and before.startswith("-") and isinstance(items[at], str):
             return self.value(items[at], before.lstrip("-"))
@@ -263,8 +271,8 @@ class Scrubber:
         return key if key in self._ours else self.text(key)
 
     def yaml(self, text: str, name: str) -> str:
-        """The source of a YAML file, comments and all; where that would not load any more, what it says without
-        them."""
+        """The scrubbed source of a YAML file, with its comments; if that would not load any more, its scrubbed data
+        without comments."""
         document = parse_document(text, name)
         if document.data is None:
             return self.text(text)
@@ -278,15 +286,16 @@ class Scrubber:
         return head + yaml.safe_dump(self.value(document.data), sort_keys=False, allow_unicode=True, width=120)
 
     def _yaml_text(self, text: str, document: Document) -> str:
+        """The source scrubbed as a text; empty if that would rename one of our own keys."""
         scrubbed = self.text(text)
         keys = {key for keys in document.key_spans for key in keys[-1:] if isinstance(key, str)}
         if not any(self.text(key) != key for key in keys & self._ours):
             return scrubbed
-        return ""  # a name is also a key of ours: only what is known to be a value may be replaced
+        return ""  # somebody's name is also a key of ours: only values may be replaced, which a text does not tell
 
 
 def _words_of_schemas() -> frozenset[str]:
-    """Every key that our files can have."""
+    """Every key that an inventory or a playbook can have."""
 
     def keys(part: object) -> Iterator[str]:
         if isinstance(part, dict):
@@ -302,7 +311,7 @@ def _words_of_schemas() -> frozenset[str]:
 
 
 def _secret_values(document: Document) -> Iterator[Place]:
-    """The values under names that say they are secret, whatever their style: plain, quoted, or a block of lines."""
+    """The places of the values of secret names in a YAML file, in any style: plain, quoted, or a block of lines."""
     starts = line_starts(document.text)
     for keys, value in scalars(document.data):
         name = next((key for key in reversed(keys) if isinstance(key, str)), "")
@@ -317,7 +326,8 @@ def _secret_values(document: Document) -> Iterator[Place]:
 
 
 def _shape(value: object) -> object:
-    """What stays when texts are replaced: keys may be renamed, but there are as many of them, and lists are as long."""
+    """The shape of data, which replacing texts does not change: keys may be renamed, but mappings and lists keep their
+    lengths."""
     if isinstance(value, dict):
         return [_shape(item) for item in value.values()]
     if isinstance(value, list):
@@ -326,14 +336,15 @@ def _shape(value: object) -> object:
 
 
 def _bare(text: str, place: Place) -> Place:
-    """Without the backslash before a letter that no escape has: `C:\\Users\\Émile` is a path."""
+    """The place without a backslash in front that belongs to no escape, but to a path: `C:\\Users\\Émile`."""
     start, end = place
     escape = text[start] == "\\" and not text[start + 1 : start + 2].isascii()
     return (start + escape, end)
 
 
 def _without_names(text: str, gone: list[tuple[Place, str]], others: list[tuple[Place, str]]) -> str:
-    """The earliest and longest names; a name that overlaps a secret is taken out with it."""
+    """The text with its secrets (`gone`) and names (`others`) replaced. Of names that overlap, the earliest and longest
+    counts; a name that overlaps a secret is taken out with it."""
     hidden = [place for place, _ in gone]
     while True:
         touching = [place for place, _ in others if _touches(place, hidden)]
@@ -351,6 +362,6 @@ def _without_names(text: str, gone: list[tuple[Place, str]], others: list[tuple[
 
 
 def _touches(place: Place, ordered: list[Place]) -> bool:
-    """Whether a place shares a character with one of many that do not overlap."""
+    """Whether a place shares a character with one of the `ordered` places, which do not overlap each other."""
     at = bisect_left(ordered, place)
     return any(place[0] < end and start < place[1] for start, end in ordered[max(0, at - 1) : at + 1])
