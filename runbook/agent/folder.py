@@ -158,5 +158,5 @@ def hostname() -> str:
 
 
 def machine() -> str:
-    """A text that tells this host from another one with a copy of its disk: what `this_machine` says, and its name."""
+    """A text that tells this host from a copy of its disk: the boot of its kernel, its network namespace, its name."""
     return f"{this_machine()} {socket.gethostname()}".strip()[:200]

@@ -46,8 +46,8 @@ REPLACED, REVOKED, TOO_OLD, ELSEWHERE = 4001, 4002, 4003, 4004
 """Codes with which the server closes a control socket, after a message that says why."""
 
 STDOUT, STDERR = b"o", b"e"
-"""The first byte of each binary message from an agent on a channel. A text message on a channel is an order to the agent,
-or tells the end of the program."""
+"""The first byte of each binary message from an agent on a channel. A text message on a channel is an order to the
+agent, or tells the end of the program."""
 
 END, KILL = "end", "kill"
 """Orders on a channel: close the program's stdin; kill it."""

@@ -1,2 +1,2 @@
-"""`runbook serve`: the page and the JSON API of a cluster. Everything that they do, a file and the command line do
+"""`runbook serve`: the page and the JSON API of a cluster. Whatever they do can be done with files and the command line
 too."""

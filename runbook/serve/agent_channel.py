@@ -1,5 +1,4 @@
-"""One byte stream, from the side of the server: a socket that an agent was asked to open, and its readers and
-writers."""
+"""A byte stream to a node, from the server's side: the WebSocket that the node's agent was asked to open."""
 
 from __future__ import annotations
 
@@ -12,11 +11,12 @@ from runbook.agent.protocol import CHUNK, END, KILL, LONGEST_PIECE, ProtocolErro
 
 CLOSE_S = 3.0
 GONE = (RuntimeError, OSError, WebSocketDisconnect, TimeoutError, asyncio.TimeoutError)
-"""What Starlette and the server below it raise for a socket whose other end is gone, or does not read."""
+"""The errors of Starlette and the HTTP server for a WebSocket whose other end is gone or does not read."""
 
 
 class Channel:
-    """`arrived` is done when the agent has called, or will not. All but `id` and `node` belongs to the event loop."""
+    """A stream to a node. `arrived` is done when the agent has called, or has refused to (`refused` says why). All but
+    `id` and `node` belongs to the event loop."""
 
     def __init__(self, id: str, node: str) -> None:
         self.id = id
@@ -24,11 +24,11 @@ class Channel:
         self.arrived: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.refused: str | None = None
         self.over = asyncio.Event()
-        """The socket is no longer used."""
+        """Set when the stream has ended and its WebSocket is no longer used."""
         self._socket: WebSocket | None = None
 
     async def carry(self, socket: WebSocket) -> None:
-        """Hold the agent's socket, which is accepted, until the stream is over."""
+        """Hold the agent's WebSocket, which is accepted already, until the stream is over; then close it."""
         self._socket = socket
         if not self.arrived.done():
             self.arrived.set_result(None)
@@ -42,11 +42,11 @@ class Channel:
             self.arrived.set_result(None)
 
     def close(self) -> None:
-        """The program on the node then sees the end of its stdin."""
+        """End the stream; the program on the node then sees the end of its stdin."""
         self.over.set()
 
     async def write(self, data: bytes) -> None:
-        """Raises ConnectionError where the agent is gone."""
+        """Send bytes to the program's stdin. Raises ConnectionError when the agent is gone."""
         for at in range(0, len(data), CHUNK):
             await self._send(data[at : at + CHUNK])
 
@@ -68,8 +68,8 @@ class Channel:
             raise ConnectionError(str(error)) from None
 
     async def read(self) -> bytes | int | None:
-        """What the program wrote, its first byte STDOUT or STDERR; how it ended; None where the agent is gone. Raises
-        ProtocolError."""
+        """The next output of the program, behind a first byte STDOUT or STDERR; its exit code when it has ended; None
+        when the agent is gone. Raises ProtocolError."""
         if self._socket is None or self.over.is_set():
             return None
         try:

@@ -1,6 +1,7 @@
-"""All agents: which are enrolled, which are online, and the byte streams to their nodes. All is kept in memory except
-what has to outlive the server: who may connect, which incarnation is the latest, and the changes of state. May be
-called from any thread; waits for an agent belong to the server's event loop."""
+"""All agents: which are enrolled, which are online, and the byte streams to their nodes.
+
+The database has only what has to outlive the server: which agents may connect, their latest incarnations, and their
+changes of state. Methods may be called from any thread; coroutines belong to the server's event loop."""
 
 from __future__ import annotations
 
@@ -56,12 +57,16 @@ from runbook.serve.store import Store
 from runbook.transport.agent import StreamRequest, StreamStatus
 
 TICK_S = 1.0
+"""How often the states of all agents are judged."""
 ENROL_S = 3600.0
+"""How long an enrolment string can be used."""
 OPEN_S = 15.0
-"""From the order to open a channel to the agent's call."""
+"""How long an agent may take to call after the order to open a channel."""
 
 KEPT_INCARNATIONS = 20
+"""How many incarnations of a node's agent the database keeps."""
 KEPT_STATES = 1000
+"""How many changes of state of a node the database keeps."""
 log = logging.getLogger("runbook.serve")
 
 
@@ -70,11 +75,11 @@ class NoAgent(LookupError):
 
 
 class InvalidNodeName(ValueError):
-    """A node cannot be called so."""
+    """The text is no valid name for a node."""
 
 
 class NotEnrolled(Exception):
-    """Why a host is not enrolled: an HTTP status and a sentence."""
+    """A host is not enrolled: the HTTP status and the sentence for the answer."""
 
     def __init__(self, status: int, says: str) -> None:
         super().__init__(says)
@@ -82,7 +87,7 @@ class NotEnrolled(Exception):
 
 
 class NoStreamError(Exception):
-    """There is no stream to a node."""
+    """There is no stream to a node; `status` says why."""
 
     def __init__(self, status: StreamStatus) -> None:
         super().__init__(status.says)
@@ -91,7 +96,7 @@ class NoStreamError(Exception):
 
 @dataclass(eq=False)
 class ControlSocket:
-    """One control socket. `send` and `close` belong to the event loop."""
+    """The control socket of an agent. `send` and `close` belong to the event loop."""
 
     incarnation: str
     machine: str
@@ -101,8 +106,9 @@ class ControlSocket:
 
 @dataclass(eq=False)
 class EnrolledNode:
-    """One enrolled node. `heard`: when its agent last sent something, on the fleet's clock; None: not since the server
-    began. `ranks` are those of `beat`. `order`: by which nodes are listed."""
+    """An enrolled node. `token` is the hash of its agent's token. `heard` is when the agent last sent something, on the
+    fleet's clock; None if not since the server began. `replaced` are incarnations that a newer one has replaced.
+    `ranks` are those of `beat`, its latest heartbeat. `order` is the key by which nodes are sorted."""
 
     name: str
     token: str
@@ -127,8 +133,8 @@ class EnrolledNode:
 
 
 def enrol(store: Store, settings: ServeSettings, by: str, name: str | None = None) -> str:
-    """A string with which one host can be enrolled within the hour. `name`: only as this node, which is replaced where
-    it is enrolled already. Raises InvalidNodeName."""
+    """A string with which one host can be enrolled within the hour. With a `name`, it can be enrolled only as that node,
+    which is replaced if it is enrolled already. Raises InvalidNodeName."""
     if name is not None and not NAME.match(name):
         raise InvalidNodeName(f"a node cannot be called {name!r}: it has letters, digits, _, . and -")
     secret, now = secrets.token_urlsafe(32), time.time()
@@ -139,7 +145,8 @@ def enrol(store: Store, settings: ServeSettings, by: str, name: str | None = Non
 
 
 class Fleet:
-    """`running` holds what belongs to the event loop. `now` is a monotonic clock."""
+    """All enrolled nodes and the streams to them. `running` has to be entered in the server's event loop. `now` is a
+    monotonic clock."""
 
     def __init__(
         self, store: Store, settings: ServeSettings, changed: Changed, now: Callable[[], float] = time.monotonic
@@ -171,7 +178,7 @@ class Fleet:
         with self._lock:
             self._judge()
             nodes = list(self._nodes.values())
-        # A thousand nodes take a while, and agents must be answered meanwhile.
+        # Outside of the lock: a thousand nodes take a while, and agents must be answered meanwhile.
         return [self._seen(node) for node in sorted(nodes, key=lambda node: node.order)]
 
     def node(self, name: str) -> AgentState | None:
@@ -188,14 +195,15 @@ class Fleet:
             return all(node.control is not None and node.state in ("ONLINE", "DRAINING") for node in known)
 
     def unheard(self, names: Iterable[str]) -> list[AgentState]:
-        """Those of these nodes whose agent is SUSPECT or LOST."""
+        """The nodes among these whose agent is SUSPECT or LOST."""
         with self._lock:
             self._judge()
             known = [self._nodes[name] for name in names if name in self._nodes]
             return [self._seen(node) for node in known if node.state in ("SUSPECT", "LOST")]
 
     def history(self, name: str) -> list[tuple[float, str]]:
-        """The latest changes of a node's state, the last one first: when, in seconds since 1970, and to what."""
+        """The latest 200 changes of a node's state, the last one first: the time in seconds since 1970, and the new
+        state."""
         self._flush()
         rows = self._store.read("SELECT at, state FROM agent_states WHERE name = ? ORDER BY id DESC LIMIT 200", name)
         return [(row["at"], row["state"]) for row in rows]
@@ -204,7 +212,7 @@ class Fleet:
         return enrol(self._store, self._settings, by, name)
 
     def drain(self, name: str, on: bool) -> None:
-        """Whether new runs may begin there; what runs goes on. Raises NoAgent."""
+        """Let no new run begin on the node (`on`), or let runs begin there again; what runs goes on. Raises NoAgent."""
         with self._lock:
             node = self._node(name)
             node.draining = on
@@ -213,7 +221,7 @@ class Fleet:
             self._judge()
 
     def revoke(self, name: str) -> None:
-        """The node's token is no longer valid, and its streams end; detached jobs there go on. Raises NoAgent."""
+        """Make the node's token invalid, and end its streams; detached jobs there go on. Raises NoAgent."""
         with self._lock:
             node = self._node(name)
             node.revoked = True
@@ -237,11 +245,12 @@ class Fleet:
 
     # Enrolment.
     def enrolled(self, secret: str, name: str) -> tuple[str, str]:
-        """Spend a secret: the node's name and its token. Raises NotEnrolled."""
+        """Enrol a host by the secret of an enrolment string, which is spent; returns the node's name and its new token.
+        Raises NotEnrolled."""
         if not NAME.match(name):
             raise NotEnrolled(400, "that is not a valid name of a node")
         token, now = secrets.token_urlsafe(32), time.time()
-        with self._lock:  # until it is known here as well: of two strings for one name the first one counts
+        with self._lock:  # held until the node is in `_nodes`: of two strings for one name the first one counts
             with self._store.write() as db:
                 found = db.execute("SELECT * FROM enrolments WHERE secret = ?", (hashed(secret),)).fetchone()
                 if found is None or found["expires_at"] < now:
@@ -264,6 +273,7 @@ class Fleet:
         return name, token
 
     def _adopt(self, node: EnrolledNode) -> None:
+        """Take a newly enrolled node into the fleet, in place of an earlier one of the same name."""
         with self._lock:
             before = self._nodes.get(node.name)
             if before is not None:
@@ -277,11 +287,11 @@ class Fleet:
     # From agents.
 
     def by_token(self, token: str) -> EnrolledNode | None:
-        """The node whose secret this is, revoked or not."""
+        """The node that has this token, revoked or not; None if no node has it."""
         return self._by_token.get(hashed(token))
 
     def greet(self, node: EnrolledNode, hello: AgentHello, address: str, control: ControlSocket) -> Denied | None:
-        """Accept the agent, in place of an earlier connection; or say why not."""
+        """Accept an agent's connection in place of an earlier one; returns None, or why the agent is refused."""
         with self._lock:
             denied = self._against(node, hello)
             if denied is not None:
@@ -303,6 +313,7 @@ class Fleet:
         return None
 
     def _against(self, node: EnrolledNode, hello: AgentHello) -> Denied | None:
+        """Why an agent that says this hello is refused; None if it may connect."""
         if node.revoked:
             return Denied(REVOKED, "this agent was revoked on the server", "runbook agent enrol STRING --again")
         if self._nodes.get(node.name) is not node:
@@ -322,7 +333,8 @@ class Fleet:
         return None
 
     def heard(self, node: EnrolledNode, control: ControlSocket, beat: Heartbeat | None) -> bool:
-        """Whether this is still the control socket of that node; a heartbeat is remembered."""
+        """Note that the agent has sent something, and remember its heartbeat if it was one. Whether `control` is still
+        the node's control socket; if not, nothing is noted."""
         with self._lock:
             if node.control is not control:
                 return False
@@ -335,7 +347,7 @@ class Fleet:
             return True
 
     def left(self, node: EnrolledNode, control: ControlSocket) -> None:
-        """The control socket of a node has ended: no stream can be opened; nothing else follows from that."""
+        """Note that a node's control socket has ended: no stream can be opened. Nothing else follows from that."""
         with self._lock:
             if node.control is control:
                 node.control = None
@@ -344,7 +356,7 @@ class Fleet:
     # Streams.
 
     def status(self, name: str) -> StreamStatus:
-        """Why a node cannot be used; nothing, if its agent is online."""
+        """Why no stream can be opened to a node; a status without a cause if its agent is online."""
         with self._lock:
             self._judge()
             node = self._nodes.get(name)
@@ -386,13 +398,13 @@ class Fleet:
         return channel
 
     def refused(self, node: EnrolledNode, channel: str, why: str) -> None:
-        """An agent opens no channel, and says why."""
+        """Note that an agent does not open a channel, and why."""
         found = self._channels.get(channel)
         if found is not None and found.node == node.name:
             found.refuse(why)
 
     def channel(self, node: EnrolledNode, number: str) -> Channel | None:
-        """The channel of that number, if this node was asked for it and it has not called yet."""
+        """The channel with this id, if this node was asked to open it and has not called yet."""
         found = self._channels.get(number)
         ours = found is not None and found.node == node.name and not found.arrived.done() and not node.revoked
         return found if ours else None
@@ -403,14 +415,14 @@ class Fleet:
 
     @property
     def streams(self) -> int:
-        """Open to nodes now."""
+        """How many streams to nodes are open now."""
         return len(self._channels)
 
     # Time.
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Judge every second which agents are online, in this event loop."""
+        """A context in which the states of all agents are judged every second, in this event loop."""
         self._loop = asyncio.get_running_loop()
         ticking = asyncio.create_task(self._tick())
         try:
@@ -434,6 +446,7 @@ class Fleet:
             await asyncio.sleep(TICK_S)
 
     def _judge(self) -> None:
+        """Work out the state of every node anew; the caller holds the lock."""
         self._awake.tick(self._now())
         for node in self._nodes.values():
             self._judge_one(node)
@@ -443,16 +456,18 @@ class Fleet:
         silent = self._silent(node)
         state = state_of(silent, revoked=node.revoked, too_old=node.too_old, draining=draining)
         if node.heard is None and state in ("ONLINE", "DRAINING"):
-            state = "SUSPECT"  # nothing has come from it since this server began
+            state = "SUSPECT"  # the agent has sent nothing since this server began
         if state != node.state:
             node.state, node.since = state, time.time()
             self._transitions.append((node.name, node.since, state))
             self._changed.publish("fleet")
 
     def _silent(self, node: EnrolledNode) -> float:
+        """The seconds for which a node has sent nothing; since the server began if it never has."""
         return self._awake.seconds - (node.heard or 0.0)
 
     def _flush(self) -> None:
+        """Write the changes of state into the database."""
         with self._lock:
             rows, self._transitions = self._transitions, []
         if not rows:
@@ -466,10 +481,11 @@ class Fleet:
                     db.execute(f"DELETE FROM agent_states WHERE name = ? AND id <= ({oldest})", kept)
         except sqlite3.Error:
             with self._lock:
-                self._transitions = [*rows, *self._transitions]  # for another try
+                self._transitions = [*rows, *self._transitions]  # to be tried again
             raise
 
     def _remember(self, node: EnrolledNode) -> None:
+        """Write a node's version, host name, address and incarnation into the database."""
         with self._store.write() as db:
             db.execute(
                 "UPDATE agents SET version = ?, hostname = ?, address = ? WHERE name = ?",
@@ -524,5 +540,5 @@ def _enrolled_again() -> Denied:
 
 
 def _worth_telling(beat: Heartbeat) -> object:
-    """The part of a heartbeat that updates open pages at once; the rest is seen when a page is loaded."""
+    """The part of a heartbeat whose change updates open pages at once; the rest is shown when a page is loaded."""
     return beat.draining, [(job.job, job.attempt, job.name, job.state, job.code) for job in beat.jobs]

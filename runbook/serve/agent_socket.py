@@ -1,5 +1,5 @@
-"""`DATA/agents.sock`: where a `runbook` of this machine asks for a stream to a node. The server pumps the bytes and
-reads none.
+"""`DATA/agents.sock`: the Unix socket where a `runbook` on this machine asks for a stream to a node. The server carries
+the bytes of the stream without looking at them.
 
 Only this account and root can open the socket, and they can already do everything that the server may.
 """
@@ -41,11 +41,12 @@ from runbook.transport.agent import (
 )
 
 ASKED_S = 5.0
+"""How long a client may take to send its request."""
 SEND_S = 60.0
-"""A controller that reads nothing for this long is stopped, or dead."""
+"""How long a client may take to read; a controller that reads nothing for this long is stopped or dead."""
 
 ENDING_S = 15.0
-"""From the end of a stream's stdin to its end; jobs may have a grace."""
+"""How long a stream may go on after the end of its stdin: programs may have a grace in which to end."""
 
 log = logging.getLogger("runbook.serve")
 _STREAM_REQUEST = msgspec.json.Decoder(StreamRequest)
@@ -63,7 +64,7 @@ class StreamSocket:
 
     @contextlib.asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
-        """Raises OSError where the socket cannot be made."""
+        """A context in which the socket is served. Raises OSError when the socket cannot be made."""
         self._path.unlink(missing_ok=True)
         before = os.umask(0o177)
         try:
@@ -128,7 +129,7 @@ class StreamSocket:
 
 
 async def _pump(channel: Channel, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Carry bytes until the program has ended, or one of the two ends is gone."""
+    """Carry bytes in both directions until the program has ended, or the client or the agent is gone."""
     up = asyncio.create_task(_up(channel, reader))
     down = asyncio.create_task(_down(channel, writer))
     try:
@@ -145,7 +146,8 @@ async def _pump(channel: Channel, reader: asyncio.StreamReader, writer: asyncio.
 
 
 async def _up(channel: Channel, reader: asyncio.StreamReader) -> bool:
-    """Whether the client ended its input in order, and still reads what the program writes."""
+    """Carry the client's bytes to the node until they end. Whether the client said END, and so still reads the
+    program's output; False if it is gone."""
     while True:
         try:
             kind, data = await _frame(reader)
@@ -163,6 +165,7 @@ async def _up(channel: Channel, reader: asyncio.StreamReader) -> bool:
 
 
 async def _down(channel: Channel, writer: asyncio.StreamWriter) -> None:
+    """Carry the program's output to the client until it ends, and say OVER."""
     while True:
         try:
             said = await channel.read()
@@ -178,7 +181,8 @@ async def _down(channel: Channel, writer: asyncio.StreamWriter) -> None:
 
 
 async def _frame(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
-    """Raises IncompleteReadError at the end, ValueError for one that is too long."""
+    """The kind and data of the next frame. Raises IncompleteReadError at the end, and ValueError for a frame that is
+    too long."""
     kind, length = HEADER.unpack(await reader.readexactly(HEADER.size))
     if length > LONGEST:
         raise ValueError(f"a frame of {length} bytes")
@@ -192,7 +196,8 @@ async def _send(writer: asyncio.StreamWriter, kind: bytes, data: bytes = b"") ->
 
 
 def _may(writer: asyncio.StreamWriter) -> bool:
-    """Whether the client is this account, or root. The socket's mode says so as well; some systems ignore that."""
+    """Whether the client runs as this account or as root. The socket's mode demands this too, but some systems ignore
+    the mode."""
     if not hasattr(socket, "SO_PEERCRED"):
         return True
     given = writer.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))

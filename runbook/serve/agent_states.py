@@ -1,5 +1,5 @@
-"""In which state an agent is, and why there is no stream to its node: pure functions of what it sent, what people
-decided, and how long it was silent. No state affects what runs on a node: silence of an agent never ends a job."""
+"""The state of an agent, and why there is no stream to its node: pure functions of what the agent sent, what people
+decided, and how long it was silent. No state affects what runs on a node: an agent's silence never ends a job."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ from runbook.transport.agent import StreamStatus
 SAME_VERSION = (
     f"on the node, install runbook {runbook.__version__} from where the server has it, and start the agent again"
 )
-"""The remedy of an agent that is too old. No command: in public indexes the name `runbook` is another project's."""
+"""The remedy for an agent that is too old. It has no command: in public indexes the name `runbook` is another
+project's."""
 
 State = Literal["ONLINE", "SUSPECT", "LOST", "DRAINING", "REVOKED", "TOO_OLD"]
 
 
 class RankState(msgspec.Struct, frozen=True, gc=False):
-    """One rank of a job, as its node's agent last reported it. `pid` is that of the process kept for it, which may be a
-    launcher of several. `state`: waiting, running, stopping, ended (well), failed, or gone, which is known only by its
-    absence. `step_age_s`: since it wrote its last step."""
+    """A rank of a job, as its node's agent last reported it. `pid` is the process kept for it, which may be a launcher
+    of several ranks. `state` is waiting, running, stopping, ended (well), failed, or gone: no longer there, without a
+    recorded end. `step_age_s` is the age of the step that it wrote last."""
 
     job: str
     attempt: int
@@ -40,9 +41,10 @@ class RankState(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class AgentState:
-    """One node as its agent last reported it. `since`: of this state, in seconds since 1970. `beat_age_s` is None if
-    nothing has come since the server began. `load`: of the last minute. `address`: where its agent dialled from.
-    `drained_here`: on this server, whatever its state is, and not on the node itself."""
+    """A node as its agent last reported it. `since` is when it entered this state, in seconds since 1970. `beat_age_s`
+    is the time since its agent was last heard, None if not since the server began. `load` is that of the last minute;
+    `address` is where the agent dialled from. `drained_here`: people drained the node on this server, not on the node
+    itself."""
 
     name: str
     state: State
@@ -60,8 +62,8 @@ class AgentState:
 
 
 def ranks_of(jobs: Iterable[JobProcess]) -> tuple[RankState, ...]:
-    """The ranks of kept processes one by one, the first MOST_RANKS of them: a message has room for a hundred thousand,
-    and agents may say what they like."""
+    """The ranks of these kept processes, one by one; only the first MOST_RANKS, since agents may send what they like
+    and a message has room for a hundred thousand."""
     every = ((job, rank) for job in jobs for rank in job.ranks)
     return tuple(
         RankState(
@@ -74,7 +76,7 @@ def ranks_of(jobs: Iterable[JobProcess]) -> tuple[RankState, ...]:
 
 
 def state_of(silent_s: float, *, revoked: bool = False, too_old: bool = False, draining: bool = False) -> State:
-    """`silent_s`: how long nothing has come from the agent while the server was able to receive."""
+    """The state of an agent. `silent_s` is how long it sent nothing while the server was able to receive."""
     if revoked:
         return "REVOKED"
     if silent_s >= LOST_S:
@@ -87,13 +89,13 @@ def state_of(silent_s: float, *, revoked: bool = False, too_old: bool = False, d
 
 
 def spoken(protocol: int) -> bool:
-    """Whether this server talks to agents of a protocol: its own, and the one before."""
+    """Whether this server talks to agents of this protocol: its own version, and the one before."""
     return PROTOCOL - 1 <= protocol <= PROTOCOL
 
 
 class AwakeClock:
-    """A clock of the time in which this server was able to receive: it stands still while the machine sleeps, or the
-    process does not run. Its owner ticks at least every `every_s` seconds."""
+    """A clock that counts only the time in which this server was able to receive: it stands still while the machine
+    sleeps or the process does not run. Its owner has to call `tick` at least every `every_s` seconds."""
 
     def __init__(self, now: float, every_s: float = 1.0) -> None:
         self._every_s = every_s

@@ -1,6 +1,6 @@
-"""Changes, sent to every open tab: a topic and a number, never the data itself. A stream that lost its connection gives
-the last number it saw and gets what it missed; if that is too long ago, or was another server's, it gets `*`:
-everything has changed."""
+"""Tells every open tab what has changed: a topic and a number, never the data itself. A tab that lost its connection
+gives the last number that it saw, and gets the changes that it missed. If that number is too old, or another server's,
+the tab gets `*`: everything has changed."""
 
 from __future__ import annotations
 
@@ -12,16 +12,20 @@ from collections import deque
 from collections.abc import AsyncIterator, Iterable, Iterator
 
 EVERYTHING = "*"
+"""The topic that stands for all topics."""
 KEPT = 1000
+"""How many of the latest changes are kept for streams that come back."""
 MOST_PENDING = 200
+"""The most topics that wait to be sent on one stream; more become EVERYTHING."""
 MOST_OF_ONE = 50
-"""Streams of one person: a tab has one while it is looked at."""
+"""The most streams of one person: a tab has one while it is looked at."""
 _TOPIC = re.compile(r"[^\s\x00-\x1f\x7f]{1,200}\Z")
 _ID = re.compile(r"([0-9a-f]{8})-([0-9]{1,15})\Z")
 
 
 class Subscriber:
-    """One event stream: what was not sent to it yet, each topic once."""
+    """An event stream of one tab. `pending` has the changes that are not sent yet: each topic once, with the number of
+    its last change. `gone`: the client has left."""
 
     def __init__(self, topics: Iterable[str], owner: str) -> None:
         self.topics = frozenset(topics)
@@ -37,7 +41,7 @@ class Subscriber:
         if len(self.pending) >= MOST_PENDING:
             self.pending = {}
             topic = EVERYTHING
-        self.pending.pop(topic, None)  # so that the last one has the highest number
+        self.pending.pop(topic, None)  # so that the topics stay in the order of their numbers
         self.pending[topic] = number
         self.woken.set()
 
@@ -47,7 +51,8 @@ class Subscriber:
 
 
 class Changed:
-    """`publish` may be called from any thread once the server runs; all else belongs to its event loop."""
+    """The changes, and the event streams that tell them. `publish` may be called from any thread once the server runs;
+    all else belongs to the server's event loop."""
 
     def __init__(self) -> None:
         self.boot = secrets.token_hex(4)
@@ -59,12 +64,12 @@ class Changed:
         self.closed = False
 
     def start(self) -> None:
-        """Called in the event loop that streams will run in."""
+        """Has to be called in the event loop that streams will run in."""
         self._loop = asyncio.get_running_loop()
 
     def publish(self, topic: str) -> None:
-        """Report that the subject of this topic has changed: `fleet`, `groups/NAME`, `runs/ID`. No blanks, 200
-        characters."""
+        """Report that the subject of this topic has changed: `fleet`, `groups/NAME`, `runs/ID`. A topic has at most 200
+        characters and no blanks; raises ValueError for another text."""
         if not _TOPIC.match(topic):
             raise ValueError(f"not a topic: {topic!r}")
         if self._loop is not None:
@@ -73,11 +78,11 @@ class Changed:
 
     @property
     def now(self) -> str:
-        """The id of the last change, from which a stream may go on."""
+        """The id of the last change; a stream can begin after it."""
         return f"{self.boot}-{self._number}"
 
     def latest(self, *topics: str) -> int:
-        """The number of the last change of any of these topics, which are among those without a name in them."""
+        """The number of the last change of any of these topics; 0 for none. Only for topics without a `/`."""
         return max(self._latest.get(topic, 0) for topic in topics)
 
     def close(self) -> None:
@@ -88,9 +93,10 @@ class Changed:
 
     @contextlib.contextmanager
     def subscribed(self, topics: Iterable[str], last_id: str, owner: str) -> Iterator[Subscriber]:
-        """A stream of these topics (none: all), beginning after the event with that id (empty: from now on).
+        """A context that gives a stream of these topics (none: all). It begins after the change with the id `last_id`;
+        with an empty id, it begins now.
 
-        If its owner has MOST_OF_ONE others already, the oldest of them ends.
+        If its owner has MOST_OF_ONE other streams already, the oldest of them ends.
         """
         subscriber = Subscriber(topics, owner)
         for number, topic in self._missed(last_id):
@@ -118,6 +124,7 @@ class Changed:
             subscriber.tell(topic, self._number)
 
     def _missed(self, last_id: str) -> list[tuple[int, str]]:
+        """The changes after the one with this id, as number and topic; EVERYTHING if the id is too old or unknown."""
         if not last_id:
             return []
         known = _ID.match(last_id)
@@ -129,7 +136,7 @@ class Changed:
 
 
 async def messages(changed: Changed, subscriber: Subscriber, ping_s: float) -> AsyncIterator[bytes]:
-    """The stream as it goes over the wire, until the subscriber is closed; a comment where nothing happens for
+    """The bytes of the event stream until the subscriber is closed; a comment whenever nothing has changed for
     `ping_s`."""
     yield b"retry: 2000\n: %s\n\n" % changed.boot.encode()
     while not subscriber.closed:

@@ -1,9 +1,9 @@
-"""Access to pages, and the headers of every answer.
+"""Who may reach a page, and the headers of every answer.
 
-`OuterGuard` stands before everything, unknown paths among it: the Host must be one that this server answers to (which
-protects against DNS rebinding), and every answer gets the headers below. `Guarded` stands before each handler: body and
-time are bounded, the client is known and may, and a change comes from a page of ours.
-"""
+`OuterGuard` stands before everything, also before unknown paths: the Host must be one that this server answers to
+(which protects against DNS rebinding), and every answer gets HEADERS. `Guarded` stands before each handler: it limits
+the body and the time of a request, identifies the client and checks its role, and accepts changes only from pages of
+ours. """
 
 from __future__ import annotations
 
@@ -70,15 +70,16 @@ ANSWERS: dict[type[Exception], tuple[int, str, str]] = {
     Refused: (422, "", ""),
     InvalidNodeName: (422, "", ""),
 }
-"""What goes wrong in a handler, as an answer to whoever asked: status, sentence (empty: the error's own), and help."""
+"""The answer for each error that a handler may raise: status, sentence (empty: the text of the error), and help."""
 BODY_S = 30.0
-"""For a whole request body."""
+"""How long a request's body may take to arrive."""
 MOST_FIELDS = 5000
+"""The most fields of a form."""
 log = logging.getLogger("runbook.serve")
 
 
 class RequestRefused(HTTPException):
-    """`says` and `help` are shown; they hold nothing of the request."""
+    """A request that is refused. `says` and `help` are shown to the client, and hold nothing of the request."""
 
     def __init__(self, status: int, says: str, help: str = "", headers: Mapping[str, str] | None = None) -> None:
         super().__init__(status, says, dict(headers or {}))
@@ -136,7 +137,8 @@ class OuterGuard:
 
 
 async def _answer(response: Response, scope: Scope, receive: Receive, send: Send) -> None:
-    """Also to a client that wants a socket, which servers without that extension close instead."""
+    """Send an answer. To a client that wants a WebSocket it can be sent only by an HTTP server with the extension
+    `websocket.http.response`; without it the socket is closed instead."""
     if scope["type"] == "websocket" and "websocket.http.response" not in scope.get("extensions", {}):
         await send({"type": "websocket.close", "code": 1008})
         return
@@ -144,7 +146,7 @@ async def _answer(response: Response, scope: Scope, receive: Receive, send: Send
 
 
 def header(scope: Scope, name: str) -> str | None:
-    """The one value of a header; None where there is none, or more than one, or it is not ASCII."""
+    """The value of a header; None if the header is missing, is there more than once, or is not ASCII."""
     values = [value for key, value in scope["headers"] if key.lower() == name.encode()]
     if len(values) != 1 or not values[0].isascii():
         return None
@@ -157,12 +159,13 @@ def has(scope: Scope, name: str) -> bool:
 
 
 def host_of(scope: Scope) -> str | None:
+    """The Host header in lower case; None unless there is exactly one."""
     host = header(scope, "host")
     return None if host is None else host.lower()
 
 
 class Guarded:
-    """A page behind its guards, as the ASGI application of its route."""
+    """A page behind its guards: the ASGI application of the page's route."""
 
     def __init__(self, page: Page, settings: ServeSettings, people: People, audit: Audit, metrics: Metrics) -> None:
         self.page = page
@@ -189,21 +192,23 @@ class Guarded:
         await response(scope, receive, send)
 
     async def _remember(self, request: Request, status: int) -> None:
-        """Audit every change that a known person made or tried; what the path does not tell of it, a handler puts into
-        `state.about`. Unknown clients leave no entry, or they could fill the audit."""
+        """Write an entry into the audit for every change that a known person made or tried. A handler puts into
+        `state.about` what the path does not tell about the change. Unknown clients leave no entry: they could fill the
+        audit."""
         person, agent = request.state.person, self.page.role == "agent" and status < 400
         if request.method in READS or not request.state.passed or not (person or agent):
             return
         who = person.name if person else "an agent"
-        path = self.page.path if self.page.role == "anyone" else request.url.path  # that of a login link is a secret
+        path = self.page.path if self.page.role == "anyone" else request.url.path  # a login link's path is a secret
         what = f"{self.page.says}: {request.state.about}" if request.state.about else self.page.says
         try:
             await run_in_threadpool(self._audit.note, who, address_of(request.scope), what, path, status)
-        except sqlite3.Error:  # what was done is done, and is no error to whoever asked for it
+        except sqlite3.Error:  # the change was made, so the client gets no error
             log.exception("the audit lacks that %s did this: %s (%s)", who, what, path)
         request.app.state.changed.publish("audit")
 
     async def _respond(self, request: Request) -> Response:
+        """The handler's answer, or the one for an error. `state.passed`: the guards let the request through."""
         request.state.passed = False
         try:
             try:
@@ -235,7 +240,7 @@ class Guarded:
         if changing:
             request.state.form = form_of(request, page, body)
             self._refuse_forged(scope, request.state.form.get("csrf"))
-            # last: requests that others forge in a person's name do not count against that person
+            # Last, so that requests that others forge in a person's name do not count against that person.
             _refuse_haste(request)
 
     async def _socket(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -247,8 +252,9 @@ class Guarded:
         await self.page.handler(WebSocket(scope, receive, send))
 
     def _identify(self, scope: Scope) -> None:
-        """The client: by a token, or else by the cookie of a session that was made for this origin. `still` asks
-        again."""
+        """Find the person who asks, by a token, or else by the cookie of a session that was made for this origin; sets
+        `state.person`, and `state.still`, a function that finds the person anew. Raises RequestRefused for an unknown
+        token."""
         state = scope["state"]
         state["bearer"] = False
         if self.page.role == "agent":
@@ -267,6 +273,7 @@ class Guarded:
             state["csrf"] = csrf_of(secret)
 
     def _refusal_of_role(self, scope: Scope) -> RequestRefused | None:
+        """Why the person may not use this page; None if they may."""
         person: Person | None = scope["state"]["person"]
         if self.page.role in ("anyone", "agent"):
             return None
@@ -278,7 +285,8 @@ class Guarded:
         return None
 
     def _refuse_forged(self, scope: Scope, field: object) -> None:
-        """A change must come from a page of ours, or from no browser at all."""
+        """Raises RequestRefused for a change that comes neither from a page of ours nor from a program with a token.
+        `field` is the form's CSRF token."""
         state = scope["state"]
         if self.page.role == "agent":
             return
@@ -293,7 +301,7 @@ class Guarded:
 
 
 def _refuse_haste(request: Request) -> None:
-    """A person who makes too many changes waits; others do not."""
+    """Raises RequestRefused when this person, or this address without a login, makes changes too fast."""
     changes: TokenBucket = request.app.state.changes
     person: Person | None = request.state.person
     wait = changes.wait_s(f"person {person.name}" if person else f"address {counted_as(request.scope)}")
@@ -302,8 +310,8 @@ def _refuse_haste(request: Request) -> None:
 
 
 def refuse_foreign_context(scope: Scope, page: Page) -> None:
-    """Checks what a browser says about the requesting page. Agents are not browsers; for the rest, only a click on a
-    link may come from elsewhere."""
+    """Raises RequestRefused by what a browser says about the page that a request comes from. A browser may not use
+    pages for agents. From another site only a click on a link is accepted."""
     if page.role == "agent":
         if has(scope, "origin") or has(scope, "sec-fetch-site"):
             raise RequestRefused(403, "this is for agents, not for browsers")
@@ -316,8 +324,8 @@ def refuse_foreign_context(scope: Scope, page: Page) -> None:
 
 
 async def bounded_body(request: Request, most: int, *, keep: bool = True) -> bytes:
-    """The whole body; nothing of it where it is not to be kept: who may not send one yet hears why. Raises
-    RequestRefused where it is longer than `most` bytes, at once where its header says so."""
+    """The whole body of a request; without `keep` it is read and dropped, so that a client without access gets an
+    answer. Raises RequestRefused for more than `most` bytes, at once if the header says so."""
     long = RequestRefused(413, f"at most {most} bytes", headers={"connection": "close"})
     length = request.headers.get("content-length", "0")
     told = units.whole_number(length)
@@ -339,8 +347,8 @@ async def bounded_body(request: Request, most: int, *, keep: bool = True) -> byt
 
 
 def form_of(request: Request, page: Page, body: bytes) -> FormData:
-    """The fields of a form that a page of ours sent; of JSON none. Raises RequestRefused for any other type of
-    content."""
+    """The fields of a form that a page of ours sent; none for a body of JSON. Raises RequestRefused for a body of
+    another type."""
     kind = (header(request.scope, "content-type") or "").partition(";")[0].strip().lower()
     if not body:
         return FormData()
@@ -358,20 +366,20 @@ def form_of(request: Request, page: Page, body: bytes) -> FormData:
 
 
 async def json_body(request: Request) -> dict[str, Any]:
-    """The object in it, an empty one where there is no body. Raises RequestRefused."""
+    """The JSON object in the body of a request, an empty one without a body. Raises RequestRefused."""
     try:
         return msgspec.json.decode(await request.body() or b"{}", type=dict[str, Any])
-    except (msgspec.DecodeError, RecursionError):  # also for text that no file can hold: half of a surrogate pair
+    except (msgspec.DecodeError, RecursionError):  # also for a lone half of a surrogate pair, which no file can hold
         raise RequestRefused(400, "the body is not a JSON object") from None
 
 
 def query_number(request: Request, name: str) -> int | None:
-    """A number of the query, None where it is none."""
+    """The whole number that the query gives for `name`; None if it gives none."""
     return units.whole_number(request.query_params.get(name, ""))
 
 
 def cookie_of(scope: Scope, name: str) -> str:
-    """The value of our cookie, empty where there is none or more than one of that name."""
+    """The value of our cookie; empty if no cookie, or more than one, has that name."""
     values = []
     for key, raw in scope["headers"]:
         if key.lower() == b"cookie":
@@ -387,7 +395,8 @@ def address_of(scope: Scope) -> str:
 
 
 def counted_as(scope: Scope) -> str:
-    """Whose attempts those from an address are: with IPv6 those of its network, since one host has all of a /64."""
+    """The name under which attempts from the client's address are counted. With IPv6 it is the address's /64, since one
+    host may have all of a /64."""
     address = address_of(scope)
     with contextlib.suppress(ValueError):
         known = ipaddress.ip_address(address)
@@ -397,7 +406,7 @@ def counted_as(scope: Scope) -> str:
 
 
 def refusal(request: Request, refused: HTTPException, page: Page) -> Response:
-    """As a page, as JSON, or as the way to the login."""
+    """The answer to a refused request: a page or JSON, or, for a person who has not logged in, the way to the login."""
     stranger = refused.status_code == 401 and not has(request.scope, "authorization")
     if stranger and page.kind == "page" and request.method in READS:
         where = request.url.path + (f"?{request.url.query}" if request.url.query else "")
@@ -410,10 +419,11 @@ def refusal(request: Request, refused: HTTPException, page: Page) -> Response:
 
 
 MOST_KNOWN = 10_000
+"""The most names that a TokenBucket remembers; the one whose last attempt is the oldest is forgotten first."""
 
 
 class TokenBucket:
-    """`burst` attempts at once, and then one every `every_s` seconds. Belongs to one event loop."""
+    """Limits attempts by name: `burst` at once, and then one every `every_s` seconds. Belongs to one event loop."""
 
     def __init__(self, burst: int, every_s: float) -> None:
         self._burst = burst
@@ -421,10 +431,11 @@ class TokenBucket:
         self._full_at: OrderedDict[str, float] = OrderedDict()
 
     def wait_s(self, who: str) -> float:
-        """Count an attempt: 0 where it may be made, else the seconds until one may be (and it is not counted)."""
+        """Count an attempt by `who`, and return 0 if it may be made. Otherwise return the seconds until it may be made,
+        and do not count it."""
         now = time.monotonic()
         full_at = max(now, self._full_at.pop(who, now))
-        wait = full_at - now - (self._burst - 1) * self._every_s  # of a first attempt 0, and no rounding above it
+        wait = full_at - now - (self._burst - 1) * self._every_s  # not above 0 for a first attempt, by rounding either
         self._full_at[who] = full_at + self._every_s if wait <= 0 else full_at
         while len(self._full_at) > MOST_KNOWN:
             self._full_at.popitem(last=False)
@@ -435,7 +446,7 @@ BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 1, 2.5, 5, 10)
 
 
 class Metrics:
-    """`registry` is for further counters: `Gauge(…, registry=metrics.registry)`."""
+    """The counters for Prometheus. `registry` takes further ones: `Gauge(…, registry=metrics.registry)`."""
 
     def __init__(self, changed: Changed) -> None:
         self.registry = CollectorRegistry()

@@ -1,5 +1,5 @@
-"""A page: its row in the table from which routes, guards, the OpenAPI test and the attack tests are made; and who may
-use it."""
+"""A page as a row of the table from which routes, guards, the OpenAPI test and the attack tests are made; and the roles
+that may use it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 Role = Literal["viewer", "operator", "admin"]
-"""What a person may: look; start and stop things; change people, tokens and enrolments. Each includes those before
-it."""
+"""The role of a person. A viewer may look; an operator may also start and stop things; an admin may also change people,
+tokens and enrolments."""
 Needed = Literal["anyone", "viewer", "operator", "admin", "agent"]
-"""Who is let through to a page. `agent`: no browser at all; the handler itself checks the agent's secret."""
+"""The role that a page needs. `agent` admits no browser at all; the handler itself checks the agent's secret."""
 Kind = Literal["page", "api", "events", "socket"]
-"""HTML and forms; JSON; a stream of server-sent events; a WebSocket."""
+"""What a page speaks: `page` HTML and forms, `api` JSON, `events` server-sent events, `socket` a WebSocket."""
 
 ROLES: tuple[Role, ...] = ("viewer", "operator", "admin")
 READS = frozenset({"GET", "HEAD"})
@@ -27,11 +27,11 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """`path` as Starlette writes it (`/groups/{name}`), `methods` in capitals, none for a socket.
+    """A page. `path` is written as Starlette does (`/groups/{name}`), `methods` in capitals; a socket has no methods.
 
-    `handler` takes a Request and returns a Response; that of a socket takes a WebSocket and returns nothing. `says` is
-    a sentence for people and for the audit: "Stop a run". `nav` is its word in the navigation, empty for none. No body
-    longer than `most_bytes` reaches the handler.
+    `handler` takes a Request and returns a Response; the handler of a socket takes a WebSocket and returns nothing.
+    `says` is a phrase for people and for the audit: "Stop a run". `nav` is the page's word in the navigation, or empty.
+    No body longer than `most_bytes` reaches the handler.
     """
 
     path: str
@@ -53,7 +53,7 @@ class Page:
 
 
 def allows(role: Role, needed: Needed) -> bool:
-    """Whether a person of this role may use a page that needs `needed`; never one that is for agents."""
+    """Whether a person of this role may use a page that needs `needed`. Nobody may use a page for agents."""
     if needed == "anyone":
         return True
     return needed != "agent" and ROLES.index(role) >= ROLES.index(needed)

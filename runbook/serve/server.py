@@ -1,6 +1,6 @@
-"""The server: the application with what its pages share, and the HTTP server (uvicorn) that it runs in.
+"""The server: the application with the objects that its pages share, and the HTTP server (uvicorn) that it runs in.
 
-The HTTP server has bounds for clients that never finish what they begin, and stops within seconds.
+The HTTP server has limits for clients that never finish a request or never read an answer, and stops within seconds.
 """
 
 from __future__ import annotations
@@ -45,21 +45,22 @@ from runbook.serve.workspace import Workspace
 
 DATABASE = "serve.db"
 GRID_S = 1.0
-"""How old the numbers on the fleet's page may be when they are made again; twice that at most when they are shown.
-Events are shown at once."""
+"""The age at which the fleet's page is made again; a page that is shown is at most twice as old. A change that is
+published makes it again at once."""
 SEARCHES = 2
-"""Of logs, at the same time."""
+"""How many searches of logs run at the same time."""
 GUESSES = 10
 GUESS_EVERY_S = 6.0
-"""Logins that may be tried at once, by an address or for a name, and how soon one more."""
+"""From one address, or for one name, GUESSES logins may be tried at once, and then one every GUESS_EVERY_S."""
 CHANGES = 120
 CHANGE_EVERY_S = 0.25
-"""The same for changes and previews, by person, or by address without a login."""
+"""A person (without a login: an address) may make CHANGES changes and previews at once, and then one every
+CHANGE_EVERY_S."""
 
 
 def create_app(settings: ServeSettings) -> Starlette:
-    """The application; `settings.data` must be a folder. Its `state` has what handlers share: `settings`, `store`,
-    `people`, `audit`, `changed` and `pages`. It is closed by its lifespan."""
+    """The application; `settings.data` must be a folder. Its `state` has the objects that handlers share, such as
+    `settings`, `store`, `people`, `audit`, `changed` and `pages`. The end of its lifespan closes them."""
     pages = all_pages()
     store = Store(settings.data / DATABASE)
     changed, people, audit = Changed(), People(store), Audit(store)
@@ -103,7 +104,7 @@ def create_app(settings: ServeSettings) -> Starlette:
 
 
 def _adopt(workspace: Workspace) -> None:
-    """What an earlier server left."""
+    """Take over the runs, and the restarts asked for, of an earlier server."""
     workspace.processes.adopt()
     workspace.restarts.adopt(partial(start, workspace))
 
@@ -113,7 +114,7 @@ def _route(page: Page, guarded: Guarded) -> BaseRoute:
         return WebSocketRoute(page.path, guarded)
     route = Route(page.path, guarded, methods=list(page.methods))
     if page.kind == "events" and route.methods:
-        route.methods.discard("HEAD")  # which would wait for a stream's end
+        route.methods.discard("HEAD")  # it would wait for the end of the stream
     return route
 
 
@@ -121,7 +122,7 @@ def _navigation(pages: list[Page]) -> Callable[[Person | None], list[tuple[str, 
     named = [page for page in pages if page.nav]
 
     def of(person: Person | None) -> list[tuple[str, str]]:
-        """Path and word of what this person may open."""
+        """The path and the word of each page that this person may open."""
         return [(page.path, page.nav) for page in named if person is not None and allows(person.role, page.role)]
 
     return of
@@ -136,23 +137,25 @@ _NOWHERE = Page("/", ("GET",), _nowhere, "anyone")
 
 
 HEAD_S = 15.0
-"""From the first byte, or the connection, to the end of a request's headers."""
+"""How long a request's headers may take, from its first byte, or from the connection for the first request."""
 HEAD_BYTES = 64 * 1024
 KEEP_ALIVE_S = 30
 TAKE_S = 60.0
-"""How long a client may take to read what was written to it (at most 64 KiB): after that it counts as gone."""
+"""How long a client may take to read what was written to it (at most 64 KiB); a slower client counts as gone."""
 MOST_FRAMES = 50
-"""A second, of those frames of a socket that bring no message: pings, pongs, parts."""
+"""The most frames a second of a socket that bring no message: pings, pongs, parts of messages."""
 PARSED = 16 * 1024
 """Bytes of a socket that are parsed at once."""
 STOP_S = 5
+"""How long the server waits for answers in progress when it stops."""
 MOST_CONNECTIONS = 8000
 OPEN_FILES = 16384
+"""The limit of open files that the server sets for itself, as far as it may."""
 log = logging.getLogger("runbook.serve")
 
 
 class ReadOrEnded(asyncio.Protocol):
-    """A connection whose other end reads within TAKE_S what is written to it; or it ends."""
+    """A connection that ends unless the other end reads within TAKE_S what is written to it."""
 
     loop: asyncio.AbstractEventLoop
     transport: asyncio.Transport
@@ -176,8 +179,8 @@ class ReadOrEnded(asyncio.Protocol):
 
 
 class BoundedProtocol(ReadOrEnded, HttpToolsProtocol):
-    """One connection: the head of every request arrives within its time and its size, and answers are read; or it
-    ends."""
+    """A connection of a client. It ends when the headers of a request take longer than HEAD_S or more than HEAD_BYTES,
+    and when answers are not read."""
 
     _deadline: asyncio.TimerHandle | None = None
     _head_bytes = 0
@@ -202,7 +205,7 @@ class BoundedProtocol(ReadOrEnded, HttpToolsProtocol):
         if self._in_head and self._head_bytes > HEAD_BYTES:
             self.transport.abort()
         if self._deadline is None and self.cycle.response_complete:
-            # Neither a request nor its rest that anybody waits for: blank lines, the body of what is answered already.
+            # These bytes belong to no request that is still answered: blank lines, or the body of an answered request.
             self._deadline = self.loop.call_later(HEAD_S, self.transport.abort)
 
     def on_message_begin(self) -> None:
@@ -212,7 +215,7 @@ class BoundedProtocol(ReadOrEnded, HttpToolsProtocol):
             self._deadline = self.loop.call_later(HEAD_S, self.transport.abort)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._in_head:  # the trailer of a chunked body may be endless, and is not read
+        if self._in_head:  # headers behind a chunked body (its trailer) are ignored: they may be endless
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
@@ -221,7 +224,7 @@ class BoundedProtocol(ReadOrEnded, HttpToolsProtocol):
         super().on_headers_complete()
 
     def drop_unfinished(self) -> None:
-        """End the connection if the body of its request is still to come."""
+        """End the connection if the body of its request has not arrived whole."""
         if getattr(self.cycle, "more_body", False) and not self.cycle.response_complete:  # None at first
             self.transport.abort()
 
@@ -232,14 +235,14 @@ class BoundedProtocol(ReadOrEnded, HttpToolsProtocol):
 
 
 class BoundedSocket(ReadOrEnded, WebSocketsSansIOProtocol):
-    """One socket of an agent: frames that bring no message are few, since nothing else holds back who sends them, and
-    what is written to it is read; or it ends."""
+    """A WebSocket of an agent. It ends when it gets more than MOST_FRAMES frames a second that bring no message, since
+    nothing else would hold back their sender, and when messages to it are not read."""
 
     _frames = 0
     _since = 0.0
 
     def data_received(self, data: bytes) -> None:
-        for at in range(0, len(data), PARSED):  # all of a piece is parsed before the first frame of it is looked at
+        for at in range(0, len(data), PARSED):  # a piece is parsed whole before its first frame is handled
             if not self.transport.is_closing():
                 super().data_received(data[at : at + PARSED])
 
@@ -256,6 +259,7 @@ class BoundedSocket(ReadOrEnded, WebSocketsSansIOProtocol):
             super().handle_pong(event)
 
     def _expected(self) -> bool:
+        """Count a frame that brings no message; whether it may be handled. Ends the connection if they are too many."""
         now = self.loop.time()
         if now - self._since > 1.0:
             self._frames, self._since = 0, now
@@ -266,7 +270,8 @@ class BoundedSocket(ReadOrEnded, WebSocketsSansIOProtocol):
 
 
 def discard(transport: asyncio.Transport) -> None:
-    """Also what the kernel still holds for a client, and would try to deliver for as long as that allows."""
+    """End a connection and drop the bytes that the kernel still holds for it, which it would go on trying to
+    deliver."""
     with contextlib.suppress(OSError):
         own = transport.get_extra_info("socket")
         own.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -274,15 +279,15 @@ def discard(transport: asyncio.Transport) -> None:
 
 
 class GracefulServer(Server):
-    """Ends its event streams when it has to stop, and then waits for answers in progress; requests that are not all
-    there shortly before STOP_S are dropped."""
+    """A server that ends its event streams when it has to stop, and then waits for answers in progress. A request that
+    has not arrived whole shortly before STOP_S is dropped."""
 
     def __init__(self, config: Config, app: Starlette) -> None:
         super().__init__(config)
         self._app = app
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
-        self.force_exit = self.should_exit  # the second signal
+        self.force_exit = self.should_exit  # a second signal ends the server at once
         self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -300,14 +305,15 @@ class GracefulServer(Server):
 
 
 def listening(host: str, port: int) -> socket.socket:
-    """A socket that listens there, `::` for IPv4 as well. Raises OSError."""
+    """A socket that listens on this address; on `::` for IPv4 as well. Raises OSError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     both = host == "::" and socket.has_dualstack_ipv6()
     return socket.create_server((host, port), family=family, backlog=1024, dualstack_ipv6=both)
 
 
 def server_of(app: Starlette, settings: ServeSettings) -> GracefulServer:
-    """Run it with `.run(sockets=[listening(…)])`; SIGINT and SIGTERM end it, and so does `should_exit = True`."""
+    """The HTTP server for the application. Run it with `.run(sockets=[listening(…)])`; SIGINT, SIGTERM and
+    `should_exit = True` end it."""
     tls: dict[str, Any] = {}
     if settings.tls is not None:
         tls = {"ssl_certfile": settings.tls.certificate, "ssl_keyfile": settings.tls.key}
@@ -330,17 +336,19 @@ def server_of(app: Starlette, settings: ServeSettings) -> GracefulServer:
 
 
 def share_interpreter() -> None:
-    """What is worked out in threads, such as the page of a large fleet, lets agents be heard every half millisecond. Of
-    Python's usual five, each message would cost several, since every call of a socket waits for its turn anew.
+    """Set up the interpreter so that agents are heard quickly. Threads that compute, such as for the page of a large
+    fleet, give way every half millisecond. With Python's usual five milliseconds, each message would take several such
+    times, since every call on a socket waits for its turn anew.
 
-    While the garbage collector goes through all objects nobody is served, with a thousand agents for a third of a
-    second. It goes through new ones as often as usual, and through all of them a thousand times less often."""
+    While the garbage collector goes through all objects nobody is served: with a thousand agents for a third of a
+    second. So it goes through new objects as often as usual, but through all objects a thousand times less often."""
     sys.setswitchinterval(0.0005)
     gc.set_threshold(700, 10, 10_000)
 
 
 def raise_open_files() -> None:
-    """As many connections as the machine allows: a shell's usual limit of 1024 is soon too few."""
+    """Raise our limit of open files to OPEN_FILES, or as far as the machine allows: a shell's usual limit of 1024 is
+    too low for the connections of a large fleet."""
     with contextlib.suppress(ImportError, ValueError, OSError):
         import resource
 
