@@ -1,5 +1,4 @@
-"""`runbook agent run`: holds the control socket, sends heartbeats, and opens a channel whenever the server asks for
-one.
+"""`runbook agent run`: holds the control socket, sends heartbeats, and opens a channel whenever the server asks.
 
 A lost server ends only the channels that it held. Every wait has a deadline. The node is looked at (nvidia-smi, the
 journals) in a thread of its own: a slow tool delays what is reported, never the heartbeat.

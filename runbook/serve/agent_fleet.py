@@ -133,8 +133,8 @@ class EnrolledNode:
 
 
 def enrol(store: Store, settings: ServeSettings, by: str, name: str | None = None) -> str:
-    """A string with which one host can be enrolled within the hour. With a `name`, it can be enrolled only as that node,
-    which is replaced if it is enrolled already. Raises InvalidNodeName."""
+    """A string with which one host can be enrolled within the hour. With a `name`, the host is enrolled as that node,
+    which it replaces if it is enrolled already. Raises InvalidNodeName."""
     if name is not None and not NAME.match(name):
         raise InvalidNodeName(f"a node cannot be called {name!r}: it has letters, digits, _, . and -")
     secret, now = secrets.token_urlsafe(32), time.time()

@@ -1,4 +1,4 @@
-"""The actions on groups, for pages and JSON alike. Every function may block: none is for the event loop."""
+"""What people can do with groups, for pages and JSON alike. Every function may block: none is for the event loop."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from runbook.serve.run_processes import NotRunning
 from runbook.serve.workspace import Workspace
 
 _EMPTY = ("`nodes` is empty", "`rendezvous` names the master", "is not among the nodes")
-"""Errors with which a group may be saved: those of a group without nodes."""
+"""Words of the errors that do not keep a group from being saved: those of a group without nodes."""
 RESTARTED = "it has been asked to end, and will start again after that"
 
 
 class Refused(ValueError):
-    """A change that is not made, and why; `errors` are what lint would say."""
+    """A change is not made; the text says why. `errors` are the findings of lint that are the reason."""
 
     def __init__(self, says: str, errors: Sequence[Any] = ()) -> None:
         super().__init__(says)
@@ -47,7 +47,8 @@ class Refused(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Proposed:
-    """What a change would make of a group."""
+    """What a change would make of a group: the file's new text, its meaning, the diff, and the names of the changed
+    fields."""
 
     text: str
     linted: Linted
@@ -57,20 +58,20 @@ class Proposed:
 
 
 def create(workspace: Workspace, name: str, person: str) -> GroupFile:
-    """A group without nodes. Raises NameTaken."""
+    """Create a group without nodes. Raises NameTaken."""
     file = workspace.groups.create(name, NEW.format(name=scalar(name)), person)
     _tell(workspace, name)
     return file
 
 
 def propose(workspace: Workspace, file: GroupFile, fields: Mapping[str, str]) -> Proposed:
-    """What saving these fields of the form would do, of which `text` is the whole file; nothing is saved. Raises
+    """What saving these fields of the form would do; nothing is saved. The field `text` is the whole file. Raises
     Refused."""
     look = workspace.view_of(file)
     if look.linted.closed:
         raise Refused(look.linted.closed)
     given = {name: revealed(value, look.linted.hidden) for name, value in fields.items()}
-    given.pop("world_size", None)  # which the file does not say: it is compared below
+    given.pop("world_size", None)  # no value of the file: it is only compared with the result below
     typed = given.pop("text", file.text)
     text, changed = file.text, []
     if unix_lines(typed) != unix_lines(text):
@@ -98,25 +99,26 @@ def propose(workspace: Workspace, file: GroupFile, fields: Mapping[str, str]) ->
 
 
 def _refuse_too_large(text: str) -> None:
-    """A file of more bytes could be saved, and never be opened again."""
+    """Raises Refused for a file of more than MOST_BYTES, which could be saved but never opened again."""
     if (size := len(text.encode())) > MOST_BYTES:
         raise Refused(f"the file would have {size:,} bytes, and {MOST_BYTES:,} are the most of a group")
 
 
 def unix_lines(text: str) -> str:
-    """A text by which it is told whether a browser changed it, which sends line ends of its own."""
+    """The text with `\\n` as its line ends. Browsers send others, so texts are compared in this form."""
     return re.sub(r"\r\n?", "\n", text)
 
 
 def _differing(file: GroupFile, given: Mapping[str, str]) -> dict[str, str]:
-    """Those of the fields that were changed: what is not touched stays, also where the text is changed too."""
+    """The fields that differ from the file: a field that nobody touched stays as it is, even if the text is changed."""
     try:
         return differing(opened(file.name, file.text), given)
-    except Uneditable:  # of which the form shows nothing
+    except Uneditable:  # the form shows nothing of such a file
         return {name: value for name, value in given.items() if value.strip()}
 
 
 def _does_not_fit(said: str, means: Meaning) -> str:
+    """The sentence about a world size that the nodes do not make."""
     each = Counter(rank.node for rank in means.ranks)
     parts = ", ".join(f"{node} {count}" for node, count in list(each.items())[:8]) + (", …" if len(each) > 8 else "")
     meaning = (
@@ -126,11 +128,11 @@ def _does_not_fit(said: str, means: Meaning) -> str:
 
 
 def save(workspace: Workspace, name: str, fields: Mapping[str, str], seen: str, person: str) -> list[str]:
-    """Save what the form says over the file whose hash is `seen`; what changed. Raises Refused, ChangedMeanwhile,
-    NoGroup."""
+    """Save the fields of the form over the file whose hash is `seen`; returns the names of the changed fields. Raises
+    Refused, ChangedMeanwhile, NoGroup."""
     file = workspace.groups.read(name)
     if file.hash != seen:
-        workspace.groups.save(name, file.text, seen, person, "")  # which raises the right error
+        workspace.groups.save(name, file.text, seen, person, "")  # raises ChangedMeanwhile
     proposed = propose(workspace, file, fields)
     _refuse_errors(workspace.view_of(file).linted, proposed.linted)
     what = ", ".join("the text" if one == "text" else one for one in proposed.changed)
@@ -140,6 +142,7 @@ def save(workspace: Workspace, name: str, fields: Mapping[str, str], seen: str, 
 
 
 def _refuse_errors(before: Linted, after: Linted) -> None:
+    """Raises Refused if a change adds errors."""
     errors = [
         one for one in new_errors(before.findings, after.findings) if not any(word in one.message for word in _EMPTY)
     ]
@@ -149,14 +152,14 @@ def _refuse_errors(before: Linted, after: Linted) -> None:
 
 
 def rename(workspace: Workspace, name: str, new: str, seen: str, person: str) -> None:
-    """Raises NameTaken, ChangedMeanwhile, NoGroup, Refused while it runs."""
+    """Rename a group. Raises NameTaken, ChangedMeanwhile, NoGroup, and Refused while the group runs."""
     _refuse_running(workspace, name)
     workspace.groups.rename(name, new, seen, person)
     _tell(workspace, name, new)
 
 
 def delete(workspace: Workspace, name: str, seen: str, person: str) -> None:
-    """Raises ChangedMeanwhile, NoGroup, Refused while it runs."""
+    """Delete a group. Raises ChangedMeanwhile, NoGroup, and Refused while the group runs."""
     _refuse_running(workspace, name)
     workspace.groups.delete(name, seen, person)
     _tell(workspace, name)
@@ -183,10 +186,10 @@ def shift(workspace: Workspace, name: str, node: str, by: int, seen: str, person
 def move(
     workspace: Workspace, chosen: Sequence[tuple[str, str]], target: str, person: str, agents: Mapping[str, AgentState]
 ) -> list[str]:
-    """Put nodes, each with the group that it is in (empty: none), into another group, or into none (empty); the groups
-    that changed.
+    """Move nodes into the group `target`; returns the groups that changed. `chosen` has pairs of group and node; an
+    empty group, or target, means no group.
 
-    All or nothing for each pair of groups. Raises Refused, NoGroup, ChangedMeanwhile.
+    The nodes of each source group are moved all or none. Raises Refused, NoGroup, ChangedMeanwhile.
     """
     changed: list[str] = []
     try:
@@ -196,13 +199,14 @@ def move(
             except (Uneditable, ValueError) as error:
                 raise Refused(f"{some(nodes, 1)}: {error}") from None
     finally:
-        _tell(workspace, *changed)  # what was moved before a group that refuses stays moved
+        _tell(workspace, *changed)  # nodes that were moved before a group refused stay moved
     return changed
 
 
 def _moved(
     workspace: Workspace, group: str, target: str, nodes: list[str], *, person: str, agents: Mapping[str, AgentState]
 ) -> list[str]:
+    """Move the nodes of one group; returns the groups that changed."""
     source = workspace.groups.read(group) if group else None
     sink = workspace.groups.read(target) if target else None
     out = opened(group, source.text) if source else None
@@ -230,8 +234,9 @@ def _moved(
 
 
 def _of_agent(node: str, agents: Mapping[str, AgentState], *, alone: bool) -> dict[str, object]:
-    """A node that is in no file, as its agent reports it. Where its agent dialled from is no address for other nodes
-    when that is loopback (a tunnel, this machine), or when others dial from there too (a router between)."""
+    """The settings of a node that is in no file, as its agent reports it. The address that its agent dialled from is
+    left out when peers cannot use it: when it is loopback (a tunnel, this machine), or when other agents dial from it
+    too (a router between). `alone`: the node gets no peers, and any address will do. Raises Refused."""
     agent = agents.get(node)
     if agent is None:
         raise Refused(f"{node} is in no group, and no agent has that name")
@@ -245,7 +250,7 @@ def _of_agent(node: str, agents: Mapping[str, AgentState], *, alone: bool) -> di
 
 
 def start(workspace: Workspace, name: str, person: str, *, only_launch: bool = False) -> str:
-    """Checks, then the launch; the id of the run. Raises Refused, Busy, NoGroup."""
+    """Run the group's checks and then its launch; returns the id of the run. Raises Refused, Busy, NoGroup."""
     look = workspace.view(name)
     if look.meaning.why:
         raise Refused(look.meaning.why)
@@ -253,12 +258,12 @@ def start(workspace: Workspace, name: str, person: str, *, only_launch: bool = F
         raise Refused("there is nothing to start: the file has no `launch:`")
     more = ["--start-at", "launch"] if only_launch else []
     if look.meaning.by_agent:
-        more.append("--detach")  # agents are reached through this server, and its end must not end the ranks
+        more.append("--detach")  # the end of this server, through which agents are reached, must not end the ranks
     return workspace.processes.start(name, look.file.path, person, more)
 
 
 def end(workspace: Workspace, name: str, person: str, *, now: bool = False) -> str:
-    """Stop or kill what runs of a group; what was done. Raises NotRunning."""
+    """Stop the group's latest run, or kill it (`now`); returns a sentence about what was done. Raises NotRunning."""
     latest = workspace.latest_run(name)
     if latest is None:
         raise NotRunning(name)
@@ -266,7 +271,7 @@ def end(workspace: Workspace, name: str, person: str, *, now: bool = False) -> s
 
 
 def restart(workspace: Workspace, name: str, person: str) -> None:
-    """Stop it, and start it once it is over. Raises NotRunning, NoGroup."""
+    """Stop the group's latest run, and start the group again once it is over. Raises NotRunning, NoGroup."""
     latest = workspace.latest_run(name)
     if latest is None:
         raise NotRunning(name)
@@ -275,7 +280,7 @@ def restart(workspace: Workspace, name: str, person: str) -> None:
 
 
 def restore(workspace: Workspace, name: str, version: int, seen: str, person: str) -> None:
-    """Restore an earlier state of the file. Raises Refused, ChangedMeanwhile, NoGroup."""
+    """Save an earlier version of the file over the present one. Raises Refused, ChangedMeanwhile, NoGroup."""
     text = workspace.groups.text_of(name, version)
     if text is None:
         raise Refused("there is no such version of it")
@@ -284,7 +289,7 @@ def restore(workspace: Workspace, name: str, version: int, seen: str, person: st
 
 
 def editing(file: GroupFile, seen: Linted) -> Text | None:
-    """The file as the form shows it, without secrets; None if no form can be made of it."""
+    """The file for the form, without its secrets; None if no form can be made of it."""
     try:
         return opened(file.name, seen.shown)
     except Uneditable:
@@ -292,6 +297,7 @@ def editing(file: GroupFile, seen: Linted) -> Text | None:
 
 
 def _tell(workspace: Workspace, *names: str) -> None:
+    """Report to open pages that these groups have changed."""
     for name in names:
         workspace.changed(f"groups/{name}")
     workspace.changed("groups")

@@ -1,4 +1,5 @@
-"""The files of groups: read, written whole or not at all, and only over the very text that the writer had seen."""
+"""The files of groups and their history. A file is written whole or not at all, and only over the very text that the
+writer had seen."""
 
 from __future__ import annotations
 
@@ -18,9 +19,9 @@ from runbook.serve.store import Store
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}")
 NAME_HELP = "letters, digits, `_`, `.` and `-`, at most 63, with no `.` or `-` in front"
 MOST_BYTES = 1 << 20
-"""Of a file that is shown and changed here; larger ones are for an editor."""
+"""The most bytes of a group's file that is shown and changed here; a larger file is for an editor."""
 MOST_VERSIONS = 200
-"""Of one group that are kept."""
+"""How many versions of a group are kept."""
 
 
 class NoGroup(LookupError):
@@ -32,7 +33,7 @@ class NameTaken(ValueError):
 
 
 class ChangedMeanwhile(Exception):
-    """The file is not the one that the change was made for. `now` is its present state."""
+    """The file is no longer the one that the change was made for. `now` is the file as it is."""
 
     def __init__(self, now: GroupFile | None) -> None:
         super().__init__("the file of this group was changed meanwhile, by somebody else or in another tab")
@@ -41,7 +42,8 @@ class ChangedMeanwhile(Exception):
 
 @dataclass(frozen=True, slots=True)
 class GroupFile:
-    """`hash` is the SHA-256 of the file's bytes, in hexadecimal: a change names the one that it was made for."""
+    """The file of a group. `hash` is the SHA-256 of its bytes in hexadecimal; a change names the hash that it was made
+    for."""
 
     name: str
     path: Path
@@ -51,7 +53,8 @@ class GroupFile:
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """One state of the file: since `at` (seconds since the epoch), by `person` (empty: not through this server)."""
+    """An entry of a group's history: what `person` did at `at` (seconds since 1970). An empty `person` means that the
+    file was not changed through this server."""
 
     id: int
     at: float
@@ -61,7 +64,7 @@ class Version:
 
 
 class Groups:
-    """The groups in a folder, which is made where it is missing. May be used from several threads."""
+    """The groups in a folder, which is made if it is missing. May be used from several threads."""
 
     def __init__(self, folder: Path, store: Store) -> None:
         self.folder = folder
@@ -70,26 +73,26 @@ class Groups:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def names(self) -> list[str]:
-        """Of every group, sorted."""
+        """The names of all groups, sorted."""
         with os.scandir(self.folder) as entries:
             found = [entry.name.removesuffix(".yml") for entry in entries if _is_group(entry)]
         return sorted(found)
 
     def path(self, name: str) -> Path:
-        """Where the group's file is or would be. Raises NoGroup for what cannot be a name."""
+        """The path at which the group's file is or would be. Raises NoGroup for an invalid name."""
         if not NAME.fullmatch(name):
             raise NoGroup(name)
         return self.folder / f"{name}.yml"
 
     def read(self, name: str) -> GroupFile:
-        """Raises NoGroup. A change by hand enters the history here."""
+        """The file of a group. A change that was made by hand enters the history here. Raises NoGroup."""
         with self._lock:
             found = self._read(name)
             self._noticed(found)
             return found
 
     def create(self, name: str, text: str, person: str) -> GroupFile:
-        """Raises NameTaken."""
+        """Make the file of a new group. Raises NameTaken."""
         _refuse_odd(name)
         with self._lock:
             path = self.path(name)
@@ -100,7 +103,7 @@ class Groups:
             return self._read(name)
 
     def save(self, name: str, text: str, seen: str, person: str, what: str) -> GroupFile:
-        """Put `text` in the place of the file whose hash is `seen`. Raises ChangedMeanwhile, NoGroup."""
+        """Replace the file whose hash is `seen` by `text`. Raises ChangedMeanwhile, NoGroup."""
         with self._lock:
             before = self._expected(name, seen)
             if text != before.text:
@@ -109,7 +112,8 @@ class Groups:
             return self._read(name)
 
     def save_two(self, one: tuple[str, str, str], other: tuple[str, str, str], person: str, what: str) -> None:
-        """Two groups at once, each as name, text and the hash that was seen: both are changed, or none."""
+        """Save two groups, each given as name, text and the hash that was seen: both are changed, or none. Raises
+        ChangedMeanwhile, NoGroup."""
         with self._lock:
             before = [self._expected(name, seen) for name, _, seen in (one, other)]
             written: list[GroupFile] = []
@@ -126,14 +130,14 @@ class Groups:
                 self._keep(name, person, what, text)
 
     def rename(self, name: str, new: str, seen: str, person: str) -> None:
-        """Raises ChangedMeanwhile, NoGroup, NameTaken. The history goes with it."""
+        """Rename a group and its history. Raises ChangedMeanwhile, NoGroup, NameTaken."""
         _refuse_odd(new)
         with self._lock:
             before = self._expected(name, seen)
             try:
                 os.link(
                     before.path, self.path(new), follow_symlinks=False
-                )  # which never replaces a file, as a rename would
+                )  # unlike a rename, a link never replaces a file
             except FileExistsError:
                 raise NameTaken(f"there is a group `{new}` already") from None
             before.path.unlink()
@@ -142,25 +146,26 @@ class Groups:
             self._keep(new, person, f"renamed from {name}", before.text)
 
     def delete(self, name: str, seen: str, person: str) -> None:
-        """Raises ChangedMeanwhile, NoGroup. What the file was stays in the history."""
+        """Delete a group's file; its text stays in the history. Raises ChangedMeanwhile, NoGroup."""
         with self._lock:
             before = self._expected(name, seen)
             before.path.unlink()
             self._keep(name, person, "deleted", before.text)
 
     def history(self, name: str) -> list[Version]:
-        """The latest first."""
+        """The versions of a group, the latest first."""
         rows = self._store.read(
             "SELECT id, at, person, what, hash FROM group_versions WHERE name = ? ORDER BY id DESC", name
         )
         return [Version(*row) for row in rows]
 
     def text_of(self, name: str, version: int) -> str | None:
-        """The file as it was then; None where there is no such version of this group, or no longer."""
+        """The text of a version of this group; None if there is no such version, or no longer."""
         rows = self._store.read("SELECT text FROM group_versions WHERE name = ? AND id = ?", name, version)
         return rows[0]["text"] if rows else None
 
     def _expected(self, name: str, seen: str) -> GroupFile:
+        """The group's file, whose hash must be `seen`. Raises ChangedMeanwhile, NoGroup."""
         now = self._read(name)
         self._noticed(now)
         if not secrets.compare_digest(now.hash.encode(), seen.encode("utf-8", "replace")):
@@ -183,12 +188,13 @@ class Groups:
         return GroupFile(name, path, text, hashlib.sha256(data).hexdigest())
 
     def _noticed(self, now: GroupFile) -> None:
-        """Keep a state in the history that was not made through this server."""
+        """Enter the file into the history if its present state was not made through this server."""
         last = self._store.read("SELECT hash FROM group_versions WHERE name = ? ORDER BY id DESC LIMIT 1", now.name)
         if not last or last[0]["hash"] != now.hash:
             self._keep(now.name, "", "changed outside of this server" if last else "found", now.text, now.hash)
 
     def _keep(self, name: str, person: str, what: str, text: str, hash: str = "") -> None:
+        """Enter a version into the history, and forget all but the latest MOST_VERSIONS."""
         hash = hash or hashlib.sha256(text.encode()).hexdigest()
         with self._store.write() as db:
             db.execute(

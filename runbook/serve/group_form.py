@@ -1,5 +1,4 @@
-"""What people change about a group, as changes to its file: settings, nodes, names. Everything else in it stays as it
-is."""
+"""What people change about a group in the form, as changes to its file. Everything else in the file stays as it is."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ from runbook.files.yaml_edit import Text, Uneditable
 from runbook.serve.group_preview import PLACEHOLDERS
 
 ORDER = ("name", "order", "rendezvous", "network", "infiniband", "env", "defaults", "nodes", "groups", "launch")
-"""Of the keys at the top, where new ones are put."""
+"""The order of the keys at the top of the file, by which a new key gets its place."""
 
 NEW = """\
 # yaml-language-server: $schema=../schemas/inventory.schema.json
@@ -37,15 +36,15 @@ _PLACES: Mapping[str, Keys] = {
     **{name: ("defaults", name) for name in ("gpus", "processes", "python", "activate")},
     **{name: ("launch", name) for name in ("launcher", "workdir", "retries", "spares", "grace", "detach")},
 }
-"""Fields of the form that are one value of the file."""
+"""The fields of the form that stand for one value of the file, and the keys of that value."""
 _NUMBERS = ("port", "processes", "retries")
 _OF_LINES = ("env", "launch_env")
 _ENV_LINE = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_]*)\s*=(.*)")
 _FROM_ENV = re.compile(r"\{\s*env:\s*([A-Za-z_][A-Za-z0-9_]*)\s*\}")
 _REACHED = ("address", "connection", "ssh", "slurm", "kubernetes", "container", "inside")
 _TRAVELS = frozenset((*_REACHED, "python", "shell", "activate", "workdir", "gpus", "processes", "rack", "leaf"))
-"""Keys of a node that hold in every group, wherever they were set; `env` and `vars` move with it if they are its
-own."""
+"""The keys that a node takes with it into another group, wherever in the file they were set. Any other key, such as
+`env`, it takes along only if it is set at the node itself."""
 
 
 class WrongField(ValueError):
@@ -57,12 +56,12 @@ class WrongField(ValueError):
 
 
 def opened(name: str, text: str) -> Text:
-    """The file for changing. Raises Uneditable."""
+    """A group's text, ready to be changed. Raises Uneditable."""
     return Text(text, f"{name}.yml", ORDER)
 
 
 def fields_of(text: Text) -> dict[str, str]:
-    """The form as the file says it; empty where the file says nothing."""
+    """The fields of the form as the file has them; a field that the file does not set is empty."""
     found = {field: _shown(text.get(*keys)) for field, keys in _PLACES.items()}
     command = text.get("launch", "command")
     found["command"] = shlex.join(map(str, command)) if isinstance(command, list) else ""
@@ -79,7 +78,7 @@ def fields_of(text: Text) -> dict[str, str]:
 
 
 def _addresses(entry: str, address: Any) -> dict[str, Any]:
-    """The address of each node of an entry, whose own may be a range."""
+    """The address of each node of an entry. Both the entry and its address may be ranges."""
     names = expand(entry)
     if isinstance(address, str) and has_range(address) and size(address) == len(names):
         return dict(zip(names, expand(address), strict=True))
@@ -87,7 +86,8 @@ def _addresses(entry: str, address: Any) -> dict[str, Any]:
 
 
 def set_fields(text: Text, fields: Mapping[str, str]) -> list[str]:
-    """Change what differs from what the file says, and name it: `port`, `env`. Raises WrongField, Uneditable."""
+    """Write the fields that differ from the file into it; returns their names, such as `port` and `env`. Raises
+    WrongField, Uneditable."""
     changed = differing(text, fields)
     for field, value in changed.items():
         if field in _OF_LINES:
@@ -103,7 +103,7 @@ def set_fields(text: Text, fields: Mapping[str, str]) -> list[str]:
 
 
 def differing(text: Text, fields: Mapping[str, str]) -> dict[str, str]:
-    """Those of the fields that say something else than the file, in its order. Raises WrongField."""
+    """The fields that differ from the file, in the order of the form. Raises WrongField for an unknown field."""
     before = fields_of(text)
     if unknown := next((field for field in fields if field not in before), None):
         raise WrongField(unknown[:80], "there is no such field")
@@ -115,7 +115,8 @@ def differing(text: Text, fields: Mapping[str, str]) -> dict[str, str]:
 
 
 def nodes_of(text: Text) -> dict[str, tuple[str, dict[str, Any]]]:
-    """Every node by name, in the order of the file, with the key it stands under and what is said there."""
+    """Every node by name, in the order of the file: its key below `nodes:`, which may be a range, and the settings
+    there."""
     found: dict[str, tuple[str, dict[str, Any]]] = {}
     entries = text.get("nodes")
     for key, settings in entries.items() if isinstance(entries, dict) else ():
@@ -129,7 +130,7 @@ def nodes_of(text: Text) -> dict[str, tuple[str, dict[str, Any]]]:
 
 
 def take_node(text: Text, name: str) -> None:
-    """Take a node out of the group, and out of what in the file names it alone. Raises Uneditable."""
+    """Take a node out of the group, and its name out of `rendezvous`, `groups` and `spares`. Raises Uneditable."""
     if name not in nodes_of(text):
         raise Uneditable(f"there is no node `{name}` in this group")
     _alone(text, name)
@@ -149,8 +150,8 @@ def take_node(text: Text, name: str) -> None:
 
 
 def shift_node(text: Text, name: str, by: int) -> None:
-    """Put a node one place up (-1) or down (1) in the order of the file, which must be the order of ranks. Raises
-    Uneditable."""
+    """Move a node one place up (-1) or down (1) in the file. Raises Uneditable; also when ranks do not follow the order
+    of the file."""
     if (text.get("order") or "inventory") != "inventory":
         raise Uneditable("the nodes are ordered by their names: choose the order of the file first")
     names = list(nodes_of(text))
@@ -165,7 +166,7 @@ def shift_node(text: Text, name: str, by: int) -> None:
 
 
 def add_node(text: Text, name: str, settings: Mapping[str, object]) -> None:
-    """Put a node at the end, without what the group's `defaults` say anyway. Raises Uneditable."""
+    """Add a node at the end, without the settings that the group's `defaults` give it anyway. Raises Uneditable."""
     if name in nodes_of(text):
         raise Uneditable(f"the node `{name}` is in this group already")
     defaults = text.get("defaults")
@@ -180,13 +181,14 @@ def settings_of_nodes(text: Text, names: Sequence[str]) -> dict[str, dict[str, A
     nodes = nodes_of(text)
     if unknown := next((name for name in names if name not in nodes), None):
         raise Uneditable(f"there is no node `{unknown}` in this group")
-    origins = _origins(parse_document(text.text, "group.yml"))  # once: a file of a thousand nodes takes long
+    origins = _origins(parse_document(text.text, "group.yml"))  # once for all: a file of a thousand nodes takes long
     if origins is None:
         return {name: _expanded(*nodes[name])[name] for name in names}
     return {name: _settings(origins, name, nodes[name][0]) for name in names}
 
 
 def _settings(origins: Origins, name: str, entry: str) -> dict[str, Any]:
+    """The settings that a node takes along, by where its values come from."""
     found: dict[str, Any] = {}
     for key in origins.keys(name):
         winner = next((one for one in origins.candidates(name, key) if one.wins), None)
@@ -211,7 +213,7 @@ def _one_of_range(value: Any, key: Keys, name: str, entry: str) -> Any:
 
 
 def _each(value: str, entry: str) -> list[str]:
-    """Of a range its value for each node of an entry."""
+    """The values in a range of addresses, one for each node of an entry. Raises Uneditable if their numbers differ."""
     values = expand(value)
     if len(values) != len(expand(entry)):
         raise Uneditable(f"`{value}` has not as many addresses as `{entry}` has nodes")
@@ -219,14 +221,14 @@ def _each(value: str, entry: str) -> list[str]:
 
 
 def _alone(text: Text, name: str) -> None:
-    """Give a node that stands in a range an entry of its own."""
+    """Give a node an entry of its own, if it stands in a range."""
     entry, settings = nodes_of(text)[name]
     if entry != name:
         text.replace_entry(("nodes", entry), _expanded(entry, settings))
 
 
 def _expanded(entry: str, settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """An entry with a range, as one for each of its nodes."""
+    """An entry with a range of nodes as one entry for each node, by name."""
     names = expand(entry)
     found: dict[str, dict[str, Any]] = {name: {} for name in names}
     for key, value in settings.items():
@@ -253,7 +255,7 @@ def _set_node(text: Text, name: str, key: str, value: object) -> None:
 
 
 def _put(text: Text, keys: Keys, value: object) -> None:
-    """Set, or take away for None, with the mapping around it where nothing is left in that."""
+    """Set a value, or remove it for None; the mapping around it is removed as well if nothing is left in it."""
     if value is not None:
         text.set(keys, value)
         return
@@ -273,6 +275,7 @@ def _set_command(text: Text, value: str) -> None:
 
 
 def _set_env(text: Text, keys: Keys, value: str, field: str) -> None:
+    """Write an environment, given as lines of NAME=value, into the file. Raises WrongField."""
     wanted: dict[str, object] = {}
     old = text.get(*keys)
     known = old if isinstance(old, dict) else {}
@@ -291,7 +294,7 @@ def _set_env(text: Text, keys: Keys, value: str, field: str) -> None:
         if shown and lines[number - 1 : number - 1 + len(shown)] == shown:
             wanted[name] = known[
                 name
-            ]  # as it is, also where a line cannot say it: with line breaks, blanks at its ends
+            ]  # unchanged: lines cannot express every value, such as one with line breaks or blanks at its ends
             number += len(shown) - 1
             continue
         if len(shown) > 1:
@@ -306,7 +309,7 @@ def _set_env(text: Text, keys: Keys, value: str, field: str) -> None:
 
 
 def _env_lines(text: str) -> list[str]:
-    """As they come back from a browser, without blanks at their ends."""
+    """The lines of a text as browsers send them back, without blanks at their ends."""
     return [line.rstrip() for line in re.sub(r"\r\n?", "\n", text).rstrip().split("\n")]
 
 
@@ -333,12 +336,12 @@ def _clean(value: str) -> str:
 
 
 def _sent(field: str, value: str) -> str:
-    """What is left of a value on its way through a browser, whose fields of one line hold no line break."""
+    """A value as it comes back from a browser, whose fields of one line hold no line breaks."""
     return _clean(value) if field in _OF_LINES else re.sub(r"[\r\n]", "", value).strip()
 
 
 def _typed(field: str, key: str, value: str) -> object:
-    """A field's text as the file holds it; None for nothing. Raises WrongField."""
+    """The value for the file that a field's text means; None for an empty text. Raises WrongField."""
     if not value:
         return None
     if "\n" in value:
@@ -359,7 +362,8 @@ def _typed(field: str, key: str, value: str) -> object:
 
 
 def _devices(field: str, value: str) -> object:
-    """`8` is how many, `0, 2` are which."""
+    """The value of `gpus` that a text means: the number of GPUs (`8`), or the list of their indices (`0, 2`). Raises
+    WrongField."""
     parts = re.split(r"[,\s]+", value.strip("[] "))
     if not all(re.fullmatch("[0-9]{1,4}", part) for part in parts):
         raise WrongField(field, f"`{value[:40]}` is neither how many GPUs nor a list of them: 8, or 0, 1, 3")

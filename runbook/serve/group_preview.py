@@ -1,4 +1,4 @@
-"""What a group's text means, before and after it is saved: ranks, their environment, and what lint says."""
+"""What a group's text means, before it is saved or after: its ranks, their environments, and the findings of lint."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from runbook.model.redact import GONE, Redactor, joined, replaced
 from runbook.model.secrets import PRIVATE_KEY, Secret, holds_secret, names_secret
 
 DRAFT = ".lint-"
-"""The prefix of folders in DATA in which lint looks at a text; a server that was killed leaves one."""
+"""The prefix of the temporary folders in DATA in which lint reads a text; a server that was killed may leave one."""
 _NO_LAUNCH = Playbook("none", ())
 
 
 @dataclass(frozen=True, slots=True)
 class ShownFinding:
-    """What lint says of one place: `severity` is error or warning."""
+    """A finding of lint, for a page: `severity` is error or warning."""
 
     severity: str
     rule: str
@@ -51,8 +51,8 @@ class ShownFinding:
 
 @dataclass(frozen=True, slots=True)
 class RankRow:
-    """One process. `worker` is its node's name and its number there, as in gn6-0; `device` is a GPU's index, None for a
-    CPU rank."""
+    """A rank. `worker` is its node's name and its number there, as in gn6-0; `device` is a GPU's index, None for a CPU
+    rank."""
 
     worker: str
     node: str
@@ -64,11 +64,11 @@ class RankRow:
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """Of one text. `ranks` is empty, and `why` gives the reason, if none can be assigned; `where` is what every rank
-    dials.
+    """The meaning of a group's text. If no ranks can be assigned, `ranks` is empty, and `why` gives the reason. `where`
+    is the address and port that every rank dials.
 
-    `environments`: what each rank will have set, by its number, with every secret as ***. `nodes` are those with ranks,
-    `spares` those that have none until a node fails. `by_agent`: some node is reached by one.
+    `environments` are the variables of each rank, by its number, with every secret replaced by GONE. `nodes` have ranks,
+    `spares` have none until a node fails. `by_agent`: at least one node is reached by an agent.
     """
 
     ranks: tuple[RankRow, ...] = ()
@@ -89,9 +89,10 @@ class Meaning:
 
 @dataclass(frozen=True, slots=True)
 class Linted:
-    """What lint says of a text, and the text as people may see it: `hidden` has its secrets by their placeholders.
+    """The findings of lint about a text, and the text as people may see it (`shown`). `hidden` has the text's secrets
+    by their placeholders in `shown`.
 
-    `closed` says why none of it can be shown.
+    `closed` says why nothing of the text can be shown; empty if it can.
     """
 
     findings: list[ShownFinding]
@@ -105,8 +106,8 @@ class Linted:
 
 
 def linted(file: Path, text: str) -> Linted:
-    """As `runbook lint` sees a group's file, DATA/groups/NAME.yml, with this text. Its secrets are hidden whether lint
-    tells of them or was silenced."""
+    """What `runbook lint` says of a group's file, DATA/groups/NAME.yml, if it has this text. Secrets are hidden even if
+    the rules about them are silenced."""
     with tempfile.TemporaryDirectory(prefix=DRAFT, dir=file.parent.parent) as folder:  # it may hold secrets
         path = Path(folder, file.name)
         path.write_text(text, encoding="utf-8", newline="")
@@ -126,13 +127,13 @@ def linted(file: Path, text: str) -> Linted:
 
 
 def _hidden(text: str) -> tuple[str, dict[str, str]] | None:
-    """The text with a placeholder for each secret, and what they stand for; None where not all can be hidden: one is
-    written over several lines, or stands in a second place."""
+    """The text with a placeholder for each secret, and the secret that each placeholder stands for. None if not all can
+    be hidden: a secret is written over several lines, or stands in a second place."""
     document = parse_document(text, "")
     starts = line_starts(text)
     found = [(starts[span.line - 1] + span.column - 1, span.length) for span in secret_spans(document)]
     places = joined((start, start + length) for start, length in found)
-    if document.data is None:  # no keys that say what is secret: all that looks like one
+    if document.data is None:  # without keys that name secrets, everything that looks like one is hidden
         places = joined([*places, *secret_places(text)])
     hidden = {f"hidden-secret-{number}": text[start:end] for number, (start, end) in enumerate(places, 1)}
     shown = replaced(text, zip(places, hidden, strict=True))
@@ -142,7 +143,7 @@ def _hidden(text: str) -> tuple[str, dict[str, str]] | None:
 
 
 def revealed(text: str, hidden: Mapping[str, str]) -> str:
-    """The text that a person made from the one `shown`, with the secrets put back."""
+    """A text that a person made from the `shown` one, with the secrets put back for their placeholders."""
     for stand_in in sorted(hidden, key=len, reverse=True):
         text = text.replace(stand_in, hidden[stand_in])
     return text
@@ -154,7 +155,7 @@ def _shown(severity: str, problem: Problem) -> ShownFinding:
 
 
 def meaning(path: Path, text: str) -> Meaning:
-    """Never raises, whatever is in the text."""
+    """The meaning of a group's text; `why` says what is wrong in it. Never raises, whatever the text holds."""
     try:
         plan, origins = _plan(path, text)
         return _meaning(plan, secrets_in(origins.document))
@@ -165,7 +166,7 @@ def meaning(path: Path, text: str) -> Meaning:
 
 
 def _plan(path: Path, text: str) -> tuple[Plan, Origins]:
-    """Raises FilesWrong."""
+    """The plan that a group's text gives, and where its values come from. Raises FilesWrong."""
     document = parse_document(text, str(path))
     examined = examine_inventory(document, environ=PLACEHOLDERS)
     if examined.inventory is None or examined.origins is None:
@@ -219,8 +220,8 @@ def _meaning(plan: Plan, in_plain_text: Sequence[Secret]) -> Meaning:
 
 @lru_cache(maxsize=256)
 def ranks_given(path: Path, text: str, took_over: tuple[tuple[str, str], ...]) -> Mapping[str, frozenset[int]]:
-    """By node, the ranks of a run of this text, once these spares, each with the node whose place it took, have come;
-    empty where none can be assigned."""
+    """The ranks of each node, by its name, in a run of this text. `took_over` are the spares that have come, each with
+    the node whose place it took. Empty if no ranks can be assigned."""
     try:
         plan, _ = _plan(path, text)
         if took_over and plan.whole is not None:
@@ -232,14 +233,15 @@ def ranks_given(path: Path, text: str, took_over: tuple[tuple[str, str], ...]) -
 
 
 def _starred(name: str, value: object, redactor: Redactor) -> str:
-    """Secrets in plain text are hidden as well: no browser needs them."""
+    """The value of a variable as a page shows it. Secrets in plain text are hidden as well: no browser needs them."""
     if isinstance(value, Secret) or (names_secret(name) is not None and holds_secret(name, str(value))):
         return GONE
     return redactor.text(str(value))
 
 
 def scripts(path: Path, text: str, shell: str) -> dict[str, bytes]:
-    """The launch script of every node, as `gn6/launch.sh`, with nothing secret. Raises FilesWrong.
+    """The launch script of every node, by its path, as `gn6/launch.sh`. No script has a secret in it. Raises
+    FilesWrong.
 
     Where an environment has secrets, a script reads them from a file beside it, which only `runbook render` on the
     command line writes.
@@ -269,13 +271,13 @@ def zipped(files: Mapping[str, bytes]) -> bytes:
 
 
 def difference(name: str, before: str, after: str) -> list[str]:
-    """Lines of a unified diff; none where nothing differs."""
+    """The lines of a unified diff between two texts of a group; none if nothing differs."""
     old, new = before.splitlines(), after.splitlines()
     return list(difflib.unified_diff(old, new, f"{name}.yml", f"{name}.yml (changed)", lineterm=""))
 
 
 def new_errors(before: list[ShownFinding], after: list[ShownFinding]) -> list[ShownFinding]:
-    """Errors that a change adds: those with the same rule and message existed before."""
+    """The errors that a change adds. An error with the same rule and message as one before is not new."""
     known = {(one.rule, one.message) for one in before}
     return [one for one in after if one.severity == "error" and (one.rule, one.message) not in known]
 
@@ -284,9 +286,10 @@ _WORD = secrets.token_hex(12)
 
 
 PLACEHOLDERS = AnyVariable(f"secret-{_WORD}")
-"""A text for every name that is in no file, and that can be found in any output."""
+"""An environment in which every variable is set to a text that no file contains, so that it can be found in any
+output."""
 
 
 def leaks(data: bytes) -> bool:
-    """Whether a value that stands for a secret is in it."""
+    """Whether a placeholder, and so a secret in its place, is in the data."""
     return _WORD.encode() in data

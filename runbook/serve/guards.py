@@ -3,7 +3,8 @@
 `OuterGuard` stands before everything, also before unknown paths: the Host must be one that this server answers to
 (which protects against DNS rebinding), and every answer gets HEADERS. `Guarded` stands before each handler: it limits
 the body and the time of a request, identifies the client and checks its role, and accepts changes only from pages of
-ours. """
+ours.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""People, their credentials (passwords, sessions, login links, tokens), and the audit of what they changed. Nothing is
-kept with which a reader of the database could log in: passwords as scrypt, and what we drew ourselves (32 random bytes)
-as SHA-256. Every secret is compared by its hash."""
+"""People, their credentials (passwords, sessions, login links, tokens), and the audit of what they changed.
+
+A reader of the database cannot log in: it holds passwords as scrypt, and secrets that we drew ourselves (32 random
+bytes) as SHA-256. Every secret is compared by its hash."""
 
 from __future__ import annotations
 
@@ -24,12 +25,13 @@ LONGEST_PASSWORD = 1000
 TOKEN = "rbk_"
 _SCRYPT = {"n": 2**15, "r": 8, "p": 1, "maxmem": 64 * 1024 * 1024, "dklen": 32}
 _AT_ONCE = threading.BoundedSemaphore(2)
-"""Each scrypt takes 32 MiB and 0.1 s of a core: many logins at once must not take the machine."""
+"""Limits how many scrypts run at once: each takes 32 MiB and 0.1 s of a core, and many logins at once must not take the
+whole machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Person:
-    """Who asks. `session`: the id of the browser's session, empty where a token is the proof."""
+    """A person, and their role in this request. `session` is the id of the browser's session, empty for a token."""
 
     name: str
     role: Role
@@ -38,6 +40,8 @@ class Person:
 
 @dataclass(frozen=True, slots=True)
 class Token:
+    """A token of a person, without its secret; `role` limits what it allows."""
+
     id: str
     person: str
     role: Role
@@ -46,13 +50,13 @@ class Token:
 
 
 class People:
-    """Everything of the tables `people`, `sessions`, `login_links` and `tokens`; safe in any thread."""
+    """The people, and their sessions, login links and tokens, in the database. May be used from any thread."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def add(self, name: str, role: Role, password: str | None = None) -> None:
-        """Add a person. Raises FilesWrong where there is one of that name, or the name or the password will not do."""
+        """Add a person. Raises FilesWrong if the name is taken, or if the name or the password is not valid."""
         _check_name(name)
         kept = None if password is None else scrypt(password)
         with self._store.write() as db:
@@ -61,7 +65,8 @@ class People:
             db.execute("INSERT INTO people VALUES (?, ?, ?, ?)", (name, role, kept, time.time()))
 
     def change(self, name: str, *, role: Role | None = None, password: str | None = None) -> None:
-        """Another role, or another password: both end the person's sessions. The last admin stays one."""
+        """Give a person another role or password, and end the person's sessions. Raises FilesWrong; also if no admin
+        would be left."""
         kept = None if password is None else scrypt(password)
         with self._store.write() as db:
             self._known(name)
@@ -74,7 +79,7 @@ class People:
             db.execute("DELETE FROM login_links WHERE person = ?", (name,))
 
     def remove(self, name: str) -> None:
-        """With their sessions, links and tokens. The last admin stays."""
+        """Remove a person with their sessions, links and tokens. Raises FilesWrong; also if no admin would be left."""
         with self._store.write() as db:
             self._known(name)
             db.execute("DELETE FROM people WHERE name = ?", (name,))
@@ -84,7 +89,7 @@ class People:
         return [Person(row["name"], row["role"]) for row in self._store.read("SELECT * FROM people ORDER BY name")]
 
     def by_password(self, name: str, password: str) -> Person | None:
-        """The person, if both are right. Takes as long for a name that does not exist."""
+        """The person, if name and password are right. Takes as long for a name that does not exist."""
         rows = self._store.read("SELECT role, password FROM people WHERE name = ?", name)
         kept = rows[0]["password"] if rows else None
         right = _is_password(password, kept or _NOBODY)
@@ -100,7 +105,7 @@ class People:
         return secret
 
     def by_link(self, secret: str) -> Person | None:
-        """The person of the link, if it was not used before and is not too old; this uses it up."""
+        """The person of a login link, which is used up now; None if it was used before or is too old."""
         with self._store.write() as db:
             row = db.execute("DELETE FROM login_links WHERE hash = ? RETURNING *", (hashed(secret),)).fetchone()
             if row is None or row["expires_at"] < time.time():
@@ -118,7 +123,7 @@ class People:
         return secret
 
     def by_session(self, secret: str, origin: str) -> Person | None:
-        """The person of a session that was made for this very origin."""
+        """The person of the session with this secret, if it was made for this origin."""
         return self.of_session(hashed(secret), origin)
 
     def of_session(self, session: str, origin: str) -> Person | None:
@@ -134,8 +139,8 @@ class People:
             db.execute("DELETE FROM sessions WHERE hash = ?", (session,))
 
     def make_token(self, name: str, role: Role, purpose: str) -> tuple[str, str]:
-        """Its id and the token itself, which is never shown again. It allows what both `role` and the person's role
-        allow."""
+        """Make a token; returns its id and the token itself, which is never shown again. It allows what both `role` and
+        the person's role allow. Raises FilesWrong."""
         identity, secret = secrets.token_hex(4), TOKEN + secrets.token_urlsafe(32)
         if not purpose.strip() or len(purpose) > 200 or not purpose.isprintable():
             raise _wrong("token-purpose", "a token needs a word on what it is for, of at most 200 characters")
@@ -165,24 +170,26 @@ class People:
 
 
 def role_named(word: str) -> Role:
-    """Raises FilesWrong."""
+    """The role that a word means. Raises FilesWrong for any other word."""
     if word not in ROLES:
         raise _wrong("role", f"a role is one of {', '.join(ROLES)}")
     return word
 
 
 def hashed(secret: str) -> str:
-    """Of a secret that we drew: it has 256 bits, so one fast hash is enough."""
+    """The SHA-256 of a secret that we drew, in hexadecimal. The secret has 256 bits, so one fast hash is enough."""
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def csrf_of(session_secret: str) -> str:
-    """The token that forms of this session carry. Another site cannot read it, and it does not give the cookie away."""
+    """The token in every form of this session. Another site cannot read it, and the cookie cannot be worked out from
+    it."""
     return hmac.new(session_secret.encode(), b"csrf", hashlib.sha256).hexdigest()
 
 
 def scrypt(password: str) -> str:
-    """Salt and hash, for `password` of the table. Raises FilesWrong where it is too short or too long."""
+    """The salt and the scrypt of a password, as the database keeps them. Raises FilesWrong for a password that is too
+    short or too long."""
     if not SHORTEST_PASSWORD <= len(password) <= LONGEST_PASSWORD:
         raise _wrong("password", f"a password has {SHORTEST_PASSWORD} to {LONGEST_PASSWORD} characters")
     salt = secrets.token_bytes(16)
@@ -201,6 +208,7 @@ def _scrypt(password: str, salt: bytes) -> bytes:
         return hashlib.scrypt(password.encode("utf-8", "surrogatepass"), salt=salt, **_SCRYPT)
 
 
+# In place of the password of a name that does not exist, so that a refusal takes as long as for one that does.
 _NOBODY = f"{secrets.token_hex(16)}:{secrets.token_hex(32)}"
 
 
@@ -222,13 +230,14 @@ def _wrong(id: str, message: str) -> FilesWrong:
 
 
 AUDIT_KEPT = 100_000
-"""Rows; the oldest go first."""
+"""How many entries of the audit are kept; the oldest are removed."""
 PATH_SHOWN, WHAT_SHOWN = 200, 300
 
 
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
-    """`at`: seconds since 1970. `status`: the HTTP status of the answer."""
+    """A change that a person made or tried. `at` is in seconds since 1970; `status` is the HTTP status of the
+    answer."""
 
     id: int
     at: float
@@ -240,11 +249,13 @@ class AuditEntry:
 
 
 class Audit:
+    """The record of the changes that people made, in the database."""
+
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def note(self, person: str, address: str, what: str, path: str, status: int = 200) -> None:
-        """`what` in a few words, `status` of the answer."""
+        """Add an entry. `what` says in a few words what was done; `status` is the HTTP status of the answer."""
         with self._store.write() as db:
             row = (time.time(), person, address, what[:WHAT_SHOWN], path[:PATH_SHOWN], status)
             done = db.execute(
@@ -253,6 +264,6 @@ class Audit:
             db.execute("DELETE FROM audit WHERE id <= ?", ((done.lastrowid or 0) - AUDIT_KEPT,))
 
     def newest(self, count: int, before: int | None = None) -> list[AuditEntry]:
-        """At most `count` entries, the newest first; only those older than the one with the id `before`."""
+        """At most `count` entries, the newest first; with `before`, only entries with a smaller id."""
         sql = "SELECT id, at, person, address, what, path, status FROM audit WHERE id < ? ORDER BY id DESC LIMIT ?"
         return [AuditEntry(*row) for row in self._store.read(sql, before or 2**62, count)]

@@ -1,4 +1,4 @@
-"""What pages answer with: HTML of templates, static files, and errors as a page or as JSON."""
+"""How answers are made: HTML from templates, static files, JSON, and errors as a page or as JSON."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def environment() -> jinja2.Environment:
 
 
 def ago(seconds: float | None) -> str:
-    """How long ago, short: `3 s`, `12 min`, `5 h`, `2 d`; empty if unknown."""
+    """A time span in short: `3 s`, `12 min`, `5 h`, `2 d`; empty if unknown."""
     if seconds is None:
         return ""
     seconds = max(0.0, seconds)
@@ -51,13 +51,15 @@ def ago(seconds: float | None) -> str:
 
 
 def moment(at: float | None) -> str:
-    """A time of this machine's clock, for people, who may be elsewhere."""
+    """A time in seconds since 1970 as text, with this machine's time zone, since people may be in another; empty for
+    None."""
     return "" if at is None else time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(at))
 
 
 @cache
 def static_files() -> dict[str, tuple[bytes, str, str]]:
-    """Every file of `static/`, and the look of reports and their script: its bytes, a hash of them, its type."""
+    """Every file of `static/`, and the style sheet and script of reports, by name: its bytes, their hash, and its
+    type."""
     found = {}
     reports = resources.files("runbook.report.html")
     for file in (reports / "style.css", reports / "copy.js", *(resources.files("runbook.serve") / "static").iterdir()):
@@ -69,10 +71,10 @@ def static_files() -> dict[str, tuple[bytes, str, str]]:
 
 
 async def html(request: Request, template: str, *, status: int = 200, **values: Any) -> Response:
-    """A page, made in a thread: one of a thousand nodes takes a while. Templates are given `person`, `csrf` (for
-    `<input name="csrf">` of every form), `nav` and `may_act` (whether this person may do more than look) beside
-    `values`. `seen` is the last change before anything of the page was read. `address` is where a page that answers a
-    form is found afterwards."""
+    """A page of HTML, made in a thread: a page about a thousand nodes takes a while. Besides `values`, templates are
+    given `person`, `csrf` (for `<input name="csrf">` of every form), `nav` and `may_act` (whether this person may do more than
+    look). `seen` is the id of the last change before anything of the page was read. `address` is the path by which the
+    answer to a form can be loaded again."""
     return await run_in_threadpool(_html, request, template, status, values)
 
 
@@ -91,19 +93,19 @@ def _html(request: Request, template: str, status: int, values: Mapping[str, Any
 
 
 class AsciiJson(JSONResponse):
-    """JSON in ASCII: half of a surrogate pair, as a file that another party wrote may have it, has no UTF-8."""
+    """JSON in ASCII, since files from elsewhere may hold a lone half of a surrogate pair, which UTF-8 cannot encode."""
 
     def render(self, content: object) -> bytes:
         return dumps(content, allow_nan=False, separators=(",", ":")).encode("ascii")
 
 
 async def json(make: Callable[[], object], headers: Mapping[str, str] | None = None) -> Response:
-    """What `make` gives, made in a thread as well."""
+    """The JSON answer with what `make` returns; `make` is called in a thread."""
     return await run_in_threadpool(lambda: AsciiJson(make(), headers=headers))
 
 
 def failure(request: Request, status: int, says: str, help: str = "") -> Response:
-    """An error as a page, or as JSON where the client speaks that."""
+    """The answer for an error: a page, or JSON if the request was not for an HTML page."""
     if request.state.kind != "page":
         return AsciiJson({"error": {"status": status, "says": says, "help": help}}, status)
     return _html(
@@ -112,7 +114,7 @@ def failure(request: Request, status: int, says: str, help: str = "") -> Respons
 
 
 def _came_from(request: Request) -> str:
-    """The page of ours that a form or a link was on, as a path; empty where that is not known."""
+    """The path of the page of ours that the request came from; empty if it is not known."""
     origin = getattr(request.state, "origin", "")
     path = request.headers.get("referer", "").removeprefix(origin) if origin else ""
     return path if path.startswith("/") and not path.startswith("//") and path != request.url.path else ""

@@ -1,5 +1,5 @@
-"""A server's settings: from the command line and serve.yml to `ServeSettings`, and its TLS certificate. Unsafe settings
-are refused, with what to do instead."""
+"""A server's settings: how the command line and serve.yml become `ServeSettings`, and the TLS certificate. Unsafe
+settings are refused, with a remedy."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ from runbook.model.safe_files import make_below, write_below
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """Files in PEM. `fingerprint`: SHA-256 of the certificate in DER, in hexadecimal."""
+    """A certificate and its key, as files in PEM. `fingerprint` is the SHA-256 of the certificate (DER) in
+    hexadecimal."""
 
     certificate: Path
     key: Path
@@ -39,9 +40,9 @@ class Certificate:
 
 @dataclass(frozen=True, slots=True)
 class ServeSettings:
-    """`data`: the folder of everything that the server keeps. `origins`: scheme, host and port of every address that it
-    is called by, the first being the one that it shows people; requests for any other are refused. `tls` is None for
-    plain http."""
+    """The settings of a server. `data` is the folder of everything that it keeps. `origins` are the scheme, host and
+    port of every address that it answers to; requests for any other are refused, and the first is shown to people.
+    `tls` is None for plain http."""
 
     data: Path
     host: str = "127.0.0.1"
@@ -51,7 +52,7 @@ class ServeSettings:
 
     @property
     def hosts(self) -> dict[str, str]:
-        """Every Host header that is answered, with the Origin that its pages have."""
+        """Every Host header that the server answers to, with the Origin of the pages there."""
         named = self.origins or local_origins(self.host, self.port, tls=self.tls is not None)
         return {urlsplit(origin).netloc: origin for origin in named}
 
@@ -62,37 +63,38 @@ class ServeSettings:
 
     @property
     def url_of_agents(self) -> str:
-        """The address that agents dial: one that this server speaks itself, since they know it by its certificate. A
-        proxy in front of it has another."""
+        """The address that agents dial. It leads to this server itself, and not to a proxy in front of it: agents know
+        the server by its own certificate."""
         scheme = "https" if self.tls else "http"
         own = local_origins(self.host, self.port, tls=self.tls is not None)
         return next(one for one in (*self.hosts.values(), *own) if one.startswith(f"{scheme}:"))
 
     def cookie(self, origin: str) -> str:
-        """The name of the session's cookie. Cookies know no ports, so the name has it: two servers on a machine are
-        two."""
+        """The name of the session's cookie. It has the port in it, since browsers share cookies between ports: two
+        servers on one machine need two names."""
         return f"{'__Host-' if origin.startswith('https:') else ''}runbook-{self.port}"
 
 
 def origin_of(scheme: str, host: str, port: int) -> str:
-    """As browsers write it: in small letters, without the port that the scheme has anyway, IPv6 in brackets."""
+    """An origin as browsers write it: in lower case, without the default port of its scheme, IPv6 in brackets."""
     shown = f"[{host}]" if ":" in host else host.lower()
     return f"{scheme}://{shown}" if port == {"http": 80, "https": 443}[scheme] else f"{scheme}://{shown}:{port}"
 
 
 def local_origins(host: str, port: int, *, tls: bool) -> tuple[str, ...]:
-    """Those of an address that is listened on: itself, and this machine's own names for it where it is loopback."""
+    """The origins of an address that is listened on: the address itself, and `localhost` for a loopback address."""
     scheme = "https" if tls else "http"
     names = [host, "localhost"] if host in ("127.0.0.1", "::1") else [host]
     return tuple(origin_of(scheme, name, port) for name in names)
 
 
 DAYS = 3650
-"""Agents identify the server by this certificate's hash, so it is made once and not renewed each year."""
+"""How long our own certificate is valid. Agents know the server by the certificate's hash, so it is made once, and not
+renewed each year."""
 
 
 def own_certificate(data: Path, names: Iterable[str]) -> Certificate:
-    """The one in `data/tls`, made for these names and addresses where there is none yet."""
+    """The server's own certificate in `data/tls`; it is made for these names and addresses if there is none yet."""
     folder = make_below(data, "tls")
     certificate, key = folder / "certificate.pem", folder / "key.pem"
     if not (certificate.exists() and key.exists()):
@@ -103,7 +105,7 @@ def own_certificate(data: Path, names: Iterable[str]) -> Certificate:
 
 
 def certificate_at(certificate: Path, key: Path) -> Certificate:
-    """Raises FilesWrong where these are not a certificate and its key."""
+    """The certificate and key in these files. Raises FilesWrong if they are no certificate and its key."""
     try:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(certificate, key, password="")
@@ -151,7 +153,8 @@ DATA = ".runbook"
 
 @dataclass(frozen=True, slots=True)
 class ServeOptions:
-    """What was asked for, the command line before the file. `certificate`: its file and its key's."""
+    """The settings that people asked for; the command line comes before serve.yml. `certificate` has the files of the
+    certificate and of its key."""
 
     host: str
     port: int
@@ -166,7 +169,7 @@ class ServeOptions:
 
 
 def read_options(listen: str | None, data: str | None, config: str | None, *, insecure_http: bool) -> ServeOptions:
-    """Raises FilesWrong for what is wrong in the file or in the arguments."""
+    """The settings that the arguments and the file `config` (serve.yml) ask for. Raises FilesWrong."""
     given: dict[str, Any] = {} if config is None else _read(config)
     folder = Path(config).parent if config is not None else Path()
     host, port = listen_address(listen or given.get("listen", LISTEN))
@@ -195,12 +198,13 @@ def _as_browsers_write(origin: str) -> str:
 
 
 def data_folder(given: str | None, configured: str | None = None) -> Path:
-    """Where the server keeps everything: `--data`, serve.yml, $RUNBOOK_DATA, or `.runbook`. It need not exist."""
+    """The folder in which the server keeps everything, by `--data`, serve.yml, $RUNBOOK_DATA, or `.runbook`. It need
+    not exist."""
     return Path(given or configured or os.environ.get("RUNBOOK_DATA") or DATA)
 
 
 def make_data_folder(folder: Path) -> Path:
-    """The folder, made where there is none; it must be ours, and not writable by others. Raises FilesWrong."""
+    """The data folder, made if it is missing. Raises FilesWrong if it is not ours, or others can write there."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = folder.stat()
@@ -213,7 +217,7 @@ def make_data_folder(folder: Path) -> Path:
 
 
 def listen_address(text: str) -> tuple[str, int]:
-    """`127.0.0.1:8400`, `[::1]:8400`; a port of 0 is any free one. Raises FilesWrong."""
+    """The address and port in `127.0.0.1:8400` or `[::1]:8400`; port 0 means any free port. Raises FilesWrong."""
     host, _, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     with contextlib.suppress(ValueError):
@@ -224,10 +228,10 @@ def listen_address(text: str) -> tuple[str, int]:
 
 
 def settings_from(asked: ServeOptions, port: int, *, people: bool) -> ServeSettings:
-    """The settings, on the port that it really is, of a server whose data has `people`.
+    """The settings of a server that listens on `port`. `people`: its database has at least one person.
 
-    Loopback is plain http unless a certificate is named. Everywhere else it is TLS, with a certificate of our own where
-    none is named, or `insecure_http`; and only with people. Raises FilesWrong.
+    On loopback the server speaks plain http unless a certificate is named. On other addresses it speaks TLS, by our own
+    certificate if none is named, unless `insecure_http` is asked for; and there has to be a person. Raises FilesWrong.
     """
     if not asked.loopback and not people:
         message = f"everybody who reaches {asked.host} would reach this server, and no person could log in"
@@ -247,7 +251,8 @@ def settings_from(asked: ServeOptions, port: int, *, people: bool) -> ServeSetti
 
 
 def _names_of(host: str) -> list[str]:
-    """The addresses that an address to listen on stands for, and this machine's name."""
+    """The names for a server that listens on `host`: its address, or all of this machine's if it listens on all, and
+    this machine's name."""
     name = socket.gethostname().lower()
     if not ipaddress.ip_address(host).is_unspecified:
         return [host, name]
