@@ -72,7 +72,7 @@ def static_files() -> dict[str, tuple[bytes, str, str]]:
 
 async def html(request: Request, template: str, *, status: int = 200, **values: Any) -> Response:
     """A page of HTML, made in a thread: a page about a thousand nodes takes a while. Besides `values`, templates are
-    given `person`, `csrf` (for `<input name="csrf">` of every form), `nav` and `may_act` (whether this person may do more than
+    given `person`, `csrf` (for `<input name="csrf">` of every form), `nav` and `may_act` (this person may do more than
     look). `seen` is the id of the last change before anything of the page was read. `address` is the path by which the
     answer to a form can be loaded again."""
     return await run_in_threadpool(_html, request, template, status, values)

@@ -1,4 +1,4 @@
-"""The run folders of a server: listed, searched, and each read as far as it is written."""
+"""The run folders of a server: how they are listed and searched, and how each is read as far as it is written."""
 
 from __future__ import annotations
 
@@ -23,11 +23,13 @@ from runbook.serve.store import Store
 T = TypeVar("T")
 ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 MOST_BYTES = 64 << 20
-"""The most of a result or of events that is read for a page."""
+"""The most bytes of a result, or of events, that are read for a page."""
 STARTED = "started.json"
-"""A run that was started from a page: by whom, of which group, and as which process."""
+"""The file that a run has that was started from a page: who started it, of which group, and as which process."""
 LOOK_AGAIN_S = 1.0
+"""How long a list of the run folders counts as up to date."""
 MOST_FOUND = 5000
+"""The most values that `Runs.found` and `Runs.took_over` keep."""
 
 
 class NoRun(LookupError):
@@ -36,8 +38,8 @@ class NoRun(LookupError):
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """A run in a list. `verdict` is empty while it has none; `began` is seconds since the epoch. `job` is its id on the
-    nodes."""
+    """A run in a list. `verdict` is empty while the run has none; `began` is in seconds since 1970; `job` is the run's
+    id on the nodes."""
 
     id: str
     began: float
@@ -55,8 +57,8 @@ class RunRow:
 
 @dataclass(frozen=True, slots=True)
 class RunFilter:
-    """A search; an empty field matches anything. `since` and `until` are seconds since the epoch, `until` is left
-    out."""
+    """What to search runs for; an empty field matches any run. Runs match that began at `since` or later and before
+    `until`, both in seconds since 1970."""
 
     host: str = ""
     cause: str = ""
@@ -69,7 +71,7 @@ class RunFilter:
 
 
 class Runs:
-    """The runs below a folder, which is made where it is missing. May be used from several threads."""
+    """The runs below a folder, which is made if it is missing. May be used from several threads."""
 
     def __init__(self, folder: Path, store: Store) -> None:
         self.folder = folder
@@ -91,7 +93,7 @@ class Runs:
         return path
 
     def row(self, id: str) -> RunRow:
-        """Raises NoRun."""
+        """A run as lists show it. Raises NoRun."""
         self.path(id)
         self.refresh(id)
         found = self._store.read(f"SELECT {_COLUMNS} FROM runs WHERE id = ?", id)
@@ -100,7 +102,8 @@ class Runs:
         return _row(found[0])
 
     def search(self, wanted: RunFilter, *, most: int, skip: int = 0) -> tuple[list[RunRow], int]:
-        """The latest first, at most so many after so many, and how many there are in all."""
+        """The runs that match, the latest first: at most `most` after the first `skip`; and the number of all that
+        match."""
         self.refresh()
         where, values = _where(wanted)
         (count,) = self._store.read(f"SELECT count(*) FROM runs WHERE {where}", *values)[0]
@@ -109,7 +112,7 @@ class Runs:
         return [_row(row) for row in rows], count
 
     def without_end(self, group: str = "") -> list[str]:
-        """Ids of runs that were started here, of this group or of all, and have no verdict."""
+        """The ids of the runs that were started from a page and have no verdict: of this group, or of all."""
         self.refresh()
         rows = self._store.read(
             "SELECT id FROM runs WHERE run_group != '' AND (? = '' OR run_group = ?) AND verdict = ''", group, group
@@ -117,7 +120,8 @@ class Runs:
         return [row["id"] for row in rows]
 
     def document(self, id: str) -> dict[str, Any]:
-        """As `result.json`, of a run that is under way or was killed as far as its events tell. Raises NoRun."""
+        """The content of `result.json`. For a run without one, which is under way or was killed, the same as far as its
+        events tell. Raises NoRun."""
         path = self.path(id)
         whole = read_json(path / "result.json")
         result = Result()
@@ -132,15 +136,17 @@ class Runs:
         return document
 
     def found(self, id: str, what: str, find: Callable[[Mapping[str, Any]], T]) -> T:
-        """What `find` makes of a run's document, kept under this name until the run writes something: a document of a
-        thousand nodes takes long to read, and open pages ask every few seconds. Raises NoRun."""
+        """What `find` makes of a run's document. It is kept under the name `what` until the run writes something: a
+        document of a thousand nodes takes long to read, and open pages ask every few seconds. Raises NoRun."""
         return self._kept(id, what, lambda: find(self.document(id)))
 
     def took_over(self, id: str) -> Mapping[str, str]:
-        """The spares that have taken a node's place, each with that node, as the run has written. Raises NoRun."""
+        """The spares that have taken a node's place in a run, each with that node, by the run's events. Raises
+        NoRun."""
         return self._kept(id, "took over", lambda: _took_over(self.path(id)))
 
     def _kept(self, id: str, what: str, find: Callable[[], T]) -> T:
+        """The value that `find` gave when the run last wrote something, kept under the name `what`."""
         path = self.path(id)
         events = _status(path / "events.jsonl")
         written = result_mark(path), events.st_size if events else 0
@@ -162,12 +168,13 @@ class Runs:
             return False
 
     def forget(self) -> None:
-        """Look again at the next question, however soon it comes."""
+        """Have the next question read the folders anew, however soon it comes."""
         self._forgotten += 1
         self._looked = float("-inf")
 
     def refresh(self, only: str = "") -> None:
-        """Read what has changed in the folders, at most once a second."""
+        """Bring the database up to date with the folders that have changed, at most once a second; with `only`, for
+        that run, and at once."""
         with self._lock:
             if not only and time.monotonic() - self._looked < LOOK_AGAIN_S:
                 return
@@ -180,7 +187,7 @@ class Runs:
                 seen = _seen(self.folder / id)
                 if seen and known.get(id) != seen:
                     first = first_event(self.folder / id)
-                    half_written = first is None and "events.jsonl" in seen  # it is looked at again
+                    half_written = first is None and "events.jsonl" in seen  # such a folder is read again next time
                     changed.append(("" if half_written else seen, self._made(id, first)))
             gone = [] if only else [id for id in known if id not in set(ids)]
             if changed or gone:
@@ -191,7 +198,7 @@ class Runs:
                     db.executemany("DELETE FROM runs WHERE id = ?", [(id,) for id in gone])
             if not only:
                 self._looked = time.monotonic()
-                if self._forgotten != forgotten:  # something was begun that may not be in what was listed
+                if self._forgotten != forgotten:  # `forget` was called meanwhile: the list may lack a new run
                     self._looked = float("-inf")
 
     def _ids(self) -> list[str]:
@@ -199,6 +206,7 @@ class Runs:
             return [e.name for e in entries if ID.fullmatch(e.name) and e.is_dir(follow_symlinks=False)]
 
     def _made(self, id: str, first: RunStarted | None) -> tuple[str | float | None, ...]:
+        """The row of a run for the database, in the order of _COLUMNS."""
         path = self.folder / id
         result = read_json(path / "result.json")
         by = started(path)
@@ -225,17 +233,18 @@ _COLUMNS = "id, began, seconds, playbook, inventory, verdict, stopped_at, causes
 
 
 def started(path: Path) -> Mapping[str, Any]:
-    """What the server wrote down when it started the run in this folder; nothing for other runs."""
+    """The content of STARTED in this run folder; empty for a run that was not started from a page."""
     return read_json(path / STARTED)
 
 
 def begins_again(path: Path, by: Mapping[str, Any]) -> bool:
-    """Whether the result in this folder no longer counts, since the run begins again."""
+    """Whether the result in this folder no longer counts, since the run begins again. `by` is the content of
+    STARTED."""
     return by.get("begins_again") == result_mark(path) != 0
 
 
 def result_mark(path: Path) -> int:
-    """An id of the result that is in this folder now, different from any earlier or later one; 0 if there is none."""
+    """A number for the result that is in this folder now, which no earlier or later result has; 0 without a result."""
     status = _status(path / "result.json")
     return status.st_mtime_ns if status else 0
 
@@ -248,7 +257,7 @@ def _status(path: Path) -> os.stat_result | None:
 
 
 def left_running(document: Mapping[str, Any]) -> bool:
-    """Whether the launch of this run goes on by itself, or has no recorded end."""
+    """Whether the launch in this document (of a run) was left running by itself, or has no recorded end."""
     stages = document["stages"]
     if not stages or stages[-1].get("check") != "launch":
         return False
@@ -257,7 +266,7 @@ def left_running(document: Mapping[str, Any]) -> bool:
 
 
 def first_event(path: Path) -> RunStarted | None:
-    """What began the run in this folder, None where that cannot be read."""
+    """The first event of the run in this folder; None if it cannot be read."""
     try:
         with open_below(path, "events.jsonl") as file:
             event = from_json(file.readline(1 << 22).decode("utf-8", "replace"))
@@ -267,12 +276,12 @@ def first_event(path: Path) -> RunStarted | None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A file that holds an object; empty where there is none, or what lies there is something else."""
+    """The JSON object in a file; empty if there is no such file, or it holds something else."""
     return object_below(path.parent, path.name, most=MOST_BYTES)
 
 
 def _is_result(found: dict[str, Any]) -> bool:
-    """Whether pages can be made of it: a file from elsewhere may hold anything."""
+    """Whether the content of a `result.json` has the form that pages need: a file from elsewhere may hold anything."""
     stages = found.get("stages")
     return isinstance(found.get("nodes", {}), dict) and isinstance(stages, list) and all(map(_is_stage, stages))
 
@@ -293,7 +302,7 @@ def _is_outcome(outcome: Any) -> bool:
 
 
 def _seen(path: Path) -> str:
-    """Empty for a folder that is no run's."""
+    """A text that changes whenever a run folder has to be read again; empty for a folder that is no run's."""
     found = []
     for name in ("events.jsonl", "result.json", STARTED):
         if status := _status(path / name):
@@ -309,6 +318,7 @@ def _row(row: Any) -> RunRow:
 
 
 def _where(wanted: RunFilter) -> tuple[str, list[str | float]]:
+    """The condition of a search in SQL, and its values."""
     verdict = "" if wanted.verdict == "running" else wanted.verdict
     asked: list[tuple[object, str, str | float]] = [
         (wanted.host, "nodes LIKE ? ESCAPE '\\'", f"% {_literal(wanted.host)}%"),
@@ -341,6 +351,7 @@ def _word(value: object) -> str:
 
 
 def _took_over(folder: Path) -> dict[str, str]:
+    """The spares that took a node's place, each with that node, from the events in a run folder."""
     found = {}
     with contextlib.suppress(OSError), open_below(folder, "events.jsonl") as file:
         while file.tell() < MOST_BYTES and (line := file.readline(1 << 20)):

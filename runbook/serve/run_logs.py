@@ -1,7 +1,7 @@
-"""The files of a run: listed, read a window at a time from either end, and searched whole. They may be very large.
+"""The files of a run, which may be very large: how they are listed, read a window at a time, and searched whole.
 
-A file is named by an id that is made from its name, never by a path: only files in the list of the run's folder can be
-named. A place in a file is a number of bytes from its beginning, which is found at once in a file of any size.
+Requests name a file by an id that is made from its name, never by a path: so only files in the list of the run folder
+can be named. A place in a file is its offset in bytes, which is found at once in a file of any size.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ from runbook.model.safe_text import visible
 WINDOW = 128 << 10
 """Bytes of a file that are shown at a time."""
 LONGEST_SHOWN = 4000
-"""Characters of one line."""
+"""Bytes of a line that are shown."""
 QUOTED, QUOTED_BEFORE = 400, 150
-"""Characters of a line in a list of matches, and the most of them before the match."""
+"""Characters of a line in a list of matches, and how many of them may precede the match."""
 MOST_FILES = 20_000
+"""The most entries of a folder that are listed."""
 MOST_HITS = 100
-"""Matches that are shown; all are counted."""
+"""The most lines with matches that are shown; all matches are counted."""
 _CHUNK = 256 << 10
-"""Of a search: small, since no other thread of the server runs while a piece is counted; and it stays in the CPU's
-cache."""
+"""Bytes that a search reads at once. It is small, since no other thread of the server runs while matches in a piece are
+counted; and a small piece stays in the CPU's cache."""
 _DEPTH = 4
 _RANKS = re.compile(r"ranks?-([0-9]{1,9})(?:-([0-9]{1,9}))?\.(.+?)(?:\.l[0-9]+|\.launcher)?\.(out|err|log|stack)")
 _FOLDERS = ("logs", "hang")
@@ -42,7 +43,8 @@ class NoFile(LookupError):
 
 @dataclass(frozen=True, slots=True)
 class RunLog:
-    """`name` is below the run's folder; `ranks` are the first and last that write to it, None where no rank does."""
+    """A file of a run. `name` is its path below the run folder; `ranks` are the first and the last rank that write to it,
+    None if no rank does."""
 
     id: str
     name: str
@@ -57,8 +59,8 @@ class RunLog:
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """`at` is where it begins, in bytes. `cut` are bytes of it that are not in `text`. `match`: of a match, the
-    characters of `text` before it."""
+    """A line of a file. `at` is the offset of its beginning in bytes; `cut` counts the bytes of the line that are not
+    in `text`; `match` counts the characters of `text` before the match, for a line with one."""
 
     at: int
     text: str
@@ -74,7 +76,7 @@ class LogLine:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Lines of a file from `begin` to before `end`, which has `size` bytes."""
+    """The lines of a file from the offset `begin` to before `end`; the file has `size` bytes."""
 
     lines: tuple[LogLine, ...]
     begin: int
@@ -84,8 +86,8 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """`count` matches in the first `looked` bytes, which are all but where the time was over; the first of them as
-    lines."""
+    """The matches in one file: their `count` in the first `looked` of its `size` bytes, and the first lines with
+    matches. `looked` is less than `size` if the time was over."""
 
     count: int
     hits: tuple[LogLine, ...]
@@ -99,8 +101,8 @@ class SearchResult:
 
 @dataclass(frozen=True, slots=True)
 class FoundInAll:
-    """`count` matches in all files together. `files` are those that hold any, with how many; `hits` the first lines of
-    them, each with its file. `unsearched` files, in part or whole, were not searched: the time was over."""
+    """The matches in all files: their `count`, the `files` with matches and how many each has, and the first lines with
+    matches (`hits`), each with its file. `unsearched` counts files that were not searched whole: the time was over."""
 
     count: int
     files: tuple[tuple[RunLog, int], ...]
@@ -113,7 +115,7 @@ class FoundInAll:
 
 
 def files(folder: Path) -> list[RunLog]:
-    """Every file of a run's folder that people may read, those of ranks first, by rank."""
+    """Every file of a run folder that people may read; the files of ranks come first, by rank."""
     found = [*_below(folder, "", 0)]
     return sorted(found, key=lambda one: (one.ranks is None, one.ranks or (0, 0), one.name))
 
@@ -135,12 +137,12 @@ def _below(folder: Path, above: str, depth: int) -> Iterator[RunLog]:
 
 
 def id_of(name: str) -> str:
-    """The id of a file of this name, whatever run it is of."""
+    """The id of a file with this name, the same in every run."""
     return hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
 def find(folder: Path, id: str) -> RunLog:
-    """Raises NoFile."""
+    """The file with this id. Raises NoFile."""
     for file in files(folder):
         if file.id == id:
             return file
@@ -148,7 +150,7 @@ def find(folder: Path, id: str) -> RunLog:
 
 
 def opened(folder: Path, file: RunLog) -> BinaryIO:
-    """Raises NoFile where it is no plain file any more."""
+    """The file, open for reading. Raises NoFile if it is no longer a plain file."""
     try:
         return open_regular(folder / file.name, links=False)
     except OSError:
@@ -158,8 +160,9 @@ def opened(folder: Path, file: RunLog) -> BinaryIO:
 def window(
     stream: BinaryIO, *, before: int | None = None, after: int | None = None, around: int | None = None
 ) -> Window:
-    """Whole lines: the last ones before a place, the first after one, those around one, or the end of the file. A line
-    that is longer than all of this stays in pieces, and where `around` is inside of a line a piece begins there."""
+    """The whole lines that end `before` a place, begin `after` it, or are `around` it; without a place, the last lines
+    of the file. A line that is longer than a window is given in pieces. If `around` is inside of a line, the line is
+    cut there, and a piece begins at that place."""
     size = stream.seek(0, os.SEEK_END)
     if around is not None:
         begin, end = max(0, min(around, size) - WINDOW // 4), min(size, around + WINDOW * 3 // 4)
@@ -175,7 +178,7 @@ def window(
         first = data.find(b"\n") + 1
         if first < len(data) and (around is None or begin + first <= around):
             begin, data = begin + first, data[first:]
-    if begin + len(data) < size and before is None:  # what ends before a place ends there: the rest was shown
+    if begin + len(data) < size and before is None:  # with `before`, the lines up to it are whole already
         last = data.rfind(b"\n") + 1
         data = data[:last] if last and (around is None or around < begin + last) else data
     parted = around is not None and 0 < around - begin < len(data) and data[around - begin - 1] != ord("\n")
@@ -204,9 +207,10 @@ def search(
     until: float | None = None,
     most: int = MOST_HITS,
 ) -> SearchResult:
-    """How often `text` occurs in the whole file, and at most so many lines with it after the first `skip` matches.
+    """How often `text` occurs in the whole file, and at most `most` lines with it after the first `skip` matches.
 
-    `until` is the moment of the monotonic clock at which to give up.
+    `until` is the time on the monotonic clock at which the search gives up. Raises ValueError for a text that is empty
+    or has a line break.
     """
     needle = text.encode()
     if not needle or b"\n" in needle:
@@ -218,7 +222,7 @@ def search(
     while chunk := stream.read(_CHUNK):
         data = held + chunk
         last = data.rfind(b"\n") + 1
-        if not last:  # inside of a very long line: keep what may be the beginning of a match
+        if not last:  # inside of a very long line: hold back only what may be the beginning of a match
             lower = data.lower() if any_case else data
             last = max(0, len(data) - len(needle) + 1, _last_end(lower, needle))
         if at + len(data) >= size:
@@ -235,7 +239,7 @@ def search(
 
 
 def _last_end(data: bytes, needle: bytes) -> int:
-    """Where the last of the matches ends that are counted from the left and do not overlap; -1 without one."""
+    """The end of the last match, when matches are counted from the left without overlaps; -1 without a match."""
     place = data.rfind(needle)
     if place < 0:
         return -1
@@ -245,7 +249,7 @@ def _last_end(data: bytes, needle: bytes) -> int:
 
 
 def search_all(folder: Path, among: Sequence[RunLog], text: str, *, any_case: bool, until: float) -> FoundInAll:
-    """The same in each of these files of a run, one after the other."""
+    """Searches each of these files of a run as `search` does, one after the other."""
     count, holding, hits, unsearched = 0, list[tuple[RunLog, int]](), list[tuple[RunLog, LogLine]](), 0
     for file in among:
         if time.monotonic() > until:
@@ -265,6 +269,8 @@ def search_all(folder: Path, among: Sequence[RunLog], text: str, *, any_case: bo
 
 
 def _hits(part: bytes, searched: bytes, needle: bytes, at: int, skip: int, most: int) -> Iterator[LogLine]:
+    """The lines with matches in a part of a file that begins at the offset `at`. `searched` is the same part as it is
+    searched: in lower case if the case does not matter."""
     place, seen, shown, end = -len(needle), 0, 0, -1
     while shown < most and (place := searched.find(needle, place + len(needle))) >= 0:
         seen += 1

@@ -1,8 +1,8 @@
-"""Runs that people start here: each a child process of its own session, which outlives this server and is found again.
+"""The processes of runs that people start from a page. Each run is a process in a session of its own, which outlives
+this server, and which the next server finds again.
 
-Everything is done by commands that a person could type: `runbook run -i GROUP.yml`, `runbook stop JOB -i GROUP.yml`.
-What a run left running by itself is followed by `runbook attach --run-dir` until it has ended, by this server or the
-next.
+Everything is done by commands that a person could type: `runbook run -i GROUP.yml`, `runbook stop JOB -i GROUP.yml`. A
+job that a run left running is followed by `runbook attach --run-dir` until it has ended, by this server or the next.
 """
 
 from __future__ import annotations
@@ -44,22 +44,24 @@ from runbook.transport.agent import SERVER_GONE
 log = logging.getLogger("runbook.serve")
 
 CONSOLE = "console.txt"
+"""The file in a run folder with the output of the run's commands."""
 GROUP = "group.yml"
 """The group's file as it was when the run was started: its ranks are on those nodes, even if the file changes."""
 FOLLOWER = "follower.json"
-"""The process that follows what the run left running."""
+"""The file in a run folder that names the process which follows the job that the run left running."""
 AGAIN_S = (1.0, 5.0, 15.0, 60.0)
-"""How long to wait before a follower that has ended too early is started again."""
+"""The pauses before a follower that has ended too early is started again."""
 CUT_OFF_S = 600.0
-"""A run whose checks ended only because the server did begins again, where it was started no longer ago."""
+"""A run whose checks ended only because the server ended begins again, unless it was started longer ago than this."""
 READY_S = 60.0
-"""How long it waits for the agents of its nodes."""
+"""How long a run that begins again waits for the agents of its nodes."""
 MOST_BEGUN = 3
+"""How often a run may begin in all."""
 _POLL_S = 0.3
 
 
 class Busy(Exception):
-    """The group has a run already."""
+    """The group has a run that has not ended."""
 
     def __init__(self, id: str) -> None:
         super().__init__(f"it runs already: {id}")
@@ -70,8 +72,8 @@ class NotRunning(Exception):
 
 
 class Processes:
-    """Children of this server, and of those before it: by the number and the start of a process, so that no other is
-    taken for one."""
+    """The processes that this server, and servers before it, started for runs. A process is known by its pid and the
+    time of its start, so that no other process is taken for it."""
 
     def __init__(
         self,
@@ -80,7 +82,8 @@ class Processes:
         changed: Callable[[str], object],
         ready: Callable[[Sequence[str]], bool] = lambda nodes: True,
     ) -> None:
-        """`ready`: whether those of these nodes that have an agent can be reached."""
+        """`changed` reports a topic to open pages. `ready` tells whether all of these nodes that have an agent can be
+        reached."""
         self._data = data
         self._ready = ready
         self._runs = runs
@@ -90,24 +93,25 @@ class Processes:
         self._closing = threading.Event()
 
     def adopt(self) -> None:
-        """Adopt the runs of an earlier server that have not ended, or ended only because that server did."""
+        """Watch the runs of an earlier server that have not ended, and begin those again that ended only because that
+        server ended."""
         recent = RunFilter(cause=SERVER_GONE, since=time.time() - CUT_OFF_S)
         cut_off = [row.id for row in self._runs.search(recent, most=100)[0] if self._cut_off(row.id)]
         for id in [*self._runs.without_end(), *cut_off]:
             about = started(self._runs.folder / id)
-            if id in cut_off:  # before the first question
+            if id in cut_off:  # written before anybody can ask for the run's state
                 folder = self._runs.folder / id
                 write_below(folder, STARTED, data=json.dumps({**about, "begins_again": result_mark(folder)}))
             if id in cut_off or self._is_there(id) or left_running(self._runs.document(id)):
                 self._watch(id, str(about.get("group")), str(about.get("person") or ""))
 
     def close(self) -> None:
-        """Start nothing more. What runs goes on."""
+        """Start and follow nothing more. Runs that go on are left alone."""
         self._closing.set()
 
     def start(self, group: str, path: Path, person: str, more: Sequence[str] = ()) -> str:
-        """Run the group's checks and its launch; returns the id of the run. Raises Busy if it has a run that has not
-        ended."""
+        """Start a run of the group's checks and launch; returns the id of the run. `path` is the group's file, `more`
+        are further arguments of `runbook run`. Raises Busy if the group has a run that has not ended."""
         with self._lock:
             for id in self.running(group):
                 raise Busy(id)
@@ -122,15 +126,15 @@ class Processes:
         return id
 
     def _begin(self, folder: Path, about: Mapping[str, Any]) -> subprocess.Popen[bytes]:
-        """The run's own process, written down in its folder."""
+        """Start the run's own process, and write into its folder which one it is."""
         process = self._child(about["command"][1:], folder / CONSOLE, about["person"])
         of_process = {"pid": process.pid, "began": process_start(process.pid), "begun": about.get("begun", 0) + 1}
         write_below(folder, STARTED, data=json.dumps({**about, **of_process}))
         return process
 
     def _cut_off(self, id: str) -> bool:
-        """Whether a run ended before its launch because its server ended, and is to begin again: not if a person ended
-        it, or if it began too long ago."""
+        """Whether a run ended before its launch because its server ended, and is to begin again. It is not if a person
+        ended it, if it began too long ago, or if it has begun MOST_BEGUN times."""
         folder, document = self._runs.folder / id, self._runs.document(id)
         about = started(folder)
         return (
@@ -143,8 +147,8 @@ class Processes:
         )
 
     def _begin_again(self, id: str) -> subprocess.Popen[bytes] | None:
-        """Begin again in the same folder, with the group's file as it was; what was written before is moved aside
-        there. None where this server ends before, or somebody ends the run."""
+        """Begin a run again in the same folder, with the group's file as it was; the files that it wrote before are
+        moved aside there. Returns None if this server ends first, or somebody ends the run."""
         folder = self._runs.folder / id
         about = dict(started(folder))
         about["begins_again"] = result_mark(folder)
@@ -153,34 +157,34 @@ class Processes:
         self._await_agents(id)
         words = list(about["command"])
         words[words.index("-i") + 1] = str(folder / GROUP)
-        with self._lock:  # either it is ended before it begins, or its process is there to be ended
+        with self._lock:  # `end` comes either before the run begins again, or when its process is there to be ended
             if self._closing.is_set() or (folder / ENDING).exists():
                 return None
             return self._begin(folder, {**about, "command": words})
 
     def _await_agents(self, id: str) -> None:
-        """For a while: after a start of this server they have yet to call."""
+        """Wait up to READY_S for the agents of a run's nodes: after a start of this server they have yet to call."""
         first = first_event(self._runs.folder / id)
         deadline = time.monotonic() + READY_S
         while first and not self._ready(first.nodes) and time.monotonic() < deadline and not self._closing.is_set():
             self._closing.wait(_POLL_S)
 
     def running(self, group: str = "") -> list[str]:
-        """Ids of runs started here, of this group or of all, that have not ended."""
+        """The ids of runs that were started from a page and have not ended: of this group, or of all."""
         return [id for id in self._runs.without_end(group) if self.lives(id)]
 
     def lives(self, id: str) -> bool:
-        """Whether a run that was started here goes on: its own process, or what that left running."""
+        """Whether a run that was started from a page goes on: its own process, or the job that it left running."""
         return id in self._watched or self._is_there(id)
 
     def _is_there(self, id: str) -> bool:
         return _lives(started(self._runs.folder / id))
 
     def end(self, id: str, person: str, *, now: bool = False) -> str:
-        """Stop a run, or kill it; what was done, in a sentence. Raises NotRunning.
+        """Stop a run, or kill it (`now`); returns a sentence about what was done. Raises NotRunning.
 
-        While its own process lives it gets a signal, once: it ends the ranks with their grace, and without as soon as
-        ENDING says so. A launch that was left running is ended by `runbook stop`.
+        While the run's own process lives, it gets one signal: it ends the ranks with their grace, or at once as soon as
+        the file ENDING says so. A job that was left running is ended by `runbook stop`.
         """
         folder = self._runs.path(id)
         with self._lock:
@@ -208,8 +212,8 @@ class Processes:
         threading.Thread(target=process.wait, name=f"stop {folder.name}", daemon=True).start()  # or it stays a zombie
 
     def await_end(self, id: str, until: float) -> bool:
-        """Wait for a run to end, until this time in seconds since 1970, and then for the agents of its nodes. False
-        where this server ends before."""
+        """Wait for a run to end, at most until this time (in seconds since 1970), and then for the agents of its nodes.
+        False if this server ends first."""
         while self.lives(id) and time.time() < until and not self._closing.is_set():
             self._closing.wait(_POLL_S)
         self._await_agents(id)
@@ -229,7 +233,8 @@ class Processes:
             )
 
     def _watch(self, id: str, group: str, person: str, process: subprocess.Popen[bytes] | None = None) -> None:
-        """Report when a run has written something, follow what it leaves running, and report its end."""
+        """Watch a run in a thread of its own: report to pages when the run has written something, begin it again if it
+        was cut off, follow the job that it leaves running, and report its end."""
         folder, written = self._runs.folder / id, -1
 
         def look(process: subprocess.Popen[bytes] | None, about: Callable[[], Mapping[str, Any]]) -> None:
@@ -249,11 +254,11 @@ class Processes:
             while not self._closing.is_set() and self._cut_off(id):
                 look(self._begin_again(id), lambda: started(folder))
             asked, first, about = read_json(folder / ENDING), first_event(folder), started(folder)
-            if asked and begins_again(folder, about):  # it does not any more: its result counts
+            if asked and begins_again(folder, about):  # somebody ended it before it began again: its result counts
                 kept = {key: value for key, value in about.items() if key != "begins_again"}
                 write_below(folder, STARTED, data=json.dumps(kept))
             if asked and first and left_running(self._runs.document(id)) and not self._closing.is_set():
-                # It was asked to end as its own process was about to end by itself, or no server was there to do it.
+                # It was asked to end when its own process was about to end by itself, or when no server was there.
                 self._stop(folder, first, str(asked.get("person")), now=asked.get("now") is True)
             tries = 0
             while not self._closing.is_set() and left_running(self._runs.document(id)):
@@ -280,7 +285,7 @@ class Processes:
         threading.Thread(target=whole, name=f"run {id}", daemon=True).start()
 
     def _follower(self, id: str, person: str) -> subprocess.Popen[bytes] | None:
-        """Follow what a run left running; None if its folder does not say what that is."""
+        """Start the process that follows the job which a run left running; None if the run's folder names no job."""
         folder = self._runs.path(id)
         first = first_event(folder)
         if first is None:
@@ -291,7 +296,7 @@ class Processes:
         return process
 
     def tell(self, id: str, group: str) -> None:
-        """Report that something about a run has changed."""
+        """Report to pages that something about a run, and so about its group and the fleet, has changed."""
         if self._closing.is_set():
             return
         self._runs.forget()
@@ -300,40 +305,41 @@ class Processes:
 
 
 def _lives(about: Mapping[str, Any]) -> bool:
-    """Whether the recorded process still lives, and not another one with its number."""
+    """Whether the recorded process (`pid`, `began`) still lives, and no other process has its number."""
     pid, began = about.get("pid"), about.get("began")
     return isinstance(pid, int) and pid > 1 and bool(began) and process_start(pid) == began
 
 
 def _group_of(folder: Path, first: RunStarted) -> str:
-    """The inventory by which a run's job is reached."""
+    """The path of the inventory by which a run's job is reached."""
     frozen = folder / GROUP
     return str(frozen) if frozen.is_file() else first.inventory
 
 
 def _size(folder: Path) -> int:
-    """The state of a run that goes on, for a page."""
+    """The bytes that a run has written so far, into its logs and events: a change of it updates pages."""
     logs = sum(entry.stat().st_size for entry in (folder / "logs").rglob("*") if entry.is_file())
     return logs + (folder / "events.jsonl").stat().st_size
 
 
 def process_start(pid: int) -> str:
-    """When the process of this number began, in the kernel's ticks since boot; empty if there is none, or it is a
+    """When the process with this pid began, in the kernel's ticks since boot; empty if there is none, or it is a
     zombie."""
     its = stat(pid)
     return str(its.born) if its is not None and its.lives else ""
 
 
 STILL_S = 600.0
-"""How long after it was asked for a restart may still start something."""
+"""How long after somebody asked for a restart the group may still be started."""
 
 StartGroup = Callable[[str, str], object]
-"""Starts a group, in the name of a person."""
+"""A function that starts a group, the first argument, in the name of a person, the second."""
 
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """A group that this person wants started again once this run of it is over. `at`: seconds since 1970."""
+    """A request of a person: to start a group again once this run of the group is over. `at` is when the person asked,
+    in seconds since 1970."""
 
     run: str
     group: str
@@ -342,8 +348,8 @@ class Restart:
 
 
 class Restarts:
-    """Starts groups again once a run of theirs is over. What was asked for is a row of the database, so that the next
-    server does it where this one ends before. May be used from several threads."""
+    """Starts groups again once a run of theirs is over. Each request is a row of the database, so that the next server
+    carries it out if this one ends first. May be used from several threads."""
 
     def __init__(self, store: Store, processes: Processes) -> None:
         self._store = store
@@ -359,7 +365,7 @@ class Restarts:
             with contextlib.suppress(NotRunning):
                 self._processes.end(run, person)
         except BaseException:
-            if new:  # nothing will follow it
+            if new:  # the run was not asked to end, so the request is withdrawn
                 with self._store.write() as db:
                     db.execute("DELETE FROM restarts WHERE run = ?", (run,))
             raise
@@ -367,16 +373,16 @@ class Restarts:
             self._follow(asked, start)
 
     def adopt(self, start: StartGroup) -> None:
-        """Those that an earlier server was asked for."""
+        """Take over the requests that an earlier server got."""
         for row in self._store.read("SELECT run, run_group, person, at FROM restarts WHERE why IS NULL"):
             self._follow(Restart(*row), start)
 
     def pending(self, run: str) -> bool:
-        """Whether the group of this run is started again once it is over."""
+        """Whether the group of this run is to be started again once the run is over."""
         return bool(self._store.read("SELECT 1 FROM restarts WHERE run = ? AND why IS NULL", run))
 
     def why_not(self, run: str) -> str:
-        """Why nothing was started again after this run, though somebody wanted it; else empty."""
+        """Why the group was not started again after this run, though somebody asked for it; otherwise empty."""
         rows = self._store.read("SELECT why FROM restarts WHERE run = ? AND why IS NOT NULL", run)
         return rows[0]["why"] if rows else ""
 
@@ -395,13 +401,13 @@ class Restarts:
 
 
 def _tried(asked: Restart, start: StartGroup) -> str:
-    """Why the group was not started; empty where it was."""
+    """Start the group; returns why that failed, or an empty text."""
     late_s = time.time() - asked.at
     if late_s > STILL_S:
         return f"{asked.person} asked for it {late_s:.0f} s ago, which is too long ago"
     try:
         start(asked.group, asked.person)
-    except Exception as error:  # noqa: BLE001  nobody waits for an answer any more: the group's page tells it
+    except Exception as error:  # noqa: BLE001  no caller waits for an answer: the group's page shows the error
         log.warning("%s is not started again: %s", asked.group, error)
         return str(error) or type(error).__name__
     return ""

@@ -1,4 +1,4 @@
-"""A cache for what many tabs ask for at once, which is made once."""
+"""A cache for values that many tabs ask for at the same time: each value is computed once for all of them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class _Made(Generic[T]):
-    at: float  # when its computation began, and ended
+    """A computed value."""
+
+    at: float  # when its computation began
     ended: float
-    change: int
+    change: int  # the number of the last change when its computation began
     value: T
 
 
@@ -26,8 +28,9 @@ class _Entry(Generic[T]):
 
 
 class Recent(Generic[T]):
-    """Values by a key, each kept for this many seconds after its computation began, or until something changes:
-    `changes` counts that. A key has all else that a value depends on. May be used from several threads."""
+    """Values by key. A value is good for `seconds` after its computation began, or until something changes, which
+    raises the number that `changes` returns. The key holds everything else that the value depends on. May be used from
+    several threads."""
 
     def __init__(self, seconds: float, changes: Callable[[], int], now: Callable[[], float] = time.monotonic) -> None:
         self._seconds = seconds
@@ -37,13 +40,14 @@ class Recent(Generic[T]):
         self._lock = threading.Lock()
 
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
-        """A value up to twice as old, for a caller that calls `renew` once it has answered: where many ask, nobody
-        waits. A caller that comes while it is made waits for it, and makes it again only where something has changed
-        since that began. So it is made once at a time, however much changes and however many ask."""
+        """The value of `key`, which may be twice as old as `seconds`: the caller calls `renew` once it has answered, so
+        that nobody waits when many ask. A caller that comes while the value is computed waits for it, and computes it
+        again only if something has changed since that computation began. So there is one computation at a time, however
+        much changes and however many ask."""
         return self._at_most(2 * self._seconds, key, make)
 
     def renew(self, key: Hashable, make: Callable[[], T]) -> None:
-        """Make it again for those who come next, unless that has just been done."""
+        """Compute the value again for later callers, unless that was done less than `seconds` ago."""
         made = self._entry(key).made
         if made is None or self._now() - made.ended >= self._seconds:
             self._at_most(self._seconds, key, make)

@@ -1,7 +1,7 @@
 """The server's database: SQLite in one file, read and written by short statements from any thread.
 
-Other processes (`runbook serve user add`) open the same file. No transaction spans anything slow: a transaction blocks
-every other writer.
+Other processes (`runbook serve user add`) open the same file. A transaction blocks every other writer, so nothing slow
+may happen inside of one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ BUSY_S = 10.0
 
 
 class Store:
-    """`path` is the database; it is made where there is none, readable by us alone. Close it when done."""
+    """The database in the file `path`, which is made if it is missing, readable by us alone. It has to be closed.
+    Raises FilesWrong for a database of a newer runbook."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -39,13 +40,13 @@ class Store:
             undo.pop_all()
 
     def read(self, sql: str, *args: Value) -> list[sqlite3.Row]:
-        """Every row that a SELECT gives."""
+        """All rows that a SELECT gives."""
         with self._read_lock:
             return self._reader.execute(sql, args).fetchall()
 
     @contextlib.contextmanager
     def write(self) -> Iterator[sqlite3.Connection]:
-        """One transaction: kept when the block ends, undone when it raises. Keep it short."""
+        """A context that is one transaction: committed when the block ends, undone when it raises. Keep it short."""
         with self._write_lock:
             self._writer.execute("BEGIN IMMEDIATE")
             try:
@@ -68,8 +69,8 @@ class Store:
         return connection
 
     def _migrate(self) -> None:
-        """Run the numbered files that this database has not seen. A new one has a higher number than all that were
-        released."""
+        """Run the SQL files that this database has not seen. The number of a new file has to be higher than those of
+        all released ones."""
         files = sql_files()
         with self.write() as db:
             (has,) = db.execute("PRAGMA user_version").fetchone()

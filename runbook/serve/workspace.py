@@ -1,5 +1,5 @@
-"""What the pages of groups, runs and nodes share: the groups, the runs, the processes, and what each group's text
-means."""
+"""The objects that the pages of groups, runs and nodes share: the groups, the runs, the processes, and the meaning of
+each group's text."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from runbook.serve.run_processes import Processes, Restarts
 from runbook.serve.store import Store
 
 REMEMBERED = 200
-"""Texts whose meaning is kept."""
+"""How many groups' texts keep their meaning in memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupView:
-    """A group's file, what lint says of it, and what it means."""
+    """A group's file, the findings of lint about it, and its meaning."""
 
     file: GroupFile
     linted: Linted
@@ -37,7 +37,7 @@ class GroupView:
 
 
 class Workspace:
-    """One for a server, which may be used from several threads."""
+    """The groups, runs and processes of one server. May be used from several threads."""
 
     def __init__(self, data: Path, store: Store, changed: Callable[[str], object], fleet: Fleet) -> None:
         data = data.resolve()
@@ -54,17 +54,17 @@ class Workspace:
         self._lock = threading.Lock()
 
     def unheard(self, row: RunRow) -> list[AgentState]:
-        """Nodes of a run that goes on whose agents are SUSPECT or LOST: their ranks live on, unseen."""
+        """The nodes of a run that goes on whose agents are SUSPECT or LOST: their ranks may live on, unseen."""
         return self._fleet.unheard(row.nodes) if self.processes.lives(row.id) else []
 
     def ending(self, row: RunRow) -> str:
-        """What a run does that was asked to end, in words; empty where nobody has asked it."""
+        """What a run that was asked to end is doing, in words; empty if nobody has asked it to end."""
         if not (self.runs.folder / row.id / ENDING).exists():
             return ""
         return "stopping, then it starts again" if self.restarts.pending(row.id) else "stopping"
 
     def view(self, name: str) -> GroupView:
-        """Raises NoGroup."""
+        """The group's present file and its meaning. Raises NoGroup."""
         return self.view_of(self.groups.read(name))
 
     def view_of(self, file: GroupFile) -> GroupView:
@@ -85,7 +85,7 @@ class Workspace:
         return found[0] if found else None
 
     def all_groups(self) -> list[GroupView]:
-        """Of every group that can be read."""
+        """A view of every group that can be read."""
         found = []
         for name in self.groups.names():
             try:
@@ -96,7 +96,8 @@ class Workspace:
 
 
 def bring_schema(data: Path) -> None:
-    """Where the first line of a new group's file names it, for the editors of people who edit the file itself."""
+    """Copy the inventory's schema to the place that the first line of a new group's file names: editors use it for
+    people who edit the file itself."""
     schema = shipped("schemas", "inventory.schema.json")
     folder = data / "schemas"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -104,6 +105,7 @@ def bring_schema(data: Path) -> None:
 
 
 def goes_on(workspace: Workspace, run: RunRow) -> bool:
+    """Whether a run that was started from a page has not ended."""
     return not run.verdict and workspace.processes.lives(run.id)
 
 
