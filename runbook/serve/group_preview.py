@@ -67,8 +67,8 @@ class Meaning:
     """The meaning of a group's text. If no ranks can be assigned, `ranks` is empty, and `why` gives the reason. `where`
     is the address and port that every rank dials.
 
-    `environments` are the variables of each rank, by its number, with *** for every secret. `nodes` have ranks, `spares`
-    have none until a node fails. `by_agent`: at least one node is reached by an agent.
+    `environments` are the variables of each rank, by its number, with *** for every secret. `nodes` have ranks;
+    `spares` have none until a node fails. `by_agent`: at least one node is reached by an agent.
     """
 
     ranks: tuple[RankRow, ...] = ()

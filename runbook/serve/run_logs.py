@@ -43,7 +43,7 @@ class NoFile(LookupError):
 
 @dataclass(frozen=True, slots=True)
 class RunLog:
-    """A file of a run. `name` is its path below the run folder; `ranks` are the first and the last rank that write to it,
+    """A file of a run. `name` is its path below the run folder; `ranks` are the first and last rank that write to it,
     None if no rank does."""
 
     id: str
