@@ -116,6 +116,7 @@ def derive(hits: Hits) -> Iterator[Hit]:
     if hits.get("step-cancelled") and not hits.get("task-exited"):
         yield Hit("cancelled-plainly", hits["step-cancelled"][0].line)
     yield from _inner_interfaces(hits)
+    yield from _bootstrap_networks(hits)
     yield from _master_wants_more(hits)
     yield from _large_pings(hits.get("ping-size", ()), hits.get("ping-loss", ()))
     for sign, name in NOT_PLACED.items():
@@ -444,6 +445,22 @@ def _inner_interfaces(hits: Hits) -> Iterator[Hit]:
                 yield Hit("socket-through-inner-interface", listed.line, {"name": name})
 
 
+def _bootstrap_networks(hits: Hits) -> Iterator[Hit]:
+    """`bootstrap-in-another-network`: a peer cannot be reached at the address that NCCL chose there, which belongs to
+    another interface and another /24 network than the address that NCCL chose on the node that dials."""
+    chosen = {hit.groups["address"]: hit for hit in hits.get("bootstrap-at", ())}
+    for failed in hits.get("nccl-connect-failed", ()):
+        there = chosen.get(failed.groups.get("peer", ""))
+        for here in chosen.values() if there else ():
+            if (
+                here.line.node == failed.line.node
+                and here.groups["name"] != there.groups["name"]
+                and here.groups["address"].rpartition(".")[0] != there.groups["address"].rpartition(".")[0]
+            ):
+                yield Hit("bootstrap-in-another-network", failed.line, {"name": there.groups["name"], **failed.groups})
+                yield Hit("bootstrap-in-another-network", there.line)
+
+
 def _master_wants_more(hits: Hits) -> Iterator[Hit]:
     """`told-different-sizes`: the master has counted all ranks whose logs are here and waits for more, while the others
     wait for the master."""
@@ -457,18 +474,23 @@ def _master_wants_more(hits: Hits) -> Iterator[Hit]:
 
 
 def _large_pings(sizes: Sequence[Hit], losses: Sequence[Hit]) -> Iterator[Hit]:
-    """`large-pings-vanish`: all small pings are answered, and no ping of LARGE bytes or more is."""
-    answered: dict[bool, set[bool]] = {True: set(), False: set()}
-    told: list[Hit] = []
+    """`large-pings-vanish`: pings of LARGE bytes or more are lost, and all that are shorter are answered: of all pings,
+    or of those to one target."""
+    pings: dict[str, list[tuple[int, bool, tuple[Hit, Hit]]]] = defaultdict(list)
     by_source = grouped((hit.line.source, hit) for hit in sizes)
     for loss in losses:
         before = [hit for hit in by_source.get(loss.line.source, ()) if hit.line.number < loss.line.number]
         if before:
-            large = number(before[-1].groups["bytes"]) >= LARGE
-            answered[large].add(float(loss.groups["loss"]) < 100)
-            told += [before[-1], loss] if large else []
-    if answered[False] == {True} and answered[True] == {False}:
-        yield from (Hit("large-pings-vanish", hit.line) for hit in told)
+            size, answered = number(before[-1].groups["bytes"]) or 0, float(loss.groups["loss"]) < 100
+            for target in {"", before[-1].groups.get("target", "")}:
+                pings[target].append((size, answered, (before[-1], loss)))
+    for found in pings.values():
+        lost = [size for size, answered, _ in found if not answered]
+        passed = [size for size, answered, _ in found if answered]
+        if lost and passed and max(passed) < min(lost) >= LARGE:
+            told = [hit for _, answered, both in found if not answered for hit in both]
+            yield from (Hit("large-pings-vanish", hit.line) for hit in told)
+            return
 
 
 def _unfamiliar(hits: Hits) -> Iterator[Hit]:

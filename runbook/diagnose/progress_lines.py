@@ -77,9 +77,15 @@ PROGRESS = re.compile(
 
 TESTS_PASSED = re.compile(
     BAD + rb"(?:=* *\d+ passed\b.* in [\d.]+ ?m?s|ok(?: \((?:skipped|expected failures)=\d+.*\))?\s*$"
-    rb"|\[  passed  \] \d+ test)",
+    rb"|\[  passed  \] \d+ test|final summary::hpcg result is valid\b)",
 )
 """The line in which a test suite says at its end that all tests passed: errors that they printed were on purpose."""
+
+TABLE_HEAD = re.compile(
+    rb"\s*(?:# (?:osu|size\b.{0,40}(?:latency|bandwidth|\(us\)|mb/s))|#?bytes +#?(?:repetitions|iterations)|#bytes +#)"
+)
+TABLE_ROW = re.compile(rb"\s*\d{1,15}(?:\s+\d{1,15}(?:\.\d{1,9})?){1,14}\s*\Z")
+"""A row below TABLE_HEAD, as the benchmarks of OSU, Intel and perftest print it for each size once it was measured."""
 
 ENDED = re.compile(
     BAD + rb"(?:.*?\b(?:training|run|job|trial|benchmark|evaluation|everything|all|program)\b.{0,40}\b(?:done|finished"
@@ -175,6 +181,8 @@ def reached(line: bytes, goes_on: bool) -> Reached:
 
 
 NOISE = re.compile(
+    r"\[hardware error\]: (?!.*(?:uncorrect|deferred|fatal|containable|poison|panic))|\bedac mc\d+: \d+ ce\b"
+    r"|hwloc.{0,40} received invalid information|hwloc will now ignore|failed with: intersection without inclusion|"
     r"setting omp_num_threads|redirects are currently not supported|hostname of the client socket cannot be retrieved"
     r"|to enable traceback see|\(errno: 97 - |errno: 97\b"
     r"|gai error: -9\b|gai error: -6\b"

@@ -46,6 +46,8 @@ from runbook.diagnose.progress_lines import (
     NOISE,
     PROGRESS_KEYS,
     REACHED_KEYS,
+    TABLE_HEAD,
+    TABLE_ROW,
     TESTS_PASSED,
     Reached,
     reached,
@@ -198,10 +200,15 @@ class Scanner:
     def _look_for_its_end(self, source: str, ending: Sequence[bytes], number: int, section: Speaker) -> None:
         """Notes whether the last lines of a source say that the run has ended well, or that something is wrong. The
         last of them has the line number `number`."""
+        in_table = False
         for at, raw in enumerate(ending, number + 1 - len(ending)):
             self._note(raw)
             low = raw.lower()
-            may_have_passed = b"passed" in low or b"ok" in low
+            in_table = in_table or TABLE_HEAD.match(low) is not None
+            if in_table and TABLE_ROW.match(low):
+                self.passed[source] = at
+                self.reached = Reached.PROGRESS
+            may_have_passed = b"passed" in low or b"ok" in low or b"is valid" in low
             passed = may_have_passed and any(map(TESTS_PASSED.match, (low, *_bare(raw))))
             over = self.passed if passed else self.ended if ENDED.match(low) else None
             if over is not None:
