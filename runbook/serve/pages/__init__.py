@@ -1,5 +1,5 @@
-"""The pages of the server, a file a subject: its handlers, and at its end its rows of the table (`PAGES`). A new file
-is added here."""
+"""The pages of the server. Each file has a subject: handlers, and at its end their rows of the table (`PAGES`). A new
+file has to be added here."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from runbook.serve.pages import admin, agents, assets_and_health, groups, login,
 
 
 def all_pages() -> list[Page]:
+    """The whole table of pages."""
     return [
         *nodes.PAGES,
         *groups.PAGES,

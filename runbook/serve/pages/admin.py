@@ -1,5 +1,5 @@
-"""People, tokens, agents and the audit: for admins, as a page and as JSON; every change is a function that both
-call."""
+"""The admins' page of people, tokens, agents and the audit, and the same as JSON. Every change is a function that both
+call; a person's own account is here as well."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _audit(request: Request) -> Audit:
 
 
 async def page(request: Request, **made: str) -> Response:
-    """The page; `made` has what is shown once: a new token, a new link, a string that enrols a node."""
+    """The admins' page. `made` has secrets that are shown only once: a new token, a login link, an enrolment string."""
     before = query_number(request, "before")
     people, audit = people_of(request), _audit(request)
     entries = audit.newest(AUDIT_PAGE + 1, before)
@@ -49,7 +49,7 @@ async def page(request: Request, **made: str) -> Response:
 
 
 async def add_person(request: Request) -> Response:
-    """Gives a link that logs the new person in once, so that nobody chooses another's password."""
+    """Add a person; shows a link that logs them in once, so that nobody chooses another person's password."""
     form = request.state.form
     name = str(form.get("name", ""))
     _added(request, name, str(form.get("role", "")))
@@ -92,7 +92,7 @@ async def add_token(request: Request) -> Response:
 
 
 def _token(request: Request, role: str, purpose: str) -> tuple[str, str]:
-    """Its id, and the token."""
+    """Make a token for the person who asks; returns its id and the token itself."""
     request.state.about = f"{role}, {purpose}"
     return people_of(request).make_token(request.state.person.name, role_named(role), purpose)
 
@@ -103,7 +103,7 @@ async def revoke_token(request: Request) -> Response:
 
 
 async def enrol_agent(request: Request) -> Response:
-    """With an empty name the host takes its own."""
+    """Show a new enrolment string; if no name is given, the host chooses its own."""
     name = str(request.state.form.get("name", "")).strip()
     return await page(request, name=name, string=await asyncio.to_thread(_enrolled, request, name))
 
@@ -122,7 +122,7 @@ def _back() -> Response:
     return RedirectResponse("/admin", 303)
 
 
-# One's own account.
+# The account of the person who asks.
 
 
 async def account(request: Request) -> Response:
@@ -130,8 +130,8 @@ async def account(request: Request) -> Response:
 
 
 async def new_password(request: Request) -> Response:
-    """Ends every session of this person, this one too: a stolen session is closed. Not with a token, which may allow
-    less than its person: a password allows everything."""
+    """Change the own password, which ends every session of the person, this one too, and so a stolen one. Raises
+    RequestRefused for a token: it may allow less than its person, and a password allows all that the person may do."""
     form, person = request.state.form, request.state.person
     if not person.session:
         raise RequestRefused(403, "a password is changed by logging in, not with a token")
@@ -197,7 +197,7 @@ async def api_revoke_agent(request: Request) -> Response:
 
 
 async def api_audit(request: Request) -> Response:
-    """The newest first; `before=` an id pages on."""
+    """A page of the audit, the newest entry first; `before=` is the id of an entry after which the page begins."""
     entries = _audit(request).newest(AUDIT_PAGE, query_number(request, "before"))
     return AsciiJson({"audit": [dataclasses.asdict(entry) for entry in entries]})
 

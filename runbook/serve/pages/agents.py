@@ -1,5 +1,5 @@
-"""Where agents call: enrolment, the control socket, and a socket for each stream. An agent's token opens these and
-nothing else."""
+"""The pages for agents: enrolment, the control socket, and a WebSocket for each stream. An agent's token opens these
+pages and nothing else."""
 
 from __future__ import annotations
 
@@ -32,9 +32,11 @@ from runbook.serve.guards import address_of, header
 from runbook.serve.page import Page
 
 HELLO_S = 10.0
+"""How long an agent may take to send its hello."""
 SEND_S = 10.0
+"""How long an agent may take to read a message."""
 MOST_A_SECOND = 20
-"""Messages of one control socket; more are read later."""
+"""The most messages that are read from a control socket in a second; further ones wait."""
 
 BROKEN, GOING_AWAY = 1002, 1001
 
@@ -45,6 +47,7 @@ class _Wanted(msgspec.Struct, frozen=True):
 
 
 async def _enrol(request: Request) -> Response:
+    """Exchange the secret of an enrolment string for the token of a new agent."""
     fleet: Fleet = request.app.state.fleet
     try:
         wanted = msgspec.json.decode(await request.body(), type=_Wanted)
@@ -58,6 +61,7 @@ async def _enrol(request: Request) -> Response:
 
 
 async def _control(socket: WebSocket) -> None:
+    """Hold the control socket of an agent until it ends."""
     fleet: Fleet = socket.app.state.fleet
     node = _node(fleet, socket)
     if node is None:
@@ -74,7 +78,7 @@ async def _control(socket: WebSocket) -> None:
             return
         await control.send(Welcome(node.name, runbook.__version__))
         await _listen(fleet, node, control, socket)
-    except (ProtocolError, KeyError):  # KeyError: bytes, where text is wanted
+    except (ProtocolError, KeyError):  # Starlette raises KeyError for a binary message in place of a text
         await _closed(socket, BROKEN)
     except GONE:
         await _closed(socket, GOING_AWAY)
@@ -90,6 +94,7 @@ async def _greeting(socket: WebSocket) -> AgentHello:
 
 
 async def _listen(fleet: Fleet, node: EnrolledNode, control: ControlSocket, socket: WebSocket) -> None:
+    """Read and answer an agent's messages until it leaves, or another control socket takes the place of this one."""
     count, since = 0, time.monotonic()
     while True:
         message = from_agent(await socket.receive_text())
@@ -108,6 +113,7 @@ async def _listen(fleet: Fleet, node: EnrolledNode, control: ControlSocket, sock
 
 
 async def _channel(socket: WebSocket) -> None:
+    """Hold the WebSocket of a stream that the node's agent was asked to open."""
     fleet: Fleet = socket.app.state.fleet
     node = _node(fleet, socket)
     channel = None if node is None else fleet.channel(node, socket.path_params["id"])

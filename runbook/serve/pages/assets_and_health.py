@@ -1,5 +1,5 @@
-"""What browsers and programs fetch beside the pages: the event stream of a tab, static files, health, counts, the API's
-description."""
+"""What browsers and programs fetch besides the pages: the event stream of a tab, static files, health, metrics, and the
+description of the API."""
 
 from __future__ import annotations
 
@@ -18,13 +18,16 @@ from runbook.serve.page import Page
 from runbook.serve.rendering import static_files
 
 PING_S = 15.0
+"""How often something is sent on an event stream, at least."""
 MOST_TOPICS = 20
+"""The most topics of one event stream."""
 MOST = 2000
+"""The most event streams at the same time."""
 
 
 async def events(request: Request) -> Response:
-    """`topic=` any number of times, none for all; `since=`: the `data-seen` of a page. A client that was cut off says
-    `Last-Event-ID`, as browsers do."""
+    """An event stream of changes. `topic=` may be given several times, and not at all for every topic; `since=` is the
+    `data-seen` of a page. A client that was cut off sends `Last-Event-ID`, as browsers do."""
     changed: Changed = request.app.state.changed
     topics = request.query_params.getlist("topic")
     if len(topics) > MOST_TOPICS:
@@ -35,7 +38,8 @@ async def events(request: Request) -> Response:
 
 
 class EventStream(Response):
-    """Goes on until the client goes, the server stops, the login ends, or the same person opens too many others."""
+    """An event stream. It ends when the client goes, the server stops, the person's login ends or changes, or the same
+    person opens too many other streams."""
 
     media_type = "text/event-stream"
 
@@ -71,6 +75,7 @@ async def _close_when_gone(receive: Receive, subscriber: Subscriber) -> None:
 
 
 async def static(request: Request) -> Response:
+    """A static file; browsers may keep it for ever if the query names its present version."""
     known = static_files().get(request.path_params["name"])
     if known is None:
         raise HTTPException(404)

@@ -35,17 +35,18 @@ ORDERS = {
 
 
 async def _act(request: Request, action: Callable[..., T], *args: Any, **more: Any) -> T:
-    """One of the actions, in the name of the person who asks."""
+    """What an action of `group_actions` returns, called in a thread and in the name of the person who asks."""
     return await run_in_threadpool(action, workspace_of(request), *args, person=_person(request), **more)
 
 
 def _name(request: Request) -> str:
-    """Of the group that is asked for."""
+    """The name of the group in the request's path."""
     return str(request.path_params["name"])
 
 
 def _ending(**more: Any) -> Handler:
-    """What ends what runs of the group, at once, and shows the group again with what was typed and is not saved."""
+    """A handler that stops the group's run (or kills it, with `now=True`), and shows the group's page again with the
+    changes in the form, which are not saved."""
 
     async def end(request: Request) -> Response:
         await _act(request, actions.end, _name(request), **more)
@@ -59,8 +60,8 @@ def _ending(**more: Any) -> Handler:
 
 
 async def _typed(request: Request) -> actions.Proposed | None:
-    """What the form on the page would change in the file; None where that is nothing, or the page has no form. Raises
-    Refused for what could not be saved."""
+    """What saving the form would change; None if it would change nothing, or the request has no form. Raises Refused
+    for changes that could not be saved."""
     if not given_hash(request):
         return None
     workspace = workspace_of(request)
@@ -70,8 +71,8 @@ async def _typed(request: Request) -> actions.Proposed | None:
 
 
 async def _not_as_shown(request: Request, deed: str) -> Response | None:
-    """The page again, where the file is not what it shows: it was changed meanwhile, or what was typed is not saved.
-    What is started has to be what people see."""
+    """The group's page again, with the reason why nothing was `deed` (started, restarted): the file was changed meanwhile,
+    or changes in the form are not saved. None if the file is as the page shows it: people must start what they see."""
     seen = given_hash(request)
     if not seen:
         return None
@@ -135,7 +136,8 @@ async def _created(request: Request, name: str) -> GroupFile:
 
 
 async def move(request: Request) -> Response:
-    """Fields: `node`, many, each `GROUP/NODE` (`/NODE` for one of no group), and `target`, empty for none."""
+    """Move nodes. The form has a field `node` for each node, `GROUP/NODE` (`/NODE` for a node of no group), and `target`,
+    empty for no group, or `new`, the name of a group to create."""
     target = _field(request, "target")
     parts = [str(one).partition("/") for one in request.state.form.getlist("node")]
     chosen = [(group, node) for group, between, node in parts if between]
@@ -149,7 +151,7 @@ async def move(request: Request) -> Response:
         await _moved(request, chosen, target)
     except Exception:
         if made is not None:
-            with contextlib.suppress(ChangedMeanwhile):  # some of them are in it
+            with contextlib.suppress(ChangedMeanwhile):  # some nodes are in the new group already: it stays
                 await _act(request, actions.delete, target, made.hash)
         raise
     back = _field(request, "back")
@@ -214,7 +216,7 @@ async def _page(
 
 
 def given_hash(request: Request) -> str:
-    """The hash of the file that the form was made from."""
+    """The hash of the file that the form was made from; empty if the request has none."""
     return _field(request, "seen") if request.method == "POST" else ""
 
 
@@ -223,7 +225,8 @@ def _fields(request: Request) -> dict[str, str]:
 
 
 async def preview(request: Request) -> Response:
-    """What the form would do: as a whole page, or for a script as the part that changes."""
+    """What saving the form would do, as a whole page; with `part=1`, for the page's script, only the part that
+    changes."""
     workspace, name = workspace_of(request), _name(request)
     file = (await run_in_threadpool(workspace.view, name)).file
     alone = request.query_params.get("part") == "1"
@@ -260,7 +263,7 @@ async def save(request: Request) -> Response:
 
 
 async def shift(request: Request) -> Response:
-    """Field `shift`: up/NODE or down/NODE."""
+    """Move a node one place up or down: the form's field `shift` is up/NODE or down/NODE."""
     name, (way, _, node) = _name(request), _field(request, "shift").partition("/")
     if way not in ("up", "down"):
         raise RequestRefused(422, "up or down?")
@@ -293,7 +296,7 @@ def _version(request: Request) -> int:
 
 
 async def version(request: Request) -> Response:
-    """One state of the file: what it was, and what it changed."""
+    """The page of one version of the file: what the version changed."""
     name, groups = _name(request), workspace_of(request).groups
     one, _, lines = await run_in_threadpool(_state, groups, name, _version(request))
     now = ""
@@ -303,7 +306,7 @@ async def version(request: Request) -> Response:
 
 
 def _state(groups: Groups, name: str, number: int) -> tuple[Version, Linted, list[str]]:
-    """One state of a group, its text as people may see it, and what it changed in the one before. Raises
+    """A version of a group, its text as people may see it, and the diff to the version before it. Raises
     RequestRefused."""
     history = groups.history(name)
     at = next((at for at, one in enumerate(history) if one.id == number), None)
@@ -331,7 +334,7 @@ async def restart(request: Request) -> Response:
 
 
 async def download(request: Request) -> Response:
-    """The launch scripts of all nodes as a ZIP archive, or that of one node."""
+    """The launch scripts of all nodes as a ZIP archive, or the script of one node."""
     name, shell, node = _name(request), request.path_params["shell"], request.path_params.get("node", "")
     if shell not in SHELLS:
         raise RequestRefused(404, "there are scripts for sh, bat and ps1")
@@ -353,7 +356,7 @@ def _attachment(data: bytes, name: str, kind: str) -> Response:
 
 
 def as_json(look: GroupView, latest: RunRow | None, *, whole: bool = False) -> dict[str, Any]:
-    """A group as the API tells it; `whole` with its text, ranks, environments and findings."""
+    """A group for the API; with `whole`, also its text, ranks, environments and findings."""
     means = look.meaning
     document: dict[str, Any] = {
         "name": look.file.name,
@@ -385,8 +388,8 @@ def findings_json(seen: Linted) -> list[dict[str, Any]]:
 
 
 def _if_match(request: Request) -> str:
-    """The hash that a change is made for. Raises RequestRefused where there is none: a change over an unseen state is a
-    loss."""
+    """The hash, in If-Match, of the file that a change is made for. Raises RequestRefused without one: a change over a
+    state that nobody saw would lose that state."""
     given = request.headers.get("if-match", "").strip().strip('"')
     if not given:
         raise RequestRefused(428, "say which state this change is made for", 'If-Match: "HASH", from the ETag of GET')
@@ -456,7 +459,8 @@ async def api_rename(request: Request) -> Response:
 
 
 async def api_move(request: Request) -> Response:
-    """`{"nodes": [{"group": "a", "node": "gn1"}], "target": "b"}`; an empty group is none."""
+    """Move nodes: `{"nodes": [{"group": "a", "node": "gn1"}], "target": "b"}`. An empty group, or target, means no
+    group."""
     body = await json_body(request)
     nodes = body.get("nodes")
     if not isinstance(nodes, list) or not all(isinstance(one, dict) for one in nodes) or not nodes:
@@ -481,7 +485,7 @@ async def api_stop(request: Request) -> Response:
 
 
 async def _refuse_other_state(request: Request) -> None:
-    """Raises ChangedMeanwhile where the request says which state of the file it means, and it has another by now."""
+    """Raises ChangedMeanwhile if the request names a hash of the file, in If-Match, and the file has another by now."""
     if "if-match" in request.headers:
         file = await run_in_threadpool(workspace_of(request).groups.read, _name(request))
         if file.hash != _if_match(request):
@@ -514,7 +518,7 @@ async def api_restore(request: Request) -> Response:
 _ONE = "/groups/{name}"
 _API = "/api/v1/groups"
 _API_ONE = f"{_API}/{{name}}"
-_LARGE = 4 * MOST_BYTES  # a form's letters may take three bytes each
+_LARGE = 4 * MOST_BYTES  # in a form a byte may take three (%XX)
 
 PAGES = [
     Page("/groups", ("GET",), listed, "viewer", says="Groups", nav="Groups"),

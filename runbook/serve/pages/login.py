@@ -30,8 +30,8 @@ async def log_in(request: Request) -> Response:
 
 
 async def ask_link(request: Request) -> Response:
-    """Shows a button instead of logging in at once: programs that fetch links for a preview must not use this one
-    up."""
+    """A page with a button that logs in. Opening the link does not log in by itself: programs that fetch links for a
+    preview must not use it up."""
     return await html(request, "login_link.html")
 
 
@@ -55,7 +55,7 @@ async def log_out(request: Request) -> Response:
 
 def _welcome(request: Request, person: Person, onward: str) -> Response:
     people = people_of(request)
-    _end_session(request)  # that of whom this browser was before
+    _end_session(request)  # of the person who was logged in with this browser before
     request.state.person = person  # for the audit
     secret = people.begin_session(person, request.state.origin)
     response = RedirectResponse(_inside(onward), 303)
@@ -66,7 +66,7 @@ def _welcome(request: Request, person: Person, onward: str) -> Response:
 
 
 def _end_session(request: Request) -> None:
-    """The session that this browser has, if it has one."""
+    """End the session that this browser has, if it has one."""
     people = people_of(request)
     if request.state.person and request.state.person.session:
         people.end_session(request.state.person.session)
@@ -82,13 +82,14 @@ def _secure(request: Request) -> bool:
 
 
 def _inside(path: str) -> str:
-    """A place on this server, whatever a link asked for."""
+    """The path if it is a place on this server, else `/`: a link may ask for any place after the login."""
     inside = path.startswith("/") and not path.startswith(("//", "/\\")) and path.isprintable() and len(path) < 2000
     return path if inside else "/"
 
 
 def _refuse_guessing(request: Request, *names: str) -> None:
-    """Limits by address and by name: many addresses do not allow more guesses."""
+    """Raises RequestRefused when the client's address, or one of these names, has tried too many logins. The limit by
+    name holds for guesses from many addresses too."""
     guesses: TokenBucket = request.app.state.guesses
     for who in (f"address {counted_as(request.scope)}", *(f"name {name[:64]}" for name in names)):
         wait = guesses.wait_s(who)

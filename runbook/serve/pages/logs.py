@@ -1,4 +1,4 @@
-"""The files of a run as pages and as JSON: listed, read a window at a time, searched, fetched whole."""
+"""The files of a run, as pages and as JSON: their list, a window of one, searches, and whole files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ T = TypeVar("T")
 SEARCH_S = 20.0
 _PIECE = 256 << 10
 _PLACES = {"before": "before", "after": "after", "around": "at"}
-"""Of a window: what the query calls them."""
+"""The places of a window, and their names in the query."""
 
 
 def _opened(request: Request, id: str, file_id: str) -> tuple[logs.RunLog, BinaryIO]:
@@ -46,14 +46,14 @@ def _looked(request: Request, id: str, file_id: str) -> tuple[logs.RunLog, logs.
 
 
 def _searched_for(request: Request) -> str:
-    """Empty also where a page that is open already asks only for lines that came since."""
+    """The text to search for; empty if none is asked for, or if an open page asks only for lines that came since."""
     text = request.query_params.get("q", "")[:1000]
     return text if text.strip() and "x-live" not in request.headers else ""
 
 
 async def _in_turn(request: Request, look: Callable[..., T], *args: Any) -> T:
-    """In a thread. Searches wait for each other, since one of a large file takes a core for as long as it lasts, and
-    none is made for somebody who has left meanwhile."""
+    """What `look` returns, called in a thread. Searches wait for each other, since the search of a large file takes a
+    core for as long as it lasts. Raises RequestRefused if the client has gone meanwhile, without a search."""
     if not _searched_for(request):
         return await run_in_threadpool(look, request, *args)
     async with request.app.state.searches:
@@ -63,7 +63,7 @@ async def _in_turn(request: Request, look: Callable[..., T], *args: Any) -> T:
 
 
 def _found_in_all(request: Request, id: str, among: list[logs.RunLog]) -> logs.FoundInAll | None:
-    """The search in all files, if one is asked for."""
+    """The matches in all these files; None if no search is asked for."""
     text = _searched_for(request)
     if not text:
         return None
@@ -105,7 +105,8 @@ async def log_page(request: Request) -> Response:
 
 
 def _first(files: list[logs.RunLog]) -> str:
-    """The file to show first: of a rank, one that is not empty."""
+    """The id of the file to show first: a rank's log or output that is not empty, else any other file; empty if there
+    is none."""
     written = [file for file in files if file.size]
     best = [file for file in written if file.stream in ("log", "out")] or written or files
     return best[0].id if best else ""
@@ -116,7 +117,7 @@ async def raw(request: Request) -> Response:
 
     async def pieces() -> AsyncIterator[bytes]:
         with stream:
-            left = file.size  # what is written meanwhile is not sent
+            left = file.size  # the length was announced: bytes that are written meanwhile are not sent
             while left > 0 and (piece := await run_in_threadpool(stream.read, min(left, _PIECE))):
                 left -= len(piece)
                 yield piece
@@ -127,7 +128,7 @@ async def raw(request: Request) -> Response:
 
 
 async def api_logs(request: Request) -> Response:
-    """`q`: also how often it occurs in each file, and the first lines with it."""
+    """The files of a run; with `q`, also how often that text occurs in each file, and the first lines with it."""
     workspace, id = workspace_of(request), request.path_params["id"]
     await run_in_threadpool(known_run, workspace, id)
     files = await run_in_threadpool(logs.files, workspace.runs.path(id))
@@ -145,7 +146,8 @@ async def api_logs(request: Request) -> Response:
 
 
 async def api_log(request: Request) -> Response:
-    """`before`, `after` or `at`: a place in bytes; none: the end. `q`: also the matches in the whole file."""
+    """A window of a file: `before`, `after` or around `at`, an offset in bytes; without these the end of the file. With
+    `q`, also the matches in the whole file."""
     file, window, found = await _in_turn(request, _looked, request.path_params["id"], request.path_params["file"])
     document: dict[str, Any] = {
         "name": file.name,

@@ -1,4 +1,4 @@
-"""Every node once, with its groups, its agent, its ranks and how they are: the fleet, and one node, as pages and as
+"""The fleet, which is every node with its groups, its agent and the states of its ranks; and one node: as pages and as
 JSON."""
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ from runbook.serve.run_processes import GROUP
 from runbook.serve.workspace import GroupView, Workspace, fleet_of, goes_on, workspace_of
 
 GLYPHS = {"running": "▶", "waiting": "·", "ended": "✓", "failed": "✗", "unknown": "?", "none": "–"}
-"""Of ranks, by the word for how one is: `waiting` before the launch, `none` where nothing was started."""
+"""The signs of ranks, by the page's word for a rank's state: `waiting` before the launch, `none` if nothing was
+started."""
 
 _WORDS = {"waiting": "waiting", "running": "running", "stopping": "running", "ended": "ended", "failed": "failed"}
 """The page's words for the states that agents report."""
@@ -48,12 +49,12 @@ NODE_GLYPHS = {
     "TOO_OLD": "▲",
     "no agent": "–",
 }
-"""Of nodes, by the state of their agent."""
+"""The signs of nodes, by the state of their agent."""
 
 
 class RankCell(msgspec.Struct, frozen=True, gc=False):
-    """A rank on a node. `step_age_s` is how long ago it reported that step; `pid` of the process kept for it, and in
-    which attempt of its launch that is."""
+    """A rank on a node. `state` is a key of GLYPHS; `step_age_s` is the age of the step that it wrote last; `pid` is
+    the process kept for it, and `attempt` that process's attempt of the launch."""
 
     rank: int
     state: str
@@ -69,8 +70,9 @@ class RankCell(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class NodeRow:
-    """`state` is the agent's, or `no agent`; `beat_age_s` since its last heartbeat. `gpu_use` of its GPUs' time, in per
-    cent. `run` is the group's latest. `spare`: it has no ranks of its group, and comes for a node that fails."""
+    """A node in a group. `state` is its agent's, or `no agent`; `beat_age_s` is the time since its agent was last
+    heard. `gpu_use` is the mean share of the time that its GPUs work, in per cent. `run` is the id of the group's
+    latest run. `spare`: the node has no ranks, and takes the place of a node that fails."""
 
     name: str
     group: str
@@ -91,7 +93,7 @@ class NodeRow:
 
     @property
     def use(self) -> tuple[str, str, str]:
-        """As it is shown: its GPUs, for how much of their time they work, and the load."""
+        """The number of GPUs, their use and the load, as they are shown."""
         used = "" if self.gpu_use is None else f"{self.gpu_use:.0f}"
         return "–" if self.gpus == "0" else self.gpus, used, "" if self.load is None else f"{self.load:.1f}"
 
@@ -101,7 +103,8 @@ class NodeRow:
 
 
 def rows(workspace: Workspace, fleet: Fleet) -> list[NodeRow]:
-    """By group, and in each group by rank; then the agents of no group, by name. A node of two groups has two rows."""
+    """The rows of the fleet, by group, and in each group by rank; then the agents of no group, by name. A node of two
+    groups has two rows."""
     agents = {agent.name: agent for agent in fleet.nodes()}
     found: list[NodeRow] = []
     seen: set[str] = set()
@@ -159,8 +162,8 @@ def _row(
 
 
 def _with_heartbeat(agent: AgentState | None, job: str, given: Collection[int]) -> dict[int, RankCell]:
-    """What a node's agent says of the ranks that the run gave it, in the latest attempt that the node knows. Of other
-    ranks it is not believed."""
+    """The ranks that a node's agent reports for this job, by rank, each in its latest attempt. Ranks that the run has
+    not given to the node are ignored: an agent is not believed about them."""
     own = [one for one in (agent.jobs if agent else ()) if one.job == job and one.rank in given]
     return {
         one.rank: RankCell(one.rank, _WORDS.get(one.state, "unknown"), one.step, one.step_age_s, one.pid, one.attempt)
@@ -171,8 +174,8 @@ def _with_heartbeat(agent: AgentState | None, job: str, given: Collection[int]) 
 def rank_cells(
     planned: Mapping[str, Mapping[int, RankCell]], reported: Mapping[str, Mapping[int, RankCell]]
 ) -> dict[str, tuple[RankCell, ...]]:
-    """By node, its ranks. What agents say is newer than what the run has written. A rank that another node than the
-    planned one reports has moved to a spare: it is there."""
+    """The ranks of each node, by its name. An agent's report replaces what the run has written, which is older. A rank
+    that is reported by another node than the planned one has moved to that node, a spare."""
     moved = {rank: node for node, own in reported.items() for rank in own}
     return {
         node: tuple(cell for rank, cell in sorted({**cells, **reported[node]}.items()) if moved.get(rank, node) == node)
@@ -181,8 +184,8 @@ def rank_cells(
 
 
 def ranks_of_run(workspace: Workspace, look: GroupView, run: RunRow) -> Mapping[str, frozenset[int]]:
-    """By node, the ranks that the run has given it by now: those of its file as it was when the run began, with the
-    spares that took a place."""
+    """The ranks that the run has given to each node by now: by the group's file as it was when the run began, and by
+    the spares that took a node's place since."""
     try:
         folder, took_over = workspace.runs.path(run.id), workspace.runs.took_over(run.id)
     except NoRun:
@@ -194,7 +197,7 @@ def ranks_of_run(workspace: Workspace, look: GroupView, run: RunRow) -> Mapping[
 
 
 def rank_states(workspace: Workspace, run: RunRow) -> dict[str, str]:
-    """By node, how its ranks are, as far as the run has written: one of GLYPHS."""
+    """The state of the ranks of each node (a key of GLYPHS), as far as the run has written it."""
     alive = workspace.processes.lives(run.id)
     try:
         verdicts = workspace.runs.found(run.id, "launch", _launch_verdicts)
@@ -207,7 +210,7 @@ def rank_states(workspace: Workspace, run: RunRow) -> dict[str, str]:
 
 
 def _launch_verdicts(document: Mapping[str, Any]) -> dict[str, str] | None:
-    """By node, what the latest launch says so far; None before one has begun."""
+    """The verdict about each node that the latest launch has given so far; None before a launch has begun."""
     launches = [stage for stage in document["stages"] if stage.get("check") == "launch"]
     return {one["node"]: one["verdict"] for one in launches[-1]["outcomes"]} if launches else None
 
@@ -215,11 +218,11 @@ def _launch_verdicts(document: Mapping[str, Any]) -> dict[str, str] | None:
 RUNS_OF_A_NODE = 50
 STATES_OF_A_NODE = 50
 OLD_STEP_S = 60.0
-"""A step older than this is shown with its age."""
+"""A step that is older than this is shown with its age."""
 PACKED = 1
-"""The level of gzip: a higher one takes several times as long for little."""
+"""The level of gzip: a higher level takes several times as long and saves little."""
 KEPT_PARTS = 20_000
-"""Parts of rows of the fleet, as HTML: a name, a state, how busy a node is, its ranks."""
+"""How many parts of rows of the fleet are kept as HTML: a name, a state, how busy a node is, its ranks."""
 
 
 def _wanted(row: NodeRow, words: list[str]) -> bool:
@@ -230,15 +233,15 @@ def _wanted(row: NodeRow, words: list[str]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """The part of the fleet's page that changes, as it is and packed by gzip. It is the same for everybody and holds no
-    token, so that nothing is told by how well it packs (BREACH); a whole page holds one, and is never packed."""
+    """The part of the fleet's page that changes, as HTML and packed by gzip. It is the same for everybody and holds no
+    token, so that its packed size tells nothing secret (BREACH). A whole page holds a token, and is never packed."""
 
     whole: Markup
     packed: bytes
 
 
 async def fleet(request: Request) -> Response:
-    """To a page that is open already, which says `X-Live`, only what changes."""
+    """The fleet's page. A page that is open already sends `X-Live`, and gets only the part that changes."""
     query = request.query_params.get("q", "")[:200]
     app = request.app.state
     make = partial(_grid, app.workspace, app.fleet, query)
@@ -292,7 +295,7 @@ def _line(row: NodeRow, width: int) -> str:
 
 @lru_cache(KEPT_PARTS)
 def _part(name: str, *values: Hashable) -> Markup:
-    """A part of a row, by its macro: it is made again only for values that are new."""
+    """A part of a row, made by the macro `name` of fleet_row.html; parts with the same values are made once."""
     made: Markup = getattr(environment().get_template("fleet_row.html").module, name)(*values)
     return made
 
@@ -305,8 +308,9 @@ async def node(request: Request) -> Response:
 
 @dataclass(frozen=True, slots=True)
 class KnownNode:
-    """What is known of a node: as it is in its groups; its agent's latest states, the last one first, and since when;
-    its latest runs out of `count`, each with whether it goes on, and what it found on the node."""
+    """What is known of a node. `rows` has the node in each of its groups; `states` the latest states of its agent and
+    since when, the last one first; `runs` the latest of its `count` runs, each with whether it goes on, and with its
+    findings about the node."""
 
     name: str
     rows: tuple[NodeRow, ...]
@@ -316,7 +320,7 @@ class KnownNode:
 
 
 def _known_of(request: Request) -> KnownNode:
-    """Raises RequestRefused for a node of which nothing is known."""
+    """What is known of the node in the request's path. Raises RequestRefused if nothing is known of it."""
     name, workspace, fleet = request.path_params["name"], workspace_of(request), fleet_of(request)
     own = tuple(row for row in rows(workspace, fleet) if row.name == name)
     runs, count = workspace.runs.search(RunFilter(host=f"{name} "), most=RUNS_OF_A_NODE)
@@ -328,7 +332,7 @@ def _known_of(request: Request) -> KnownNode:
 
 
 def _of_node(workspace: Workspace, id: str, name: str) -> list[dict[str, Any]]:
-    """What a run found on the node: stage, cause, and the sentence."""
+    """The findings of a run about the node: stage, cause, and the sentence."""
 
     def found(document: Mapping[str, Any]) -> list[dict[str, Any]]:
         return [

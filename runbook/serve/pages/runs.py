@@ -1,4 +1,4 @@
-"""Runs, two of them side by side, and links over the runs: as pages and as JSON."""
+"""Runs, two runs side by side, and the measured links between nodes over all runs: as pages and as JSON."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _DAY = 86400.0
 
 
 def _wanted(request: Request) -> RunFilter:
-    """What the query asks for. Raises RequestRefused for an invalid date."""
+    """The search that the query asks for. Raises RequestRefused for an invalid date."""
     ask = {name: request.query_params.get(name, "").strip()[:200] for name in RunFilter.__dataclass_fields__}
     since, until = _day(ask.pop("since")), _day(ask.pop("until"))
     return RunFilter(**ask, since=since, until=None if until is None else until + _DAY)
@@ -98,8 +98,8 @@ async def shown(request: Request) -> Response:
 
 
 def _report(folder: Path, lives: bool) -> Markup | None:
-    """The report of a run as far as it is written, None where there is nothing to report. Its text is escaped where it
-    is made."""
+    """The report of a run, as far as the run has written; None if there is nothing to report. The report's code escapes
+    all text in it."""
     try:
         return Markup(fragment(folder, lives=lives))
     except FilesWrong:
@@ -127,7 +127,7 @@ async def restart(request: Request) -> Response:
 
 
 def _restarted(request: Request) -> str:
-    """The group that is started again. Raises NoRun, RequestRefused."""
+    """Have a run's group started again once the run is over; returns the group's name. Raises NoRun, RequestRefused."""
     workspace, id = workspace_of(request), request.path_params["id"]
     group = workspace.runs.row(id).group
     try:
@@ -154,8 +154,8 @@ def _compared(workspace: Workspace, ids: list[str]) -> Markup:
 
 
 async def links(request: Request) -> Response:
-    """What `check: links` measured, the pairs of nodes by run, the slowest first; `from` and `to`: one pair over
-    time."""
+    """The page of what `check: links` measured: pairs of nodes, the slowest first, with a value for each run. `from`
+    and `to` ask for one pair over time."""
     found, pairs, chosen, one = await run_in_threadpool(_measured_links, request)
     drawn = over_time(one, found) if all(one) else None
     node = request.query_params.get("pair", "")[:200]
@@ -165,8 +165,8 @@ async def links(request: Request) -> Response:
 
 
 def _measured_links(request: Request) -> tuple[dict[Pair, list[LinkMeasurement]], int, list[Pair], Pair]:
-    """All that was measured, of how many pairs; those that are asked for, the slowest first; the one pair, if one
-    is."""
+    """All measurements by pair; how many pairs match; the pairs that are asked for, the slowest first; and the one pair
+    of `from` and `to`, empty names if none is asked for."""
     runs, asked = workspace_of(request).runs, request.query_params
     one = asked.get("from", ""), asked.get("to", "")
     found = measured(runs, runs.search(RunFilter(), most=200)[0])
@@ -254,7 +254,7 @@ MOST_TICKS = 5
 
 @dataclass(frozen=True, slots=True)
 class LinkMeasurement:
-    """Of one pair in one run: Gbit/s, and microseconds there and back if they were measured."""
+    """What one run measured between two nodes: Gbit/s, and the microseconds there and back if they were measured."""
 
     run: RunRow
     gbps: float
@@ -262,7 +262,7 @@ class LinkMeasurement:
 
 
 def measured(runs: Runs, rows: Sequence[RunRow]) -> dict[Pair, list[LinkMeasurement]]:
-    """By pair, in the order of these runs."""
+    """The measurements of links in these runs, by pair of nodes; for each pair in the order of the runs."""
     return grouped(
         ((str(link.get("from")), str(link.get("to"))), LinkMeasurement(row, gbps, number(link.get("us"))))
         for row in rows
@@ -273,7 +273,8 @@ def measured(runs: Runs, rows: Sequence[RunRow]) -> dict[Pair, list[LinkMeasurem
 
 
 def over_time(pair: Pair, found: dict[Pair, list[LinkMeasurement]]) -> Chart | None:
-    """Both directions of a pair, the earliest run at the left; None where there is nothing to draw."""
+    """The chart of a pair over time, in both directions, with the earliest run at the left; None if there is nothing to
+    draw."""
     lines = []
     for (start, end), kind in ((pair, ""), (pair[::-1], "second")):
         line = sorted(found.get((start, end), ()), key=lambda one: one.run.began)
