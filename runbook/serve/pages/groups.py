@@ -71,8 +71,8 @@ async def _typed(request: Request) -> actions.Proposed | None:
 
 
 async def _not_as_shown(request: Request, deed: str) -> Response | None:
-    """The group's page again, with the reason why nothing was `deed` (started, restarted): the file was changed meanwhile,
-    or changes in the form are not saved. None if the file is as the page shows it: people must start what they see."""
+    """The group's page again, with the reason why nothing was `deed` (started, restarted): the file was changed
+    meanwhile, or changes in the form are not saved. None if the file is as the page shows it: people must start what they see."""
     seen = given_hash(request)
     if not seen:
         return None
@@ -136,8 +136,8 @@ async def _created(request: Request, name: str) -> GroupFile:
 
 
 async def move(request: Request) -> Response:
-    """Move nodes. The form has a field `node` for each node, `GROUP/NODE` (`/NODE` for a node of no group), and `target`,
-    empty for no group, or `new`, the name of a group to create."""
+    """Move nodes. The form has a field `node` for each node, `GROUP/NODE` (`/NODE` for a node of no group), and
+    `target`, empty for no group, or `new`, the name of a group to create."""
     target = _field(request, "target")
     parts = [str(one).partition("/") for one in request.state.form.getlist("node")]
     chosen = [(group, node) for group, between, node in parts if between]

@@ -1,4 +1,4 @@
-"""Runs, two runs side by side, and the measured links between nodes over all runs: as pages and as JSON."""
+"""Runs, two runs side by side, and measured links between nodes over time: as pages and as JSON."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ async def links(request: Request) -> Response:
 
 
 def _measured_links(request: Request) -> tuple[dict[Pair, list[LinkMeasurement]], int, list[Pair], Pair]:
-    """All measurements by pair; how many pairs match; the pairs that are asked for, the slowest first; and the one pair
+    """All measurements by pair; the number of pairs; the pairs that are asked for, the slowest first; and the one pair
     of `from` and `to`, empty names if none is asked for."""
     runs, asked = workspace_of(request).runs, request.query_params
     one = asked.get("from", ""), asked.get("to", "")
