@@ -72,7 +72,8 @@ async def _typed(request: Request) -> actions.Proposed | None:
 
 async def _not_as_shown(request: Request, deed: str) -> Response | None:
     """The group's page again, with the reason why nothing was `deed` (started, restarted): the file was changed
-    meanwhile, or changes in the form are not saved. None if the file is as the page shows it: people must start what they see."""
+    meanwhile, or changes in the form are not saved. None if the file is as the page shows it: people must start what
+    they see."""
     seen = given_hash(request)
     if not seen:
         return None
