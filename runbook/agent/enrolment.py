@@ -80,11 +80,13 @@ def certificate_of(enrolment: Enrolment) -> str:
 
 
 def address(url: str) -> tuple[str, int]:
+    """The host and port of a URL of http or https."""
     parts = urlsplit(url)
     return parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
 
 
 def _post(server: Identity, body: object) -> tuple[int, bytes]:
+    """The HTTP status and body of the server's answer to a request to enrol. Raises Unreachable."""
     host, port = address(server.url)
     context = server.context()
     connection = (
@@ -103,6 +105,7 @@ def _post(server: Identity, body: object) -> tuple[int, bytes]:
 
 
 def _reason(status: int, body: bytes) -> str:
+    """The reason that the server gives for a refusal."""
     try:
         return str(msgspec.json.decode(body)["error"])[:500]
     except (ValueError, KeyError, TypeError):

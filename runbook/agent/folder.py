@@ -93,16 +93,19 @@ class AgentFolder:
         return identity
 
     def remember(self, identity: Identity) -> None:
+        """Write the identity into the folder, which is made if it is missing."""
         self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
         own_files.safe(str(self.path))
         own_files.write(str(self._identity), json.dumps(msgspec.to_builtins(identity)))
 
     def forget(self) -> None:
+        """Remove the identity, the state and the mark of a drained node."""
         for file in (self._identity, self._state, self._drained):
             file.unlink(missing_ok=True)
 
     @property
     def drained(self) -> bool:
+        """Whether the node was drained on the node itself."""
         return self._drained.exists()
 
     def drain(self, on: bool) -> None:
@@ -137,6 +140,7 @@ class AgentFolder:
             yield
 
     def _locked(self) -> bool:
+        """Whether an agent holds the folder's lock."""
         try:
             with (self.path / "lock").open("r") as file:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -147,6 +151,7 @@ class AgentFolder:
         return False
 
     def _read(self, path: Path) -> Mapping[str, Any]:
+        """The content of a JSON file in the folder, which must be safe from other users. Raises OSError, ValueError."""
         own_files.safe(str(self.path))
         found: Mapping[str, Any] = own_files.document(str(path))
         return found

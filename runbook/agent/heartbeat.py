@@ -59,6 +59,7 @@ def _number(text: str) -> float | None:
 
 
 def _possible(number: float) -> float | None:
+    """The number if the protocol allows it, else None."""
     return number if 0 <= number <= 1e9 else None
 
 

@@ -220,6 +220,7 @@ def _is_small(count: object) -> bool:
 
 
 def _bounded(count: int) -> int:
+    """The number of bytes, if so many may be held at once. Raises NotAllowed."""
     if not _is_small(count):
         raise NotAllowed(f"{count} bytes at once")
     return count

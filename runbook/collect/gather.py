@@ -189,6 +189,7 @@ def _maybe(text: str | None, scrubber: Scrubber) -> str | None:
 
 
 def _entry(entry: ArchiveFile, scrubber: Scrubber) -> ArchiveFile:
+    """An entry with its path, text, command and trouble scrubbed; the text is scrubbed by its form."""
     if entry.form == "json":
         text = scrubber.json(entry.text, indent=2) + "\n"
     elif entry.form == "json lines":

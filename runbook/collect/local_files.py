@@ -200,6 +200,7 @@ def source_entries(inventory: Path | None, run: CollectedRun | None) -> Iterator
 
 
 def _is_of_kind(text: str, kind: str) -> bool:
+    """Whether a text is a file of this kind (inventory or playbook), by a key at its top."""
     data = parse_document(text, kind).data
     return isinstance(data, dict) and KEYS[kind] in data
 
@@ -242,6 +243,8 @@ def script_entries(plan: Plan, origins: Origins, nodes: frozenset[str]) -> Itera
 
 
 def _without_secrets(plan: Plan) -> Plan:
+    """The plan with a placeholder for every secret in its environments."""
+
     def inventory(whole: Inventory) -> Inventory:
         nodes = tuple(replace(node, env=_without(node.env)) for node in whole.nodes)
         return replace(whole, env=_without(whole.env), nodes=nodes)

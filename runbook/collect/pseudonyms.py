@@ -180,6 +180,7 @@ class PeopleNames:
         return self._names.get(name) or self._words.get(name)
 
     def _know(self, name: str, other: str) -> None:
+        """Remember the pseudonym of a name."""
         (self._words if is_word(name) else self._names)[name] = other
         self._looked_for.add(name)
 
@@ -269,6 +270,7 @@ class PeopleNames:
 
 
 def _goes_on(text: str, end: int) -> bool:
+    """Whether a word goes on at this place."""
     return text[end : end + 1].isalnum() or text[end : end + 1] in ("_", "-")
 
 
@@ -342,6 +344,7 @@ class Machines:
             self.add_domain(".".join(labels[1:]))
 
     def add_domain(self, domain: str) -> None:
+        """Learn a domain, unless it is a common word or too short to identify anybody."""
         domain = domain.lower().strip(".")
         distinct = "." in domain or len(domain) > 3
         if distinct and domain not in _WORDS_OF_ALL and not is_common(domain):
@@ -349,6 +352,7 @@ class Machines:
             self._looked_for.add(domain)
 
     def learn(self, text: str) -> None:
+        """Learn the addresses, ranges of hosts and search domains in a text."""
         for match in _V4.finditer(text):
             if not _is_version(text, match.start()):
                 value, mask = self._learn(match[0]), _MASK.match(text, match.end())
@@ -484,6 +488,7 @@ class Machines:
         return str(ipaddress.IPv6Address(subnet << 64 | machine))
 
     def _mac(self, text: str, joint: str) -> str:
+        """The pseudonym of a MAC or InfiniBand hardware address, with the same separators; all 0 or all f stays."""
         digits = re.sub(r"[:-]", "", text)
         if not digits.strip("0") or not digits.lower().strip("f"):
             return text
@@ -492,6 +497,7 @@ class Machines:
         return joint.join(octets[at : at + 2] for at in range(0, len(octets), 2))
 
     def _number(self, of: str) -> int:
+        """The number of a MAC or GUID, by which its pseudonym is made."""
         return self._macs.setdefault(of.lower(), len(self._macs) + 1)
 
     def _of_range(self, text: str) -> str | None:

@@ -130,6 +130,7 @@ def _lines_of_interest(text: str) -> Iterator[tuple[str, int]]:
 
 
 def _in_line(line: str) -> Iterator[Place]:
+    """The places of secrets in a line, as offsets in it."""
     for pattern in (_FLAG, _SET):
         for match in pattern.finditer(line):
             yield from _value(match, match["name"], line)
@@ -268,6 +269,7 @@ class Scrubber:
         return self.value(items[at], name)
 
     def key(self, key: str) -> str:
+        """A key of a mapping, scrubbed unless it is one of our own keys."""
         return key if key in self._ours else self.text(key)
 
     def yaml(self, text: str, name: str) -> str:

@@ -37,6 +37,7 @@ class Channel:
             await asyncio.wait_for(socket.close(), CLOSE_S)
 
     def refuse(self, why: str) -> None:
+        """Note that the agent does not open the stream, and why."""
         if not self.arrived.done():
             self.refused = why
             self.arrived.set_result(None)

@@ -452,6 +452,7 @@ class Fleet:
             self._judge_one(node)
 
     def _judge_one(self, node: EnrolledNode) -> None:
+        """Work out the state of a node anew, and note a change of it; the caller holds the lock."""
         draining = node.draining or node.beat.draining
         silent = self._silent(node)
         state = state_of(silent, revoked=node.revoked, too_old=node.too_old, draining=draining)
@@ -502,6 +503,7 @@ class Fleet:
             )
 
     def _seen(self, node: EnrolledNode) -> AgentState:
+        """The state of a node for people."""
         beat, age = node.beat, None if node.heard is None else self._silent(node)
         return AgentState(
             name=node.name,
@@ -520,10 +522,12 @@ class Fleet:
         )
 
     def _end(self, control: ControlSocket | None, denied: Denied | None) -> None:
+        """Close a control socket soon, in the event loop; `denied` is sent before."""
         if control is not None:
             self._soon(lambda: asyncio.ensure_future(control.close(denied)))
 
     def _soon(self, call: Callable[[], object]) -> None:
+        """Have the event loop call a function; nothing happens if the server has stopped."""
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # the server has stopped meanwhile
                 self._loop.call_soon_threadsafe(call)

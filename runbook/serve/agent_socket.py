@@ -99,6 +99,7 @@ class StreamSocket:
                 await writer.wait_closed()
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer the one request of a client; carry the bytes of a stream if it asks for one."""
         kind, data = await asyncio.wait_for(_frame(reader), ASKED_S)
         if kind == ENROL:
             await _send(writer, OVER, msgspec.json.encode(await self._enrol(_ENROLMENT_REQUEST.decode(data))))

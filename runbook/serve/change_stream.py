@@ -36,6 +36,7 @@ class Subscriber:
         self.gone = False
 
     def tell(self, topic: str, number: int) -> None:
+        """Note a change that has to be sent, if the stream is about this topic."""
         if topic != EVERYTHING and self.topics and topic not in self.topics:
             return
         if len(self.pending) >= MOST_PENDING:

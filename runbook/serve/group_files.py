@@ -208,6 +208,7 @@ class Groups:
             )
 
     def _write(self, path: Path, text: str) -> None:
+        """Write a file whole or not at all. Raises OSError."""
         draft = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
         try:
             with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
@@ -221,6 +222,7 @@ class Groups:
 
 
 def _refuse_odd(name: str) -> None:
+    """Raises NameTaken for a name that no group can have."""
     if not NAME.fullmatch(name):
         raise NameTaken(f"`{name[:80]}` cannot be the name of a group: {NAME_HELP}")
 

@@ -203,10 +203,12 @@ def _settings(origins: Origins, name: str, entry: str) -> dict[str, Any]:
 
 
 def _origins(document: Document) -> Origins | None:
+    """Where each value of a group's file comes from; None if the file is no valid inventory."""
     return examine_inventory(document, environ=PLACEHOLDERS).origins
 
 
 def _one_of_range(value: Any, key: Keys, name: str, entry: str) -> Any:
+    """The value of a setting for one node; for a range of addresses, the node's address in it."""
     if key not in RANGED or not isinstance(value, str) or not has_range(value):
         return value
     return _each(value, entry)[expand(entry).index(name)]
@@ -245,6 +247,7 @@ def _expanded(entry: str, settings: Mapping[str, Any]) -> dict[str, dict[str, An
 
 
 def _set_node(text: Text, name: str, key: str, value: object) -> None:
+    """Set a key of one node, or remove it for None. Raises Uneditable."""
     if name not in nodes_of(text):
         raise Uneditable(f"there is no node `{name}` in this group")
     _alone(text, name)
@@ -314,16 +317,19 @@ def _env_lines(text: str) -> list[str]:
 
 
 def _env_text(env: Any) -> str:
+    """An environment as the form shows it: lines of NAME=value."""
     return "\n".join(f"{name}={_env_value(value)}" for name, value in env.items()) if isinstance(env, dict) else ""
 
 
 def _env_value(value: Any) -> str:
+    """The value of a variable as the form shows it; `{env: NAME}` for a value from our environment."""
     if isinstance(value, dict) and set(value) == {"env"}:
         return f"{{env: {value['env']}}}"
     return _shown(value)
 
 
 def _shown(value: Any) -> str:
+    """A value of the file as the form shows it."""
     if value is None:
         return ""
     if isinstance(value, bool):

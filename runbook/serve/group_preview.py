@@ -175,6 +175,7 @@ def _plan(path: Path, text: str) -> tuple[Plan, Origins]:
 
 
 def _plan_for(inventory: Inventory, origins: Origins) -> Plan:
+    """The plan for the launch in a group's file; without a launch, a plan with no stages. Raises FilesWrong."""
     if not has_launch(origins.document):
         return Plan(_NO_LAUNCH, inventory, ())
     launch = examine_playbook(launch_document(origins.document), checks=CHECKS, environ=PLACEHOLDERS)

@@ -127,6 +127,7 @@ class People:
         return self.of_session(hashed(secret), origin)
 
     def of_session(self, session: str, origin: str) -> Person | None:
+        """The person of the session with this id (the hash of its secret), if it was made for this origin."""
         sql = (
             "SELECT name, role, hash FROM sessions JOIN people ON name = person "
             "WHERE hash = ? AND origin = ? AND expires_at > ?"
@@ -151,6 +152,7 @@ class People:
         return identity, secret
 
     def by_token(self, secret: str) -> Person | None:
+        """The person of a token, with the lower of the person's and the token's role; None for an unknown token."""
         sql = "SELECT name, people.role, tokens.role AS most FROM tokens JOIN people ON name = person WHERE hash = ?"
         rows = self._store.read(sql, hashed(secret))
         return Person(rows[0]["name"], min(rows[0]["role"], rows[0]["most"], key=ROLES.index)) if rows else None
@@ -197,6 +199,7 @@ def scrypt(password: str) -> str:
 
 
 def _is_password(password: str, kept: str) -> bool:
+    """Whether a password has the kept salt and hash."""
     salt, _, wanted = kept.partition(":")
     return len(password) <= LONGEST_PASSWORD and hmac.compare_digest(
         _scrypt(password, bytes.fromhex(salt)), bytes.fromhex(wanted)

@@ -335,10 +335,12 @@ def _where(wanted: RunFilter) -> tuple[str, list[str | float]]:
 
 
 def _literal(text: str) -> str:
+    """A text for SQL's LIKE, in which it matches only itself."""
     return re.sub(r"([\\%_])", r"\\\1", text)
 
 
 def _between_blanks(words: tuple[str, ...]) -> str:
+    """Words as one text for the database, with a blank before and behind each, so that LIKE finds whole words."""
     return "".join(f" {word}" for word in words if not re.search(r"\s", word)) + " "
 
 

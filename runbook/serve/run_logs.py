@@ -96,6 +96,7 @@ class SearchResult:
 
     @property
     def exact(self) -> bool:
+        """Whether the whole file was searched."""
         return self.looked >= self.size
 
 
@@ -111,6 +112,7 @@ class FoundInAll:
 
     @property
     def exact(self) -> bool:
+        """Whether all files were searched whole."""
         return not self.unsearched
 
 
@@ -121,6 +123,7 @@ def files(folder: Path) -> list[RunLog]:
 
 
 def _below(folder: Path, above: str, depth: int) -> Iterator[RunLog]:
+    """The files below a folder of a run, as far as people may read them."""
     try:
         entries = sorted(os.scandir(folder / above), key=lambda entry: entry.name)
     except OSError:
@@ -194,6 +197,7 @@ def _lines(data: bytes, at: int) -> Iterator[LogLine]:
 
 
 def _line(raw: bytes, at: int) -> LogLine:
+    """A line of a file, made visible and cut to LONGEST_SHOWN bytes."""
     raw = raw.rstrip(b"\r")
     return LogLine(at, visible(raw[:LONGEST_SHOWN].decode("utf-8", "replace")), max(0, len(raw) - LONGEST_SHOWN))
 

@@ -178,6 +178,7 @@ class Processes:
         return id in self._watched or self._is_there(id)
 
     def _is_there(self, id: str) -> bool:
+        """Whether the run's own process still lives."""
         return _lives(started(self._runs.folder / id))
 
     def end(self, id: str, person: str, *, now: bool = False) -> str:
@@ -207,6 +208,7 @@ class Processes:
         return f"it is being stopped; the output of that is in {CONSOLE}"
 
     def _stop(self, folder: Path, first: RunStarted, person: str, *, now: bool) -> None:
+        """Start `runbook stop` for a job that a run left running."""
         words = ["stop", first.run_id, "-i", _group_of(folder, first), *(["--now"] if now else [])]
         process = self._child(words, folder / CONSOLE, person)
         threading.Thread(target=process.wait, name=f"stop {folder.name}", daemon=True).start()  # or it stays a zombie
@@ -220,6 +222,7 @@ class Processes:
         return not self._closing.is_set()
 
     def _child(self, words: Sequence[str], console: Path, person: str) -> subprocess.Popen[bytes]:
+        """Start a command of runbook that outlives this server; its output is appended to the file `console`."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
         with os.fdopen(os.open(console, flags, 0o600), "wb") as out:
             return subprocess.Popen(
@@ -387,6 +390,8 @@ class Restarts:
         return rows[0]["why"] if rows else ""
 
     def _follow(self, asked: Restart, start: StartGroup) -> None:
+        """Carry out a request in a thread of its own, once the run is over."""
+
         def again() -> None:
             if not self._processes.await_end(asked.run, asked.at + STILL_S):
                 return

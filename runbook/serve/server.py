@@ -119,6 +119,7 @@ def _route(page: Page, guarded: Guarded) -> BaseRoute:
 
 
 def _navigation(pages: list[Page]) -> Callable[[Person | None], list[tuple[str, str]]]:
+    """A function that gives the pages in the navigation of a person."""
     named = [page for page in pages if page.nav]
 
     def of(person: Person | None) -> list[tuple[str, str]]:

@@ -119,6 +119,7 @@ def certificate_at(certificate: Path, key: Path) -> Certificate:
 
 
 def _self_signed(names: Iterable[str]) -> tuple[bytes, bytes]:
+    """A new certificate for these names and addresses, and its key, in PEM."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "runbook serve")])
     now = datetime.datetime.now(datetime.timezone.utc)
@@ -189,6 +190,7 @@ def read_options(listen: str | None, data: str | None, config: str | None, *, in
 
 
 def _as_browsers_write(origin: str) -> str:
+    """An origin from serve.yml as browsers write it. Raises FilesWrong for an invalid port."""
     parts = urlsplit(origin.lower())
     try:
         port = parts.port or {"http": 80, "https": 443}[parts.scheme]
@@ -267,6 +269,7 @@ def _names_of(host: str) -> list[str]:
 
 
 def _read(path: str) -> dict[str, Any]:
+    """The settings in serve.yml. Raises FilesWrong."""
     document = read_document(path)
     problems = list(document.problems)
     if document.data is not None and not problems:

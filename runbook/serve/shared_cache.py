@@ -23,6 +23,8 @@ class _Made(Generic[T]):
 
 @dataclass(eq=False)
 class _Entry(Generic[T]):
+    """The latest value of a key; `lock` is held while a new one is computed."""
+
     made: _Made[T] | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -53,6 +55,7 @@ class Recent(Generic[T]):
             self._at_most(self._seconds, key, make)
 
     def _at_most(self, old_s: float, key: Hashable, make: Callable[[], T]) -> T:
+        """The value of `key`, computed again if it is older than `old_s` or something has changed since."""
         seen, entry = self._changes(), self._entry(key)
 
         def good() -> _Made[T] | None:
@@ -76,6 +79,7 @@ class Recent(Generic[T]):
             return entry
 
     def _forget(self) -> None:
+        """Forget the values that are too old to be given to anybody."""
         old = self._now() - 2 * self._seconds
         for key in [key for key, entry in self._entries.items() if entry.made and entry.made.at < old]:
             del self._entries[key]

@@ -68,6 +68,7 @@ class Workspace:
         return self.view_of(self.groups.read(name))
 
     def view_of(self, file: GroupFile) -> GroupView:
+        """The file and its meaning, kept for the latest REMEMBERED texts."""
         key = (file.name, file.hash)
         with self._lock:
             if key in self._kept:
@@ -81,6 +82,7 @@ class Workspace:
         return look
 
     def latest_run(self, group: str) -> RunRow | None:
+        """The latest run of a group; None if it has none."""
         found, _ = self.runs.search(RunFilter(group=group), most=1)
         return found[0] if found else None
 

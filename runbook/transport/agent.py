@@ -97,6 +97,7 @@ _STREAM_STATUS = msgspec.json.Decoder(StreamStatus)
 
 
 def framed(kind: bytes, data: bytes = b"") -> bytes:
+    """The bytes of a frame."""
     return HEADER.pack(kind, len(data)) + data
 
 
@@ -182,6 +183,7 @@ class AgentStream:
         return fault
 
     def _receive(self) -> Iterator[bytes]:
+        """The bytes of stdout as they arrive; keeps stderr and the final status aside."""
         try:
             while True:
                 kind, data = _read(self._socket)
@@ -213,6 +215,7 @@ def enrolment(path: Path, by: str, name: str | None) -> str:
 
 
 def _answer(path: Path, node: str, kind: bytes, request: StreamRequest | EnrolmentRequest) -> StreamStatus:
+    """The server's answer to one request over a connection of its own. Raises Unreachable."""
     with _connected(path, node) as asking:
         try:
             asking.sendall(framed(kind, msgspec.json.encode(request)))
@@ -244,6 +247,7 @@ def reachable(path: Path) -> Iterator[str]:
 
 
 def gone(says: str) -> Unreachable:
+    """The failure for a server that does not answer."""
     return unreachable_for(SERVER_GONE, says, way="here")
 
 
@@ -252,6 +256,7 @@ def _no_answer(node: str, path: Path, says: str) -> Unreachable:
 
 
 def _connected(path: Path, node: str) -> socket.socket:
+    """A connection to the server's socket. Raises Unreachable."""
     made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         made.settimeout(ASKED_S)
@@ -272,6 +277,7 @@ def _read(source: socket.socket) -> tuple[bytes, bytes]:
 
 
 def _exactly(source: socket.socket, count: int) -> bytes:
+    """The next `count` bytes. Raises ConnectionResetError when the connection ends before."""
     found = bytearray()
     while len(found) < count:
         data = source.recv(min(count - len(found), 1 << 16))

@@ -124,6 +124,7 @@ class Pods:
         )
 
     def _name(self, where: Kubernetes, name: str) -> None:
+        """Note a pod that the API server has to be asked about."""
         with self._lock:
             self._names.setdefault(where, set()).add(name)
 

@@ -123,6 +123,7 @@ def pods_in(text: str, container: str | None = None) -> list[Pod]:
 
 
 def _pod(item: Document, chosen: str | None) -> Pod:
+    """A pod from its JSON. `chosen` is the container that the inventory names."""
     meta, spec, status = item["metadata"], item["spec"], item.get("status") or {}
     names = tuple(one["name"] for one in spec["containers"])
     container = chosen or (meta.get("annotations") or {}).get(DEFAULT_CONTAINER) or _with_gpus(spec) or names[0]
@@ -154,6 +155,7 @@ def _pod(item: Document, chosen: str | None) -> Pod:
 
 
 def _devices(resources: Document) -> int:
+    """How many GPUs a container may have, by the limits in its resources."""
     return sum(int(count) for name, count in (resources.get("limits") or {}).items() if GPUS.fullmatch(name))
 
 
@@ -225,6 +227,7 @@ def refusal(complaint: str, where: Kubernetes, what: str, place: str = "") -> Un
 
 
 def no_server(where: Kubernetes, seen: tuple[str, ...]) -> Unreachable:
+    """The failure for an API server that does not answer."""
     return unreachable_for(
         "kubernetes-unreachable",
         "the API server, which knows the pods, does not answer this machine",
@@ -247,6 +250,7 @@ def unknown(where: Kubernetes, which: str, seen: tuple[str, ...] = ()) -> Unreac
 
 
 def wrong_container(pod: Pod, place: str) -> Unreachable | None:
+    """The failure for a pod that lacks the container that was chosen; None if it has it."""
     if pod.container in pod.containers:
         return None
     return unreachable_for(

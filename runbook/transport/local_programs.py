@@ -78,6 +78,7 @@ def _text(data: bytes | bytearray) -> str:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
+    """Kill a program that still runs, with its process group, and close its streams."""
     if process.poll() is None:
         with contextlib.suppress(OSError):
             os.killpg(process.pid, signal.SIGKILL)

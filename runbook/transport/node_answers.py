@@ -868,10 +868,14 @@ class MessageKind(TypedDict):
 
 
 class ProgramEvent(TypedDict):
+    """A message that is an event."""
+
     event: Line
 
 
 class StepEvent(ProgramEvent):
+    """A message of a rank about a step that it has reached."""
+
     step: Line
 
 
@@ -963,12 +967,16 @@ class RankOfWorld(TypedDict):
 
 
 class Started(StepEvent):
+    """The step in which a rank has started."""
+
     pid: Pid
     seat: RankOfWorld
     kernel_kills: Count | None
 
 
 class Imported(StepEvent):
+    """The step in which a rank has imported torch."""
+
     torch: Line
     nccl: Line | None
     gpus: Count
@@ -996,6 +1004,8 @@ class SegmentCounts(TypedDict):
 
 
 class Done(StepEvent):
+    """The step in which a rank has done what it was told."""
+
     stopped_before: NotRequired[Sizes | None]
     lag: NotRequired[LagFacts]
     tcp: NotRequired[SegmentCounts | None]
@@ -1038,6 +1048,8 @@ class RowMessage(TypedDict):
 
 
 class RowDone(ProgramEvent):
+    """A rank's message with a finished size of the AllReduce test."""
+
     row: RowMessage
 
 
@@ -1054,6 +1066,8 @@ class WrongElement(TypedDict):
 
 
 class Wrong(ProgramEvent):
+    """A rank's message that a result of the AllReduce test is wrong."""
+
     size: Count
     count: Count
     first: WrongElement | None
@@ -1075,6 +1089,8 @@ class World(ProgramEvent):
 
 
 class Failed(ProgramEvent):
+    """A rank's message that it failed, and why."""
+
     cause: Word | None
     text: Text
     traceback: NotRequired[list[Text]]
@@ -1091,6 +1107,8 @@ class LookedUp(ProgramEvent):
 
 
 class MovedMessage(ProgramEvent):
+    """A rank's message about the bytes that it got from another rank."""
+
     source: Rank
     destination: Rank
     gbytes: Seconds

@@ -56,6 +56,7 @@ def started(name: str) -> bytes:
 
 @functools.cache
 def _supervisor_has() -> tuple[str, ...]:
+    """The modules of ours that the supervisor has, and called programs need not bring."""
     return tuple(dict.fromkeys((*_needs(SUPERVISOR), *_needs(CARRIED), CARRIED)))
 
 

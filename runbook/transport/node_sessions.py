@@ -142,6 +142,7 @@ class Site:
         return self.sessions[node.name]
 
     def _open_one(self, node: Node, *, again: bool = False) -> None:
+        """Open the session with one node, when it is the node's turn. Raises Unreachable."""
         with self.pace.turn():
             again = again or self.again
             session = self._enter(node, again) if node.entry else self._session(node, self._stream(node), again)
@@ -166,6 +167,7 @@ class Site:
     def _session(
         self, node: Node, stream: Stream, again: bool, *, mark: str | None = None, outside: Session | None = None
     ) -> Session:
+        """The session over a stream; `mark` is the supervisor's node name, if it is not the node's own."""
         config = {
             "run_id": self.run_id,
             "node": mark or node.name,
@@ -177,6 +179,7 @@ class Site:
         return Session(node.name, stream, config, python, HELLO_S, self._awake, outside=outside, place=node.place)
 
     def _stream(self, node: Node) -> Stream:
+        """The stream to a node's supervisor, by the node's `connection:`. Raises Unreachable."""
         if node.connection == "local":
             return LocalStream(node.interpreter)
         if node.connection == "agent":

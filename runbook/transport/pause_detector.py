@@ -63,12 +63,14 @@ class Awake:
         return max((self._under_way(), *ended), key=lambda pause: pause.seconds)
 
     def _under_way(self) -> Pause:
+        """The pause since the last tick, as far as it lasts now."""
         monotonic, with_sleep = self._last
         now, passed = time.monotonic(), _now() - with_sleep
         return Pause(max(0.0, passed - self._every_s), max(0.0, passed - (now - monotonic)), now)
 
 
 def _now() -> float:
+    """The time on a clock that also counts while the machine is suspended, if there is one."""
     return time.monotonic() if _ASLEEP_TOO is None else time.clock_gettime(_ASLEEP_TOO)
 
 

@@ -111,6 +111,7 @@ class _Text:
     decoder: codecs.IncrementalDecoder = field(default_factory=lambda: codecs.getincrementaldecoder("utf-8")("replace"))
 
     def feed(self, data: bytes, *, final: bool = False) -> None:
+        """Take the next bytes of the stream; `final`: no more will come."""
         if not self.marked:
             # Only whole lines are passed on, so that a search in them works; a very long line goes on in parts.
             text = self.held + self.decoder.decode(data, final)
@@ -207,6 +208,7 @@ class Remote:
     # What the reader thread calls.
 
     def _said(self, body: bytes, whole: bool) -> bool:
+        """Take a message; whether the bytes behind MARK were one. Raises UnexpectedAnswer."""
         message = node_answers.message(self._says, body, whole=whole) if self._says else None
         if message is None:
             return False
@@ -252,6 +254,7 @@ class Remote:
             self._end()
 
     def _take(self, stream: int, payload: bytes) -> None:
+        """Take output; stop a program that prints more than MOST_OUTPUT. Raises UnexpectedAnswer."""
         self._printed += len(payload)
         if self.flooded:
             if self._printed > 2 * MOST_OUTPUT:

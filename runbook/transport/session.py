@@ -475,6 +475,7 @@ class Session:
         self._ended(opening)
 
     def _dispatch(self, frame: Frame, payload: bytes, line: bytes) -> None:
+        """Give a frame to the receiver or caller that waits for it. Raises UnexpectedAnswer."""
         if frame.event != "output":
             self._answered += 1
             if self._answered > UNASKED + 2 * self._sent:
@@ -583,6 +584,7 @@ class FrameLimit:
         self._since = time.monotonic()
 
     def keep(self) -> None:
+        """Count a frame, and wait if there were too many in this second."""
         self._count += 1
         if self._count < self._most:
             return

@@ -151,6 +151,7 @@ def _node_in(record: str) -> SlurmNode:
 
 
 def _not_known(what: str, text: str, error: Exception) -> Unreachable:
+    """The failure for an output of `scontrol show` that cannot be read."""
     says = f"`scontrol show {what}` printed something unexpected: {error}"
     seen = tuple(text.strip().splitlines()[:4])
     return unreachable_for("tool-output-unknown", says, seen, way="scontrol", record=what)
@@ -224,6 +225,7 @@ def silent(node: str, says: str, seen: tuple[str, ...]) -> Unreachable:
 
 
 def no_controller(seen: tuple[str, ...]) -> Unreachable:
+    """The failure for slurmctld when it does not answer."""
     return unreachable_for(
         "slurm-unreachable", "slurmctld, which knows the jobs, does not answer this machine", seen, way="controller"
     )

@@ -167,6 +167,7 @@ class Logins:
             pause = min(2 * pause, 1.0)
 
     def _login_once(self, target: LoginTarget, name: str, gateway: fabric.Connection | None) -> fabric.Connection:
+        """Log in by the keys and known hosts of the target, over a connection or a gateway. Raises Unreachable."""
         keys = [self._keys(path) for path in target.keys]
         if target.explicit_key and keys[0].wrong:
             raise key_unusable(keys[0], name)
@@ -213,6 +214,7 @@ class Logins:
         return connection
 
     def _known(self, files: tuple[str, ...]) -> KnownHosts:
+        """The content of these known_hosts files, read once for a run."""
         with self._lock:
             if files not in self._known_hosts:
                 self._known_hosts[files] = KnownHosts(files)
@@ -220,6 +222,7 @@ class Logins:
 
 
 def _no_file_can_be_opened() -> bool:
+    """Whether the limit of open files is reached now."""
     try:
         with Path(os.devnull).open():
             return False
@@ -228,6 +231,7 @@ def _no_file_can_be_opened() -> bool:
 
 
 def _jump_failed(jump: str, error: Unreachable) -> Unreachable:
+    """The failure of a login to a jump host, as that of the node behind it."""
     if error.cause == "ssh-jump-failed":
         return error
     says = f"the jump host {jump} fails: {error.says} [{error.cause}]"

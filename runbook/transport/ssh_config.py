@@ -215,6 +215,7 @@ def _wants_openssh(user_config: Path) -> bool:
 
 
 def _keywords(config: Path) -> set[str]:
+    """The keywords, in lower case, that a configuration file uses; empty if it cannot be read."""
     try:
         lines = [line.strip() for line in _text(config).splitlines()]
     except OSError:
@@ -228,6 +229,8 @@ LARGEST = 1 << 20
 
 @functools.lru_cache(maxsize=4)
 def _parsed(user_config: Path, _changed: int) -> paramiko.SSHConfig:
+    """A configuration as paramiko reads it; `_changed`, the time of its last change, only makes the cache look
+    again."""
     config = paramiko.SSHConfig()
     config.parse(io.StringIO(_text(user_config)))
     return config

@@ -65,6 +65,7 @@ class Keys:
 
 
 def _look(path: str) -> KeyFile:
+    """The private key in a file, or why it cannot be used."""
     try:
         status = os.stat(path)  # noqa: PTH116 - beside os.getuid
         text = Path(path).read_bytes()
@@ -200,9 +201,11 @@ class Known:
         return tuple(dict.fromkeys(entry.kind for entry in self.keys or _marked("", self.portless)))
 
     def has(self, key: bytes) -> bool:
+        """Whether this is a known key of the host."""
         return any(entry.key == key for entry in self.keys or _marked("", self.portless))
 
     def revokes(self, key: bytes) -> KnownHost | None:
+        """The line that revokes this key; None if no line does."""
         return next((one for one in _marked("revoked", (*self.named, *self.portless)) if one.key == key), None)
 
 
@@ -283,6 +286,7 @@ class KnownHosts:
         return None
 
     def _named(self, name: str) -> tuple[KnownHost, ...]:
+        """The lines about a name, in the order of the files."""
         wanted = _folded(name.encode())
         lines = list(self._plain.get(wanted, ()))
         lines += [line for patterns, line in self._patterns if patterns.match(wanted)]
@@ -293,6 +297,7 @@ class KnownHosts:
         return tuple(entry for line in lines if (entry := line.entry()) is not None)
 
     def _read(self, file: str) -> None:
+        """Read a file, or note why it cannot be read. A missing file counts as empty, unless a link leads to it."""
         self._seen[file] = _ReadSoFar()
         try:
             with _opened(file, os.O_RDONLY) as descriptor:
