@@ -48,6 +48,9 @@ def read(text: str) -> Reading | None:
     """Reads one ping, or several one after another: the faults of all, or the packet size from which on a target does
     not answer."""
     starts = [match.start() for match in HEAD.finditer(text)]
+    summaries = [match.end() for match in SUMMARY.finditer(text)]
+    if len(summaries) > len(starts):  # some pings are here without their beginning, as `| tail -2` leaves them
+        starts = [0, *summaries[:-1]]
     if len(starts) < 2:
         return _read_one(text)
     readings = [_one_of_several(text, at, end) for at, end in pairwise([*starts, len(text)])]

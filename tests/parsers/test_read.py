@@ -7,6 +7,7 @@ from one_tool import read_tool
 
 from runbook.causes.catalogue import causes as known_causes
 from runbook.diagnose.tool_outputs import tools
+from runbook.parsers import ping
 from runbook.parsers.tool_reading import Reading
 
 from .outputs import OUTPUTS, Output
@@ -175,3 +176,17 @@ def test_a_refused_send_among_answers_is_no_missing_route(received: int, refusal
     assert [fault.cause for fault in faults] == ([expected] if expected else [])
     for fault in faults:
         assert text.splitlines().index(refusal) + 1 in fault.lines
+
+
+def test_of_several_pings_without_their_beginning_the_one_that_is_lost_counts() -> None:
+    answered = (
+        "2 packets transmitted, 2 received, 0% packet loss, time 1003ms\nrtt min/avg/max/mdev = 0.1/0.2/0.3/0.1 ms"
+    )
+    lost = "2 packets transmitted, 0 received, 100% packet loss, time 1055ms"
+    for pings, line in (((answered, lost), 3), ((lost, answered), 1), ((answered, answered, lost), 5)):
+        reading = ping.read("\n".join(pings))
+        assert reading is not None
+        assert [(fault.cause, tuple(fault.lines)) for fault in reading.faults] == [("host-unreachable", (line,))]
+    healthy = ping.read(f"{answered}\n{answered}")
+    assert healthy is not None
+    assert healthy.faults == []
