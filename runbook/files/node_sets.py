@@ -186,6 +186,7 @@ def _split(name: str) -> tuple[Row, Row]:
 
 def _merged(boxes: list[_Box], field: int) -> list[_Box]:
     """The boxes, with neighbours that differ only in this field merged into one."""
+
     def rest(box: _Box) -> object:
         return box.fields[:field], box.fields[field + 1 :]
 
