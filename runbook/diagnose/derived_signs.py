@@ -451,7 +451,9 @@ def _bootstrap_networks(hits: Hits) -> Iterator[Hit]:
     chosen = {hit.groups["address"]: hit for hit in hits.get("bootstrap-at", ())}
     for failed in hits.get("nccl-connect-failed", ()):
         there = chosen.get(failed.groups.get("peer", ""))
-        for here in chosen.values() if there else ():
+        if there is None:
+            continue
+        for here in chosen.values():
             if (
                 here.line.node == failed.line.node
                 and here.groups["name"] != there.groups["name"]
