@@ -8,10 +8,8 @@ import io
 import json
 import math
 import os
-import re
 import shutil
 import signal
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -22,14 +20,14 @@ from runbook.cli.inventory_source import inventory_source, name_one
 from runbook.engine import slurm_drain
 from runbook.engine.plan import Choice, Plan, make_plan, refuse_what_cannot_run
 from runbook.engine.run import RunSettings, execute
-from runbook.engine.run_folder import FILES, run_folder
+from runbook.engine.run_folder import FILES, RUN_ID, new_run_id, run_folder
 from runbook.files.extra_vars import parse_extra, unknown_names
 from runbook.files.file_kinds import INVENTORY, PLAYBOOK, shape_of
 from runbook.files.inventory import load_inventory
 from runbook.files.playbook import has_launch, load_launch, load_playbook
 from runbook.files.shipped_files import find_playbook
 from runbook.files.value_origins import Origins
-from runbook.files.yaml_document import Document, read_document
+from runbook.files.yaml_document import Document, document_of
 from runbook.launch.ranks import layout
 from runbook.model.command_quoting import word
 from runbook.model.errors import FilesWrong, Problem, Unreachable, limit_behind
@@ -93,16 +91,13 @@ def run(arguments: argparse.Namespace) -> int:
         return code
 
 
-RUN_ID = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9a-f]{6}")
-
-
 def id_of(named: str | None) -> str:
     """The id of a run: the name of the folder `named` if it is an id, as the server's folders have, and the folder
     holds no run yet; otherwise a new id."""
     folder = Path(named or "")
     if RUN_ID.fullmatch(folder.name) and not any(os.path.lexists(folder / file) for file in FILES):
         return folder.name
-    return time.strftime("%Y%m%d-%H%M%S-") + os.urandom(3).hex()
+    return new_run_id()
 
 
 def files_of(arguments: argparse.Namespace, extra: Mapping[str, object]) -> tuple[Playbook, Inventory, Origins]:
@@ -119,7 +114,7 @@ def files_of(arguments: argparse.Namespace, extra: Mapping[str, object]) -> tupl
         help = f"runbook {arguments.command} PLAYBOOK, or -i with an inventory that has a `launch:`"
         raise FilesWrong.of("arguments.no-playbook", message, help=help)
     source = inventory_source(arguments.inventory)
-    document = source if isinstance(source, Document) else read_document(source)
+    document = document_of(source)
     inventory, origins = load_inventory(document, extra_vars=extra)
     return load_launch(document, checks=CHECKS), inventory, origins
 
@@ -127,12 +122,12 @@ def files_of(arguments: argparse.Namespace, extra: Mapping[str, object]) -> tupl
 def in_order(problem: Problem, file: Path, arguments: argparse.Namespace) -> Problem:
     """The problem; if an inventory was given in the place of the playbook, with the command that was meant as help."""
     named = arguments.inventory
-    document = read_document(file)
+    document = document_of(file)
     if problem.id != "file.kind" or shape_of(document.data) != INVENTORY:
         return problem
     if named is None and has_launch(document):
         help = f"its own `launch:` needs no playbook: runbook {arguments.command} -i {word(str(file))}"
-    elif named is not None and is_file(named) and shape_of(read_document(named).data) == PLAYBOOK:
+    elif named is not None and is_file(named) and shape_of(document_of(named).data) == PLAYBOOK:
         help = f"the other way round: runbook {arguments.command} {word(named)} -i {word(str(file))}"
     else:
         return problem

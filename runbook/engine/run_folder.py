@@ -7,13 +7,19 @@ import errno
 import itertools
 import json
 import os
+import re
+import secrets
 import stat
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from runbook.model.errors import FilesWrong, limit_behind
 from runbook.model.safe_files import is_file, object_below
+
+RUN_ID = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9a-f]{6}")
+"""The id of a run: when it began, in local time, and six random digits."""
 
 FILES = ("events.jsonl", "result.json", "report.html", "crash.txt", "links.csv", "logs", "hang")
 """The names of a run's files and folders in the run folder."""
@@ -23,6 +29,11 @@ asked for the end, `at` which time (in seconds since 1970), and whether `now`, w
 
 MOST_OF_A_MARK = 4096
 """The most bytes of that file that are read."""
+
+
+def new_run_id() -> str:
+    """An id for a run that begins now."""
+    return time.strftime("%Y%m%d-%H%M%S-") + secrets.token_hex(3)
 
 
 @contextlib.contextmanager

@@ -98,13 +98,18 @@ def _label_fault(name: str) -> tuple[str, str | None] | None:
     return None
 
 
+def _parsed(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    """The IP address without its zone; an IPv4 address that is written in IPv6 is an IPv4 address. Raises
+    ValueError."""
+    ip = ipaddress.ip_address(address.partition("%")[0])
+    return ip.ipv4_mapped or ip if isinstance(ip, ipaddress.IPv6Address) else ip
+
+
 def _nobody(address: str) -> tuple[str, str | None] | None:
     """The fault of an IP address that programs can bind or send to, but not dial; None for any other IP address."""
     if address[0] not in "02:fF":
         return None
-    ip: ipaddress.IPv4Address | ipaddress.IPv6Address = ipaddress.ip_address(address.partition("%")[0])
-    if isinstance(ip, ipaddress.IPv6Address) and ip.ipv4_mapped is not None:
-        ip = ip.ipv4_mapped
+    ip = _parsed(address)
     if ip.is_unspecified or (ip.version == 4 and ip.packed[0] == 0):
         help = "servers listen at it; give the address at which the other nodes reach this one"
         return f"`{address}` means every address of a machine, and cannot be dialled", help
@@ -123,13 +128,10 @@ def _without_zeros(address: str) -> str | None:
 def is_loopback(address: str) -> bool:
     """Whether an address means the very machine that dials it: localhost, 127.x, ::1."""
     try:
-        ip = ipaddress.ip_address(address.partition("%")[0])
+        return _parsed(address).is_loopback
     except ValueError:
         name = address.lower().rstrip(".")
         return name in _OWN_NAMES or name.endswith(".localhost")
-    if isinstance(ip, ipaddress.IPv6Address) and ip.ipv4_mapped is not None:
-        return ip.ipv4_mapped.is_loopback
-    return ip.is_loopback
 
 
 def in_network(address: str, network: str) -> bool:

@@ -19,7 +19,7 @@ from runbook.files.scalars import port_ranges
 from runbook.files.schema import judge
 from runbook.files.suggestions import did_you_mean
 from runbook.files.value_origins import Layer, Origins
-from runbook.files.yaml_document import Document, Keys, collector_paused, read_document
+from runbook.files.yaml_document import Document, Keys, collector_paused, document_of
 from runbook.model.errors import FilesWrong, Problem
 from runbook.model.grouping import grouped
 from runbook.model.inventory import Infiniband, Inventory, Network, Node, Rendezvous
@@ -55,7 +55,7 @@ def load_inventory(
     Raises FilesWrong with every problem. `extra_vars` are those of `-e`: they win over every node's `vars`. `environ`
     is where `{env: NAME}` is looked up; None means this process's own environment.
     """
-    document = source if isinstance(source, Document) else read_document(source)
+    document = document_of(source)
     examined = examine_inventory(document, extra_vars=extra_vars, environ=environ)
     if examined.inventory is None or examined.origins is None:
         raise FilesWrong(list(examined.problems))

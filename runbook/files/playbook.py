@@ -16,7 +16,7 @@ from runbook.files.misplaced_keys import advise_check
 from runbook.files.problems import PlacedProblems, in_file_order
 from runbook.files.scalars import seconds
 from runbook.files.schema import judge
-from runbook.files.yaml_document import Document, Keys, read_document
+from runbook.files.yaml_document import Document, Keys, document_of
 from runbook.model.errors import FilesWrong, Problem, Span
 from runbook.model.playbook import (
     BASELINE_S,
@@ -58,7 +58,7 @@ def load_playbook(
     `checks` are the ids of all checks; with None, ids are not judged. `environ` is where `{env: NAME}` in a launch's
     `env` is looked up; None means this process's own environment.
     """
-    document = source if isinstance(source, Document) else read_document(source)
+    document = document_of(source)
     examined = examine_playbook(document, checks=checks, environ=environ)
     if examined.playbook is None:
         raise FilesWrong(list(examined.problems))

@@ -169,6 +169,11 @@ def _opened(file: str) -> BinaryIO:
     return Path(file).open("rb") if file.startswith(("/dev/", "/proc/")) else open_regular(Path(file))
 
 
+def document_of(source: str | Path | Document) -> Document:
+    """The document of a file, or the document itself."""
+    return source if isinstance(source, Document) else read_document(source)
+
+
 def read_document(path: str | Path) -> Document:
     """Reads a file. A file that is missing, unreadable, not UTF-8 or too large becomes a Document with that problem."""
     file = str(path)

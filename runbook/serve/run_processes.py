@@ -11,7 +11,6 @@ import contextlib
 import json
 import logging
 import os
-import secrets
 import signal
 import subprocess
 import sys
@@ -22,7 +21,7 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
-from runbook.engine.run_folder import ENDING
+from runbook.engine.run_folder import ENDING, new_run_id
 from runbook.model.events import RunStarted
 from runbook.model.safe_files import write_below
 from runbook.node.proc import stat
@@ -115,7 +114,7 @@ class Processes:
         with self._lock:
             for id in self.running(group):
                 raise Busy(id)
-            id = time.strftime("%Y%m%d-%H%M%S-") + secrets.token_hex(3)
+            id = new_run_id()
             folder = self._runs.folder / id
             folder.mkdir(mode=0o700)
             write_below(folder, GROUP, data=path.read_text(encoding="utf-8"))
