@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from runbook.agent.protocol import GpuLoad, Heartbeat, JobProcess
+from runbook.agent.protocol import MOST_GPUS, MOST_JOBS, MOST_RANKS, GpuLoad, Heartbeat, JobProcess
 from runbook.model.units import whole_number
 from runbook.node import own_files
 from runbook.node.job_control import attempts_of, folders_of_jobs, journals, same
@@ -23,7 +23,6 @@ ASKED_S = 4.0
 TOLD_S = 24 * 3600.0
 """A process that ended longer ago is no longer reported."""
 
-MOST_JOBS, MOST_GPUS_TOLD = 512, 64
 QUERY = "index,name,utilization.gpu,memory.used,memory.total"
 
 
@@ -47,7 +46,7 @@ def gpus() -> list[GpuLoad]:
         words = [word.strip() for word in line.split(",")]
         if len(words) == 5 and (index := whole_number(words[0])) is not None:
             found.append(GpuLoad(index, words[1][:200], *map(_number, words[2:])))
-    return found[:MOST_GPUS_TOLD]
+    return found[:MOST_GPUS]
 
 
 def _number(text: str) -> float | None:
@@ -102,6 +101,6 @@ def _job(folder: str, journal: dict[str, Any]) -> dict[str, Any]:
     with contextlib.suppress(OSError), own_files.opened(f"{folder}/{journal['name']}.step", strict=False) as file:
         age = _possible(max(0.0, time.time() - os.fstat(file.fileno()).st_mtime))  # None for an absurd age
         step = file.read(64).decode("utf-8", "replace").strip()
-    code, ranks = journal.get("code"), journal["ranks"][:1024]
+    code, ranks = journal.get("code"), journal["ranks"][:MOST_RANKS]
     seen = {"ranks": ranks, "pid": pid, "state": state, "code": code, "step": step, "step_age_s": age}
     return {"job": journal["job"], "attempt": journal["attempt"], "name": journal["name"], **seen}

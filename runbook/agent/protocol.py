@@ -38,7 +38,9 @@ CHUNK = 64 << 10
 LONGEST_PIECE = 1 << 20
 """The most bytes of a message that a channel accepts."""
 MOST_RANKS = 1024
-"""The most ranks of a node that the server keeps; more are left out."""
+"""The most ranks of a node that the server keeps, and of one process that an agent reports; more are left out."""
+MOST_JOBS, MOST_GPUS = 512, 64
+"""The most processes and GPUs of a node that one heartbeat reports; more are left out."""
 MOST_CHANNELS = 64
 """The most channels that are open to one agent at once."""
 
@@ -89,7 +91,7 @@ class JobProcess(msgspec.Struct, frozen=True):
     job: Word
     attempt: Count
     name: Word
-    ranks: Annotated[list[Count], Meta(max_length=1024)]
+    ranks: Annotated[list[Count], Meta(max_length=MOST_RANKS)]
     pid: Pid | None = None
     state: Literal["waiting", "running", "stopping", "ended", "gone"] = "running"
     code: ExitCode | None = None
@@ -116,8 +118,8 @@ class Heartbeat(msgspec.Struct, frozen=True, tag="beat", tag_field="say"):
     draining: bool = False
     load: Annotated[list[Part], Meta(max_length=3)] = []
     cpus: Count = 0
-    gpus: Annotated[list[GpuLoad], Meta(max_length=64)] = []
-    jobs: Annotated[list[JobProcess], Meta(max_length=512)] = []
+    gpus: Annotated[list[GpuLoad], Meta(max_length=MOST_GPUS)] = []
+    jobs: Annotated[list[JobProcess], Meta(max_length=MOST_JOBS)] = []
 
 
 class ChannelRefused(msgspec.Struct, frozen=True, tag="refused", tag_field="say"):
