@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import re
 
-from runbook.node.proc import read
+from runbook.node.proc import control_groups, read
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -85,21 +85,7 @@ def throttled(before: CpuQuota | None, after: CpuQuota | None, seconds: float) -
 
 def cpu_quota(pid: int) -> CpuQuota | None:
     """The quota of a process's innermost control group that has one, in cgroup v1 or v2; None without any."""
-    for line in (read("/proc/%d/cgroup" % pid) or "").splitlines():
-        _, controllers, path = line.split(":", 2)
-        if controllers and "cpu" not in controllers.split(","):
-            continue
-        # The kernel may list controllers in another order than in the folder's name; `cpu` is a link to that folder.
-        for base in ["/sys/fs/cgroup/cpu", "/sys/fs/cgroup/" + controllers] if controllers else ["/sys/fs/cgroup"]:
-            group = path
-            while True:
-                found = of_group(os.path.join(base, group.strip("/")))
-                if found is not None:
-                    return found
-                if not group.strip("/"):
-                    break
-                group = os.path.dirname(group.rstrip("/"))
-    return None
+    return next(filter(None, map(of_group, control_groups(pid, "cpu"))), None)
 
 
 def of_group(folder: str) -> CpuQuota | None:

@@ -9,7 +9,7 @@ import threading
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 RUN_ID_VARIABLE = "RUNBOOK_RUN_ID"
 JOB_VARIABLE = "RUNBOOK_JOB"
@@ -334,23 +334,31 @@ def booted() -> float | None:
     return float(found.group(1)) if found else None
 
 
+def control_groups(process: int | str, controller: str) -> Iterator[str]:
+    """The folders of the control groups of a process (a pid, or `self`) for `controller`, the innermost first, in
+    cgroup v1 or v2."""
+    for line in (read("/proc/%s/cgroup" % process) or "").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers and controller not in controllers.split(","):
+            continue
+        # The kernel may list controllers in another order than in the folder's name; one alone is a link to it.
+        for base in dict.fromkeys((controller, controllers)) if controllers else [""]:
+            group = path
+            while True:  # in a container our own group may be the root of the mounted hierarchy
+                yield os.path.join("/sys/fs/cgroup", base, group.strip("/"))
+                if not group.strip("/"):
+                    break
+                group = os.path.dirname(group.rstrip("/"))
+
+
 def group_kills() -> int | None:
     """How many processes of our memory control group the kernel has killed for lack of memory, whoever had used it;
     None if it does not say."""
-    for line in (read("/proc/self/cgroup") or "").splitlines():
-        _, controllers, group = line.split(":", 2)
-        if controllers and "memory" not in controllers.split(","):
-            continue
-        base = "/sys/fs/cgroup/memory" if controllers else "/sys/fs/cgroup"
-        while True:  # in a container our own group may be the root of the mounted hierarchy
-            for name in ("memory.oom_control", "memory.events"):
-                said = read(os.path.join(base, group.strip("/"), name)) or ""
-                found = re.search(r"^oom_kill (\d+)$", said, re.MULTILINE)
-                if found:
-                    return int(found.group(1))
-            if not group.strip("/"):
-                break
-            group = os.path.dirname(group.rstrip("/"))
+    for folder in control_groups("self", "memory"):
+        for name in ("memory.oom_control", "memory.events"):
+            found = re.search(r"^oom_kill (\d+)$", read(os.path.join(folder, name)) or "", re.MULTILINE)
+            if found:
+                return int(found.group(1))
     return None
 
 

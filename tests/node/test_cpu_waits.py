@@ -12,7 +12,7 @@ import pytest
 from lab.cpu import limited_cpu
 
 import runbook.node
-from runbook.node import cpu_waits
+from runbook.node import cpu_waits, proc
 from runbook.node.cpu_waits import CpuQuota, CpuTime, cpu_quota, throttled, throttled_us, waited
 
 ROOT = Path(runbook.node.__file__).parents[2]
@@ -119,7 +119,8 @@ def with_link(files: dict[str, str], controllers: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("files", [SECOND, FIRST, with_link(FIRST, "cpuacct,cpu"), with_link(FIRST, "cpu,cpuacct")])
 def test_the_innermost_group_with_a_quota_counts(files: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu_waits, "read", files.get)
+    for module in (cpu_waits, proc):
+        monkeypatch.setattr(module, "read", files.get)
     quota = cpu_quota(7)
     assert quota is not None
     assert (quota.allowed_us, quota.period_us, quota.spent, quota.held_us) == (2000, 100_000, 4, 380_000)
