@@ -116,6 +116,8 @@ def derive(hits: Hits) -> Iterator[Hit]:
     if hits.get("step-cancelled") and not hits.get("task-exited"):
         yield Hit("cancelled-plainly", hits["step-cancelled"][0].line)
     yield from _inner_interfaces(hits)
+    yield from _masters_differ(hits)
+    yield from _prepares_data(hits)
     yield from _bootstrap_networks(hits)
     yield from _master_wants_more(hits)
     yield from _large_pings(hits.get("ping-size", ()), hits.get("ping-loss", ()))
@@ -443,6 +445,23 @@ def _inner_interfaces(hits: Hits) -> Iterator[Hit]:
             if channel and (leads_nowhere(name) or address.startswith(("127.", "169.254.", "192.168.122.", "fe80:"))):
                 yield Hit("socket-through-inner-interface", channel.line, {"name": name})
                 yield Hit("socket-through-inner-interface", listed.line, {"name": name})
+
+
+def _masters_differ(hits: Hits) -> Iterator[Hit]:
+    """`masters-differ`: commands with different node ranks name different master addresses."""
+    told = hits.get("master-told", ())
+    masters = {(hit.groups["number"], hit.groups["address"]): hit for hit in told}
+    numbers, addresses = ({place[at] for place in masters} for at in (0, 1))
+    if len(masters) == len(numbers) > 1 and len(addresses) > 1:
+        groups = {"addresses": " and ".join(sorted(addresses))}
+        yield from (Hit("masters-differ", hit.line, groups) for hit in masters.values())
+
+
+def _prepares_data(hits: Hits) -> Iterator[Hit]:
+    """`prepares-data`: the last bar of a preparation of data is not complete."""
+    for hit in hits.get("preparation", ())[-1:]:
+        if int(hit.groups["part"]) < 100:
+            yield Hit("prepares-data", hit.line, hit.groups)
 
 
 def _bootstrap_networks(hits: Hits) -> Iterator[Hit]:

@@ -81,6 +81,9 @@ TESTS_PASSED = re.compile(
 )
 """The line in which a test suite says at its end that all tests passed: errors that they printed were on purpose."""
 
+EXIT_CODE_ASKED = re.compile(rb"(?:.*[$#>] )?(?:echo (?:\$\?|%errorlevel%)|\$lastexitcode)\s*\Z")
+"""A command, in lower case, that prints the exit code of the program before it."""
+
 TABLE_HEAD = re.compile(
     rb"\s*(?:# (?:osu|size\b.{0,40}(?:latency|bandwidth|\(us\)|mb/s))|#?bytes +#?(?:repetitions|iterations)|#bytes +#)"
 )
@@ -182,7 +185,8 @@ def reached(line: bytes, goes_on: bool) -> Reached:
 
 NOISE = re.compile(
     r"\[hardware error\]: (?!.*(?:uncorrect|deferred|fatal|containable|poison|panic))|\bedac mc\d+: \d+ ce\b"
-    r"|hwloc.{0,40} received invalid information|hwloc will now ignore|failed with: intersection without inclusion|"
+    r"|\bcoordinator was stopped\.?$|hwloc.{0,40} received invalid information|hwloc will now ignore"
+    r"|failed with: intersection without inclusion|"
     r"setting omp_num_threads|redirects are currently not supported|hostname of the client socket cannot be retrieved"
     r"|to enable traceback see|\(errno: 97 - |errno: 97\b"
     r"|gai error: -9\b|gai error: -6\b"
@@ -232,7 +236,7 @@ NOISE = re.compile(
 
 PROGRESS_KEYS = (
     *("loss", "epoch", "it/s]", "s/it]", "iter", "tokens/s", "samples/s", "step", "it/s,", "s/it,", "bus bandwidth"),
-    *("finished", "completed", "succeeded", "has connected to", "startup complete", "ready to roll"),
+    *("finished", "completed", "succeeded", "residual", "has connected to", "startup complete", "ready to roll"),
     *("images/s", "img/s", "examples/s", "[batch=", "hello world", "hello, world", "reporting for duty", "success: "),
 )
 """Literals of GOES_ON: a line without any of them does not match it."""
@@ -247,7 +251,7 @@ GOES_ON = re.compile(
     + rb"|\biter(?:ation)?(?:\W{0,5}\d|s\W{0,3}\d+ ?/ ?\d)"
     rb"|(?:tokens|samples)/s|\b(?:images|img|examples)/s|\[batch=\d+/\d"
     rb"|(?:(?<!-)\b|_)(?<!max_)(?<!num_)(?<!total_)step(?:\W{0,5}\d(?!\d*\((?:factor|bytes)\))|s\W{0,3}\d+ ?/ ?\d)"
-    rb"|avg bus bandwidth"
+    rb"|avg bus bandwidth|\bresidual\b\W{0,4}\d"
     rb"|client socket has connected to|application startup complete|ready to roll"
     rb"|\bhello,? world\b|\breporting for duty\b|\bsuccess: (?!0|false|no)\w"
     rb"|(?:training|job|run|all|benchmark|finished|completed)\b.{0,20}\b(?:finished|complete[ds]?|succeeded"

@@ -41,6 +41,7 @@ from runbook.diagnose.log_lines import (
 )
 from runbook.diagnose.progress_lines import (
     ENDED,
+    EXIT_CODE_ASKED,
     GOES_ON,
     LAST_WORDS,
     NOISE,
@@ -200,10 +201,14 @@ class Scanner:
     def _look_for_its_end(self, source: str, ending: Sequence[bytes], number: int, section: Speaker) -> None:
         """Notes whether the last lines of a source say that the run has ended well, or that something is wrong. The
         last of them has the line number `number`."""
-        in_table = False
+        in_table = exit_code_asked = False
         for at, raw in enumerate(ending, number + 1 - len(ending)):
             self._note(raw)
             low = raw.lower()
+            if exit_code_asked and low.strip() == b"0":
+                self.ended[source] = at
+                self.reached = Reached.PROGRESS
+            exit_code_asked = EXIT_CODE_ASKED.match(low) is not None
             in_table = in_table or TABLE_HEAD.match(low) is not None
             if in_table and TABLE_ROW.match(low):
                 self.passed[source] = at

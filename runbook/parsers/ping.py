@@ -54,7 +54,12 @@ def read(text: str) -> Reading | None:
     if len(starts) < 2:
         return _read_one(text)
     readings = [_one_of_several(text, at, end) for at, end in pairwise([*starts, len(text)])]
-    found = Reading(next((one.unknown for one in readings if one.unknown), ""))
+    nameless = [one for one in readings if one.faults and not one.answered and not one.target]
+    if nameless and any(one.answered for one in readings):  # it may be the same target, and another size
+        readings = [one for one in readings if one not in nameless]
+        found = Reading("some pings are here without the line that names their target, and one of them has no answer")
+    else:
+        found = Reading(next((one.unknown for one in readings if one.unknown), ""))
     if (large := _only_large_vanish(readings)) is not None:
         says = f"{large.target} answers smaller packets, and none of {large.size} bytes"
         lines = large.faults[0].lines

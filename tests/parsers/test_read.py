@@ -178,15 +178,15 @@ def test_a_refused_send_among_answers_is_no_missing_route(received: int, refusal
         assert text.splitlines().index(refusal) + 1 in fault.lines
 
 
-def test_of_several_pings_without_their_beginning_the_one_that_is_lost_counts() -> None:
+def test_of_several_pings_without_their_beginning_a_lost_one_is_not_passed_over() -> None:
     answered = (
         "2 packets transmitted, 2 received, 0% packet loss, time 1003ms\nrtt min/avg/max/mdev = 0.1/0.2/0.3/0.1 ms"
     )
     lost = "2 packets transmitted, 0 received, 100% packet loss, time 1055ms"
-    for pings, line in (((answered, lost), 3), ((lost, answered), 1), ((answered, answered, lost), 5)):
+    for pings in ((answered, lost), (lost, answered), (answered, answered, lost)):
         reading = ping.read("\n".join(pings))
         assert reading is not None
-        assert [(fault.cause, tuple(fault.lines)) for fault in reading.faults] == [("host-unreachable", (line,))]
+        assert (reading.faults, "no answer" in reading.unknown) == ([], True)
     healthy = ping.read(f"{answered}\n{answered}")
     assert healthy is not None
-    assert healthy.faults == []
+    assert (healthy.faults, healthy.unknown) == ([], "")
