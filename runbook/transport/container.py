@@ -188,12 +188,14 @@ Facts = dict[str, Any]
 class AskedOnHost:
     """How a node program is asked both in the container and on its host. `merged` makes one answer of the container's
     and the host's, in this order. `ours` and `theirs` make the arguments for the container and for the host. `network`:
-    the host is asked only when both share a network."""
+    the host is asked only when both share a network. `in_turn`: the host is asked after the container has answered,
+    since the two would disturb each other."""
 
     merged: Callable[[Facts, Facts], Facts]
     ours: Callable[[Facts], Facts] = dict
     theirs: Callable[[Facts], Facts] = dict
     network: bool = False
+    in_turn: bool = False
 
 
 def _instead(_job: Facts, host: Facts) -> Facts:
@@ -247,7 +249,7 @@ ON_THE_HOST: Mapping[str, AskedOnHost] = {
         theirs=lambda asked: {**asked, "names": [], "hostname": False},
         network=True,
     ),
-    "port": AskedOnHost(_port, network=True),
+    "port": AskedOnHost(_port, network=True, in_turn=True),  # of two that bind one port, one finds it taken
     # `outside`: whether the address that the peers dial is one of the host's own.
     "host_facts": AskedOnHost(lambda job, host: {**job, "outside": host.get("own")}),
     "firewall_rules": AskedOnHost(_instead, network=True),

@@ -257,9 +257,10 @@ class Session:
             return self._called(name, arguments)(timeout_s)
         outside, how = there
         deadline = time.monotonic() + timeout_s
-        theirs, ours = outside._called(name, how.theirs(arguments)), self._called(name, how.ours(arguments))
-        answer = ours(timeout_s)
+        theirs = None if how.in_turn else outside._called(name, how.theirs(arguments))
+        answer = self._called(name, how.ours(arguments))(timeout_s)
         try:
+            theirs = theirs or outside._called(name, how.theirs(arguments))
             return how.merged(answer, theirs(max(0.1, deadline - time.monotonic())))
         except (Unreachable, ProgramNotStarted, TimeoutError):  # the answer from inside is used alone
             whole = how.ours(arguments) == arguments

@@ -103,7 +103,7 @@ def test_a_rule_of_windows_is_named_or_not(name: str) -> None:
 
 NUMBERS = re.compile(
     r"(?:\w+\.)*(?:port|\w*pid|number|handle|prefixlen|netmask|length|cause)$|number\[1\]$|rule\.index \+ 1$|1500 if mtu|"
-    r"','\.join\(map\(str, numbers\)\)$|listed\(|ports\[0\]$|errors\[0\]\['port'\]$|wanted\.partition\('/'\)\[2\]|"
+    r"','\.join\(map\(str, numbers\)\)$|listed\(|gpu_numbers\(|ports\[0\]$|errors\[0\]\['port'\]$|wanted\.partition\('/'\)\[2\]|"
     r"'\w*'$|None$|now\.prefixes\[0\]\.partition\('/'\)\[2\]|next\(\(one\['pid'\] "
 )
 OURS = {

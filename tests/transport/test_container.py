@@ -8,16 +8,19 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from lab.processes import wait_until
+from ports import free_port
 
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Container, Node
 from runbook.transport.container import ON_THE_HOST
 from runbook.transport.node_sessions import Site
+from runbook.transport.remote_program import Message
 from runbook.transport.session import Session
 
 from .local_sessions import RUN_ID
@@ -55,6 +58,30 @@ def test_programs_run_inside_and_those_that_look_at_the_host_outside(site: Site,
     assert (said["own"], said["outside"]) == (True, True)
     session.goodbye()
     assert folders(tmp_path) == []
+
+
+def test_the_host_binds_a_port_after_the_container_has_let_it_go(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session, called, order = entered(site, node(tmp_path, "env")), Session._called, list[str]()
+
+    def noted(self: Session, name: str, arguments: Message) -> Callable[[float], Message]:
+        where = "container" if self is session else "host"
+        order.append(f"{where} is asked")
+        wait = called(self, name, arguments)
+
+        def answer(timeout_s: float) -> Message:
+            said = wait(timeout_s)
+            order.append(f"{where} has answered")
+            return said
+
+        return answer
+
+    monkeypatch.setattr(Session, "_called", noted)
+    said = session.call("port", {"ports": [free_port()], "address": None, "speaks": "127.0.0.1"}, timeout_s=30)
+    assert [seen["free"] for seen in said["ports"].values()] == [True]
+    assert order == ["container is asked", "container has answered", "host is asked", "host has answered"]
+    session.goodbye()
 
 
 def test_bytes_pass_unchanged_both_ways(site: Site, tmp_path: Path) -> None:
