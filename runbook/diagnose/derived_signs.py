@@ -116,6 +116,8 @@ def derive(hits: Hits) -> Iterator[Hit]:
     if hits.get("step-cancelled") and not hits.get("task-exited"):
         yield Hit("cancelled-plainly", hits["step-cancelled"][0].line)
     yield from _inner_interfaces(hits)
+    if len(hits.get("counts-one-rank", ())) > 1:
+        yield from (Hit("each-alone", hit.line) for hit in hits["counts-one-rank"])
     yield from _masters_differ(hits)
     yield from _prepares_data(hits)
     yield from _bootstrap_networks(hits)
