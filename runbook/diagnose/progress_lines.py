@@ -85,7 +85,8 @@ EXIT_CODE_ASKED = re.compile(rb"\A(?:.*[$#>] )?(?:echo (?:\$\?|%errorlevel%)|\$l
 """A command, in lower case, that prints the exit code of the program before it."""
 
 TABLE_HEAD = re.compile(
-    rb"\A\s*(?:# (?:osu|size\b.{0,40}(?:latency|bandwidth|\(us\)|mb/s))|#?bytes +#?(?:repetitions|iterations)|#bytes +#)"
+    rb"\A\s*(?:# (?:osu|size\b.{0,40}(?:latency|bandwidth|\(us\)|mb/s))"
+    rb"|#?bytes +#?(?:repetitions|iterations)|#bytes +#)"
 )
 TABLE_ROW = re.compile(rb"\A\s*\d{1,15}(?:\s+\d{1,15}(?:\.\d{1,9})?){1,14}\s*\Z")
 """A row below TABLE_HEAD, as the benchmarks of OSU, Intel and perftest print it for each size once it was measured."""
