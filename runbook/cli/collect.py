@@ -193,8 +193,8 @@ def as_text(
 def warnings(gathered: Gathered) -> list[str]:
     """Sentences on secrets that cannot be looked for in what is gathered."""
     return [
-        f"{source} is {'too short' if text else 'not set here'}: its value cannot be looked for"
-        for source, text in sorted(gathered.unsearched.items())
+        f"{source} is {'too short' if is_set else 'not set here'}: its value cannot be looked for"
+        for source, is_set in sorted(gathered.unsearched.items())
     ]
 
 

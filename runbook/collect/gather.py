@@ -55,8 +55,8 @@ class Gathered:
     secrets: int = 0
     people: int = 0
     mails: int = 0
-    unsearched: dict[str, str] = field(default_factory=dict)
-    """The secrets that cannot be searched for in the files, by source: too short, or empty where they are not set."""
+    unsearched: dict[str, bool] = field(default_factory=dict)
+    """By source, the secrets that cannot be searched for in the files: True for one that is set, and too short."""
     scrubber: Scrubber = field(default_factory=Scrubber)
 
 
@@ -91,7 +91,7 @@ def gather(wanted: CollectRequest) -> Gathered:
     scrubber = Scrubber((secret.reveal() for secret in secrets), hide_addresses=wanted.hide_addresses)
     learn_names(scrubber, wanted, answers)
     gathered = scrubbed(found, answers, scrubber)
-    gathered.unsearched = {one.source: one.reveal() for one in secrets if not long_enough(one.reveal())}
+    gathered.unsearched = {one.source: bool(one.reveal()) for one in secrets if not long_enough(one.reveal())}
     return gathered
 
 

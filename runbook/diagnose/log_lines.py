@@ -107,7 +107,7 @@ PREFIXES = (
 )
 
 
-def _one_of(patterns: Iterable[str]) -> re.Pattern[str]:
+def _first_of(patterns: Iterable[str]) -> re.Pattern[str]:
     """One pattern that matches as the first of the patterns that matches. Pattern number 3 (from 0) is its group `p3`,
     which is then the match's `lastgroup`; the groups `rank` and `node` of that pattern are called `rank3` and
     `node3`."""
@@ -115,7 +115,7 @@ def _one_of(patterns: Iterable[str]) -> re.Pattern[str]:
     return re.compile("|".join(f"(?P<p{at}>{pattern})" for at, pattern in enumerate(own)))
 
 
-PREFIX = _one_of(PREFIXES)
+PREFIX = _first_of(PREFIXES)
 GUESSES = re.compile(
     r"(?:\b(?:potential|possible|common) (?:root )?(?:causes?|reasons?)\b.*"
     r"|\b(?:(?:can|may|might|could) (?:also )?(?:happen|occur)"

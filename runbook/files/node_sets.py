@@ -82,12 +82,12 @@ def _all_bounds(pieces: list[str], text: str) -> list[list[tuple[int, int, int]]
     return bounds
 
 
-_LISTED = re.compile(r"(?:[^\[\],\s]+|\[[^\[\]]*\]?|\])+")
+_NAME_PARTS = re.compile(r"(?:[^\[\],\s]+|\[[^\[\]]*\]?|\])+")
 
 
 def split_names(text: str) -> list[str]:
     """The parts of a list of names, three in `gn[01-04,07],login1 gn9`: a comma inside brackets separates numbers."""
-    return _LISTED.findall(text)
+    return _NAME_PARTS.findall(text)
 
 
 def _names_of(bounds: list[list[tuple[int, int, int]]]) -> int:

@@ -214,7 +214,7 @@ class Fleet:
     def drain(self, name: str, on: bool) -> None:
         """Let no new run begin on the node (`on`), or let runs begin there again; what runs goes on. Raises NoAgent."""
         with self._lock:
-            node = self._node(name)
+            node = self._enrolled(name)
             node.draining = on
             with self._store.write() as db:
                 db.execute("UPDATE agents SET draining = ? WHERE name = ?", (int(on), name))
@@ -223,7 +223,7 @@ class Fleet:
     def revoke(self, name: str) -> None:
         """Make the node's token invalid, and end its streams; detached jobs there go on. Raises NoAgent."""
         with self._lock:
-            node = self._node(name)
+            node = self._enrolled(name)
             node.revoked = True
             with self._store.write() as db:
                 db.execute("UPDATE agents SET revoked_at = ? WHERE name = ?", (time.time(), name))
@@ -238,7 +238,7 @@ class Fleet:
 
         self._soon(closed)
 
-    def _node(self, name: str) -> EnrolledNode:
+    def _enrolled(self, name: str) -> EnrolledNode:
         if name not in self._nodes:
             raise NoAgent(name)
         return self._nodes[name]
