@@ -109,6 +109,7 @@ def derive(hits: Hits) -> Iterator[Hit]:
     yield from _raised_first(hits)
     yield from _of_its_own_proxy(hits)
     yield from _answered_no(hits)
+    yield from _gpu_of_rank_missing(hits)
     for sign, group, name in DIFFER:
         yield from _differ(sign, group, name, hits)
     if hits.get("between-rails") and not hits.get("within-a-rail"):
@@ -573,6 +574,14 @@ def _answered_no(hits: Hits) -> Iterator[Hit]:
     for hit in hits.get("answers-no", ()):
         if any((hit.line.source, hit.line.number - below) in asked for below in ANSWERS):
             yield Hit("answers-no-gpu", hit.line)
+
+
+def _gpu_of_rank_missing(hits: Hits) -> Iterator[Hit]:
+    """`gpu-of-rank-missing`: the line of code above an IndexError takes a GPU from a list by the number of the rank."""
+    code = _numbers(hits.get("takes-gpu-of-rank", ()))
+    for hit in hits.get("index-too-large", ()):
+        if _below(hit, code, CODE):
+            yield Hit("gpu-of-rank-missing", hit.line)
 
 
 def _not_placed(sign: str, name: str, hits: Hits) -> Iterator[Hit]:

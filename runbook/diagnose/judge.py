@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
@@ -240,6 +241,8 @@ def _recovered(cause: Cause, seen: Mapping[str, Sequence[Hit]], scanner: Scanner
         return True  # the run may be slower than it could be, but it came to a good end
     if cause.cause in of_kind("lasting") or cause.tier is Tier.NOTE:
         return False
+    if any(_failed_before_the_next_run(proof, seen, scanner) for proof in cause.evidence):
+        return False
     # Other ranks may print a line or two after one has died: most causes need several lines of progress after them. A
     # failed connection is tried again, and a late rank has caught up once there is a step: one line is enough.
     retried = cause.tier in (Tier.NETWORK, Tier.WRAPPER) or cause.cause == "rank-behind"
@@ -266,6 +269,20 @@ def _recovered(cause: Cause, seen: Mapping[str, Sequence[Hit]], scanner: Scanner
         and hit.line.rank is None
         and (hit.sign not in ENDINGS or hit.line.number < scanner.last_progress.get(hit.line.source, 0) != end)
         for hit in hits
+    )
+
+
+def _failed_before_the_next_run(hit: Hit, seen: Mapping[str, Sequence[Hit]], scanner: Scanner) -> bool:
+    """Whether the command that printed this line ended badly after it, before another run was started: how that one
+    goes does not mend what was wrong with the first."""
+    commands = scanner.commands[hit.line.source]
+    after = bisect_right(commands, hit.line.number)
+    if after == len(commands):
+        return False
+    return any(
+        one.line.source == hit.line.source and hit.line.number <= one.line.number < commands[after]
+        for sign in ENDINGS
+        for one in seen.get(sign, ())
     )
 
 

@@ -129,6 +129,18 @@ GUESSES = re.compile(
 NCCL = re.compile(r"\A(?P<node>[\w.-]+):\d+:\d+ \[\d+\] ")
 SLURM = re.compile(r"\b(?:srun|slurmstepd): error: (?P<node>[\w.-]+): tasks? (?P<rank>\d+)?")
 RANK_INSIDE = re.compile(r"\[(?:[^\]\[]*\b)?Rank ?(?P<rank>\d+)\]|\bon rank[: ]+(?P<at>\d+)\b", re.IGNORECASE)
+BEFORE = (
+    r"(?:\([\w.-]+\) )?(?:(?:\[?(?:[\w.-]+@(?P<node>[\w.-]+)(?![\w.-]))[^\]$#>\n]*\]?)?[$#%❯] ?"
+    r"|(?P<windows>PS (?:[A-Z]:|/)[^>\n]*> ?|[A-Z]:\\[^>\n]*> ?))"
+)
+"""A prompt of a shell, of cmd or of PowerShell."""
+STARTERS = frozenset(
+    """mpirun mpiexec prterun srun sbatch torchrun python deepspeed accelerate horovodrun colossalai composer lightning
+    bash sh hccl_test""".split()
+)
+BENCHMARKS = ("_perf", "_bw", "_lat", "_perftest")
+"""Endings of the names of benchmarks: all_reduce_perf, ib_write_bw, ib_send_lat."""
+PROMPT = re.compile(rf"{BEFORE}(?P<words>\S.*)\Z")
 SECTION = re.compile(r"^(?:###+|==>|=== ?|--- ?|>>>) *(?P<title>[^#=<>-].*)")
 SECTION_RANK = re.compile(r"\brank[ _-]?(?P<rank>\d+)\b", re.IGNORECASE)
 SECTION_NODE = re.compile(rf"^(?:node |host |on )?(?P<node>{HOST}|(?:node|host|worker|master)[\w.-]*)(?![\w/])")
@@ -180,6 +192,24 @@ def unprefixed(text: str) -> tuple[str, int | None, str | None]:
         node = groups.get(f"node{which}") or node
         text = text[found.end() :]
     return text, rank, node
+
+
+def is_typed(line: str) -> bool:
+    """Whether the line is for certain a command behind a prompt; `#` and `%` alone also begin other lines."""
+    prompt = PROMPT.match(line)
+    return prompt is not None and bool(prompt["node"] or prompt["windows"] or line.startswith("$ "))
+
+
+def starts_a_run(line: str) -> bool:
+    """Whether the line is for certain a command that starts a program, and does not only show what one has left."""
+    prompt = PROMPT.match(line)
+    if prompt is None or not is_typed(line):
+        return False
+    words = [word for word in re.split(r"[\s;&|'\"]+", prompt["words"]) if "=" not in word]
+    programs = [word.rpartition("/")[2].rstrip("0123456789.") for word in words]
+    return words[:1] == [f"./{programs[0]}"] or any(
+        program in STARTERS or program.endswith(BENCHMARKS) for program in programs
+    )
 
 
 def section_of(text: str) -> tuple[int | None, str | None] | None:

@@ -86,10 +86,12 @@ EXIT_CODE_ASKED = re.compile(rb"\A(?:.*[$#>] )?(?:echo (?:\$\?|%errorlevel%)|\$l
 
 TABLE_HEAD = re.compile(
     rb"\A\s*(?:# (?:osu|size\b.{0,40}(?:latency|bandwidth|\(us\)|mb/s))"
-    rb"|#?bytes +#?(?:repetitions|iterations)|#bytes +#)"
+    rb"|#?bytes +#?(?:repetitions|iterations)|#bytes +#"
+    rb"|\W{0,4}(?:epoch|step|iter(?:ation)?)s?(?:[\s|]{1,9}[a-z][\w/%().-]{0,30}){2,20}[\s|]{0,9}\Z)"
 )
-TABLE_ROW = re.compile(rb"\A\s*\d{1,15}(?:\s+\d{1,15}(?:\.\d{1,9})?){1,14}\s*\Z")
-"""A row below TABLE_HEAD, as the benchmarks of OSU, Intel and perftest print it for each size once it was measured."""
+TABLE_ROW = re.compile(rb"\A[\s|]*\d{1,15}(?:[\s|]+[\[(]?[-+]?\d[\d.:e%+-]{0,20}[\])*]{0,3}){1,24}[\s|*]*\Z")
+"""A row below TABLE_HEAD, as the benchmarks of OSU, Intel and perftest print it for each size once it was measured, and
+trainers for each epoch."""
 
 ENDED = re.compile(
     BAD + rb"(?:.*?\b(?:training|run|job|trial|benchmark|evaluation|everything|all|program)\b.{0,40}\b(?:done|finished"
@@ -172,9 +174,9 @@ REACHED_KEYS = tuple(
     "|images/s|img/s|ms/step|float|half|double|int|%|forward pass|batch|step|iter|epoch|joined|barrier"
     "|registered|connect|i am |episode|rank|process|worker|task|node|hostname|accepted|using|via|ring|channel|tree"
     "|checkpoint|grad strides|nvls|peer access|x2c|mnnvl|collective|ready|listen|running|started|kernel|systemd"
-    "|nvrm|mpi s".split("|")
+    "|nvrm|mpi s|out of bounds|cuda graph|torch distributed".split("|")
 )
-"""Literals of PROGRESS and SETUP: a line without any of them matches neither."""
+"""Literals of PROGRESS and SETUP: a line without any of them matches neither, unless it is a row of numbers."""
 
 
 def reached(line: bytes, goes_on: bool) -> Reached:
@@ -187,7 +189,7 @@ def reached(line: bytes, goes_on: bool) -> Reached:
 NOISE = re.compile(
     r"\[hardware error\]: (?!.*(?:uncorrect|deferred|fatal|containable|poison|panic))|\bedac mc\d+: \d+ ce\b"
     r"|\bcoordinator was stopped\.?$|hwloc.{0,40} received invalid information|hwloc will now ignore"
-    r"|failed with: intersection without inclusion|"
+    r"|failed with: intersection without inclusion|unable to find any relevant network interfaces|"
     r"setting omp_num_threads|redirects are currently not supported|hostname of the client socket cannot be retrieved"
     r"|to enable traceback see|\(errno: 97 - |errno: 97\b"
     r"|gai error: -9\b|gai error: -6\b"

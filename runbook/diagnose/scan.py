@@ -36,6 +36,7 @@ from runbook.diagnose.log_lines import (
     read_line,
     section_of,
     section_of_path,
+    starts_a_run,
     unpacked,
     unprefixed,
 )
@@ -56,6 +57,7 @@ from runbook.diagnose.progress_lines import (
 from runbook.diagnose.rule_types import Hit, Line, Sign
 
 STEADY = 3  # so many lines of progress after a failure are more than other ranks print before they notice it
+COMMANDS = 10_000  # the most commands that are remembered of a source
 ENDING = 20  # the last lines of a source, in which a run may say that it has ended
 LAST = 3  # the last lines of these, which are taken as a run's last words
 FAR = 200  # a match that begins behind so many characters of a long line is quoted from AROUND characters before it
@@ -79,6 +81,7 @@ class _Kind(NamedTuple):
     most: int = 0  # how many lines of the shape are read in full in one source
     goes_on: bool = False  # they show that the run goes on
     heads: bool = False  # they are headings, which name the speaker of the lines below
+    starts: bool = False  # they are commands that start a run
     opens: bool = False  # they may go on in the next line
     late: bool = False  # they were not searched, and are read at the end of the source, if at all
 
@@ -112,10 +115,12 @@ class Scanner:
         self.told = False  # whether any line is not blank
         self.reached = Reached.NOTHING
         self._asked = 0  # bytes of lines that were searched for `reached`
+        self._noted: deque[bytes] = deque(maxlen=ENDING)  # the last lines that were searched for `reached`
         self.last_progress: dict[str, int] = {}  # by source, the number of the last line of progress; 0: none
         self.steady_progress: dict[str, int] = {}  # by source, the first of the last STEADY such lines; 0: fewer
         self.ends: dict[str, int] = {}  # by source, how many lines it has
         self.passed: dict[str, int] = {}  # by source, the line in which a suite of tests says that all passed
+        self.commands: dict[str, list[int]] = {}  # by source, the lines with a command that starts a run
         self.ended: dict[str, int] = {}  # by source, the line in which a run says that it has ended well
         self.last_words: list[Hit] = []  # last lines after which nobody would call the run healthy
         self.work = 0  # the work so far, in lines of a known shape
@@ -133,7 +138,7 @@ class Scanner:
         number = 0
         flooded = False
         went_on: deque[int] = deque(maxlen=STEADY)
-        kinds, settled = self._shapes, here.settled
+        kinds, settled, commands = self._shapes, here.settled, self.commands.setdefault(source, [])
         open_line: BrokenLine | None = None
         open_kind, open_shape = _Kind(), b""
         ending: list[bytes] = []
@@ -154,6 +159,8 @@ class Scanner:
                     went_on.append(number)
                 if kind.heads:
                     section = section_of(raw[:LONGEST].decode("utf-8", "replace")) or section
+                if kind.starts and len(commands) < COMMANDS:
+                    commands.append(number)
                 if kind.opens and not open_line:
                     open_line, open_kind, open_shape = BrokenLine(number, raw), kind, shape
                 elif kind.signs:
@@ -203,7 +210,8 @@ class Scanner:
         last of them has the line number `number`."""
         in_table = exit_code_asked = False
         for at, raw in enumerate(ending, number + 1 - len(ending)):
-            self._note(raw)
+            if raw not in self._noted:
+                self._note(raw)
             low = raw.lower()
             if exit_code_asked and low.strip() == b"0":
                 self.ended[source] = at
@@ -288,8 +296,9 @@ class Scanner:
         if b"\\" in raw:
             raw = b" ".join(unpacked(raw)) or raw
         found = self._index.find(raw.lower())
+        starts = starts_a_run(raw[:LONGEST].decode("utf-8", "replace"))
         if not found:
-            return _Kind()
+            return _Kind(starts=starts)
         foreign = self._abroad in found
         if foreign and len(raw) <= LONGEST:
             english = in_english(raw.decode("utf-8", "replace")).encode()
@@ -300,8 +309,10 @@ class Scanner:
         opens = self._opener in found and may_go_on(raw)
         if goes_on or (self._telling in found and self._asked < self._limits.asked):
             self._note(raw, goes_on=goes_on)
+            if len(raw) <= SEARCHED:
+                self._noted.append(raw)
         told = (*signs, self._abroad) if foreign else signs
-        return _Kind(told, most, goes_on, heads=self._heading in found, opens=opens)
+        return _Kind(told, most, goes_on, heads=self._heading in found, starts=starts, opens=opens)
 
     def _note(self, raw: bytes, *, goes_on: bool = False) -> None:
         """Updates `reached` by what this line shows."""

@@ -15,7 +15,7 @@ from importlib import import_module
 from pathlib import PurePath
 
 from runbook.diagnose.judge import NO_EVIDENCE, ORDER, Cause
-from runbook.diagnose.log_lines import ESCAPES
+from runbook.diagnose.log_lines import BEFORE, ESCAPES, PROMPT, is_typed
 from runbook.diagnose.rule_types import Hit, Line, Tier, joined
 from runbook.files.shipped_files import own_table
 from runbook.model.grouping import grouped
@@ -24,12 +24,6 @@ from runbook.parsers.tool_reading import Fault, Reading, Support
 
 # --- outputs in a text ----------------------------------------------------------------------------------------------
 
-BEFORE = (
-    r"(?:\([\w.-]+\) )?(?:(?:\[?(?:[\w.-]+@(?P<node>[\w.-]+)(?![\w.-]))[^\]$#>\n]*\]?)?[$#%❯] ?"
-    r"|(?P<windows>PS (?:[A-Z]:|/)[^>\n]*> ?|[A-Z]:\\[^>\n]*> ?))"
-)
-"""A prompt of a shell, of cmd or of PowerShell."""
-PROMPT = re.compile(rf"{BEFORE}(?P<words>\S.*)\Z")
 AROUND = re.compile(
     r"\[exit code -?\d+\]|\[stderr\]|\[ended by its deadline|\[\.\.\. \d+ bytes left out|```|~~~"
     r"|(?:###+|==>|===|---) ?\S.*"
@@ -139,11 +133,9 @@ def read_paste(text: str, name: str = "") -> Paste:
 
 def _begins_another(line: str) -> bool:
     """Whether a line ends the output above it: a command that was typed, a heading, or a fence."""
-    prompt = PROMPT.match(line)
-    if prompt is None:
+    if PROMPT.match(line) is None:
         return re.match(r"```|~~~|###+ |==> ", line) is not None
-    certain = prompt["node"] or prompt["windows"] or line.startswith("$ ")
-    return bool(certain) or _typed().match(line) is not None
+    return is_typed(line) or _typed().match(line) is not None
 
 
 def _pings_together(found: Sequence[ToolOutput]) -> Iterable[ToolOutput]:
