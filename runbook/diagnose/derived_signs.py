@@ -22,8 +22,10 @@ STACK = 40  # the most lines of a task's stack in the kernel's log
 CODE = 5  # the most lines of code below a frame of a traceback, with the marks under it
 ANSWERS = (1, 3)  # lines from a question at Python's prompt to its answer: a warning between them takes two
 LEAVING = 12  # the most lines of a process between an exception that nothing caught and its end
+BOX = 8  # the most lines of a warning of Open MPI's, from the one that tells a code to the one that tells what it does
 SUMMARY = 6  # the most lines of one process in torchrun's summary
 AT_ONCE_S = 0.2  # a host that is up, or its firewall, rejects a connection within that time
+HEADS_OF_BENCHMARKS = 24  # the most lines between the lists of ranks of two benchmarks that run at once
 LARGE = 1000  # bytes; a ping of at least so many tests the packet size of the way
 ASKING_S = 0.9  # the kernel asks by ARP that long for an address before it gives up
 
@@ -89,6 +91,7 @@ def derive(hits: Hits) -> Iterator[Hit]:
     yield from compare(hits.get("watchdog", ()), hits.get("watchdog-state", ()), hits.get("other-work", ()))
     yield from read_report(hits)
     yield from _barriers(hits.get("store-barrier", ()), hits.get("barrier-completed", ()))
+    yield from _barriers_of_other_sizes(hits.get("store-barrier", ()))
     yield from _unanswered(hits.get("no-route", ()))
     yield from _master_in_vain(hits)
     yield from _world_sizes(hits.get("told-size", ()))
@@ -112,13 +115,13 @@ def derive(hits: Hits) -> Iterator[Hit]:
     yield from _gpu_of_rank_missing(hits)
     for sign, group, name in DIFFER:
         yield from _differ(sign, group, name, hits)
-    if hits.get("between-rails") and not hits.get("within-a-rail"):
-        yield Hit("only-between-rails", hits["between-rails"][0].line)
+    yield from _between_rails(hits.get("pair-failed", ()))
     if hits.get("step-cancelled") and not hits.get("task-exited"):
         yield Hit("cancelled-plainly", hits["step-cancelled"][0].line)
     yield from _inner_interfaces(hits)
     if len(hits.get("counts-one-rank", ())) > 1:
         yield from (Hit("each-alone", hit.line) for hit in hits["counts-one-rank"])
+    yield from _benchmarks_alone(hits.get("rank-zero-listed", ()))
     yield from _masters_differ(hits)
     yield from _prepares_data(hits)
     yield from _bootstrap_networks(hits)
@@ -156,6 +159,19 @@ def without_clean_up(hits: Sequence[Hit]) -> list[Hit]:
     """The hits without the SIGKILL by which Hydra ends an application's other processes, if one process crashed."""
     crashed = any(hit.sign == "crashed" and HYDRA.search(hit.line.text) for hit in hits)
     return [hit for hit in hits if not (crashed and hit.sign == "killed" and HYDRA.search(hit.line.text))]
+
+
+def without_cancelled(hits: Sequence[Hit]) -> list[Hit]:
+    """The hits without those in which ranks report that others are gone, after Slurm has told why it ends the job."""
+    ended: dict[str, int] = {}
+    for hit in hits:
+        if hit.sign == "step-cancelled" and " DUE TO " in hit.line.text:
+            ended.setdefault(hit.line.source, hit.line.number)
+    return [
+        hit
+        for hit in hits
+        if hit.sign not in FOLLOWS_AN_ERROR or hit.line.number < ended.get(hit.line.source, hit.line.number + 1)
+    ]
 
 
 def without_survived(hits: Sequence[Hit]) -> list[Hit]:
@@ -527,6 +543,9 @@ def _unfamiliar(hits: Hits) -> Iterator[Hit]:
     told = [hit.line for sign in TELLS_FAILURE for hit in hits.get(sign, ())]
     # Some launchers log all that a child prints, its steps too, as ERROR; the child's own level stands behind that.
     known |= {line for line in told if "INFO" in line.text and shows_progress(line.text)}
+    # What a library says before it goes on in another way.
+    instead = _numbers(hits.get("goes-another-way", ()))
+    known |= {line for line in told if any(abs(at - line.number) <= BOX for at in instead.get(line.voice, ()))}
     yield from (Hit("unfamiliar-error", line) for line in told if line not in known and not TYPED.match(line.text))
 
 
@@ -574,6 +593,32 @@ def _answered_no(hits: Hits) -> Iterator[Hit]:
     for hit in hits.get("answers-no", ()):
         if any((hit.line.source, hit.line.number - below) in asked for below in ANSWERS):
             yield Hit("answers-no-gpu", hit.line)
+
+
+def _between_rails(failed: Sequence[Hit]) -> Iterator[Hit]:
+    """`only-between-rails`: all queue pairs that fail are between NICs of different rails, as the second or else the
+    third number of their addresses tells."""
+    pairs = [(hit.groups["local"].split("."), hit.groups["remote"].split(".")) for hit in failed]
+    by_second, by_third = ([local[at] != remote[at] for local, remote in pairs] for at in (1, 2))
+    if pairs and (all(by_second) or (all(by_third) and not any(by_second))):
+        yield Hit("only-between-rails", failed[0].line)
+
+
+def _barriers_of_other_sizes(barriers: Sequence[Hit]) -> Iterator[Hit]:
+    """`barrier-sizes-differ`: ranks wait at one barrier of the store, and count different worlds."""
+    sizes = {hit.groups["size"]: hit for hit in barriers}
+    if len(sizes) > 1 and len({hit.groups.get("key") for hit in barriers}) == 1:
+        groups = {"sizes": " and ".join(sorted(sizes, key=int))}
+        yield from (Hit("barrier-sizes-differ", hit.line, groups) for hit in sizes.values())
+
+
+def _benchmarks_alone(firsts: Sequence[Hit]) -> Iterator[Hit]:
+    """`each-alone`: two hosts have each printed the list of ranks of a benchmark, which rank 0 alone prints."""
+    for before, after in pairwise(firsts):
+        near = before.line.source == after.line.source and after.line.number - before.line.number <= HEADS_OF_BENCHMARKS
+        if near and before.groups["on"] != after.groups["on"]:
+            yield from (Hit("each-alone", hit.line) for hit in (before, after))
+            return
 
 
 def _gpu_of_rank_missing(hits: Hits) -> Iterator[Hit]:

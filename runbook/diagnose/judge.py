@@ -14,6 +14,7 @@ from runbook.diagnose.derived_signs import (
     with_fetches,
     with_summaries,
     without_answered,
+    without_cancelled,
     without_clean_up,
     without_ignored,
     without_last_crashes,
@@ -85,7 +86,14 @@ def judge(scanner: Scanner) -> list[Cause]:
     told = by_one_clock(scanner.hits)
     heeded = without_ignored(told)
     ignored = {hit.line.place for hit in told} - {hit.line.place for hit in heeded}
-    for heed in (without_last_crashes, without_answered, without_clean_up, without_survived, with_fetches):
+    for heed in (
+        without_last_crashes,
+        without_answered,
+        without_clean_up,
+        without_cancelled,
+        without_survived,
+        with_fetches,
+    ):
         heeded = heed(heeded)
     for hit in with_summaries(heeded):
         hits[hit.sign].append(hit)

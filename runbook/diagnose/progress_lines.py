@@ -87,7 +87,7 @@ EXIT_CODE_ASKED = re.compile(rb"\A(?:.*[$#>] )?(?:echo (?:\$\?|%errorlevel%)|\$l
 TABLE_HEAD = re.compile(
     rb"\A\s*(?:# (?:osu|size\b.{0,40}(?:latency|bandwidth|\(us\)|mb/s))"
     rb"|#?bytes +#?(?:repetitions|iterations)|#bytes +#"
-    rb"|\W{0,4}(?:epoch|step|iter(?:ation)?)s?(?:[\s|]{1,9}[a-z][\w/%().-]{0,30}){2,20}[\s|]{0,9}\Z)"
+    rb"|\W{0,4}(?:epoch|step|iter(?:ation)?)s?(?:[\s|]{1,20}[a-z][\w/%().-]{0,30}){2,20}[\s|]{0,9}\Z)"
 )
 TABLE_ROW = re.compile(rb"\A[\s|]*\d{1,15}(?:[\s|]+[\[(]?[-+]?\d[\d.:e%+-]{0,20}[\])*]{0,3}){1,24}[\s|*]*\Z")
 """A row below TABLE_HEAD, as the benchmarks of OSU, Intel and perftest print it for each size once it was measured, and
@@ -100,7 +100,10 @@ ENDED = re.compile(
     rb"|.*?\bexit(?:s|ed)? successfully\b"
     # the last of all its steps
     rb"|.*?\b(?:step|iter(?:ation)?)\W{0,12}(?P<last>[1-9]\d{1,14})\s{0,8}/\s{0,8}(?P=last)\b"
-    rb"|.*?\btrainer\.fit\W{1,3}stopped\b)",
+    rb"|.*?\btrainer\.fit\W{1,3}stopped\b"
+    rb"|\W{0,3}(?:rc|ret|exit[ _]?(?:code|status)?|return[ _]?code|status)\W{1,3}0\W{0,2}\Z"
+    rb"|.*?\btest (?:is a success|successful|succeeded)\b"
+    rb"|# (?:out of bounds values : 0 ok|avg bus bandwidth))",
     re.DOTALL,
 )
 """A line in which a run says that it has ended well."""
@@ -267,3 +270,21 @@ GOES_ON = re.compile(
 def shows_progress(line: str) -> bool:
     """Whether a line shows that a run goes on, whatever the level at which it was logged."""
     return GOES_ON.match(line.lower().encode("utf-8", "replace")) is not None
+
+
+_ASKING = re.compile(
+    r"\A(?:[\"'“「(]{0,2}(?:is|are|am|was|were|should|shall|do|does|did|can|could|would|will|why|what|how|which|who|where"
+    r"|when|has|have|any|or|and|but|so|it|that|this|these|if)\b"
+    r"|.{0,300}?(?:\b(?:i|i'm|i've|my|me|anyone|anybody|someone)\b(?![:\]/])|[\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7af]))"
+)
+_PLEA = re.compile(
+    r"\A(?!错误|失败|警告|异常)[^\x00-\x7f].*(?:请(?:问|教|大佬|帮)|吗|谢谢|求助|教えて|でしょうか|お願い|부탁|나요)"
+    r"|\A(?:is|are|should|do|does|can|why|what|how) (?:my|i|it|this|there|we|you)\b[^:=\[]*\?"
+)
+
+
+def is_a_question(line: str) -> bool:
+    """Whether a line (in lower case) is a question of whoever pasted a log: it tells nothing about the run, though it
+    may quote its lines. Programs ask too, but not for themselves: `Cannot connect. Is the daemon running?`"""
+    asked = line.rstrip("\"'”」) ").endswith(("?", "？"))
+    return (asked and _ASKING.match(line) is not None) or _PLEA.match(line) is not None

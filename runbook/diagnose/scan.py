@@ -52,6 +52,7 @@ from runbook.diagnose.progress_lines import (
     TABLE_ROW,
     TESTS_PASSED,
     Reached,
+    is_a_question,
     reached,
 )
 from runbook.diagnose.rule_types import Hit, Line, Sign
@@ -230,7 +231,8 @@ class Scanner:
         told = [(at, raw) for at, raw in enumerate(ending, number + 1 - len(ending)) if raw.strip()]
         for at, piece in ((at, piece) for at, raw in told[-LAST:] for piece in unpacked(raw)[-LAST:] or [raw]):
             line = read_line(source, at, piece, section)
-            if LAST_WORDS.match(line.text.lower().encode()) and not NOISE.search(line.text.lower()):
+            low = line.text.lower()
+            if LAST_WORDS.match(low.encode()) and not NOISE.search(low) and not is_a_question(low):
                 self.last_words.append(Hit("last-words", line))
 
     def _read_what_was_left(self, here: SourceLines) -> None:
@@ -339,7 +341,8 @@ class Scanner:
         self.work += IN_FULL + A_BYTE * len(raw)
         foreign = found[-1] == self._abroad
         line = read_line(here.name, number, raw, section, foreign=foreign)
-        if NOISE.search(line.text.lower()):
+        low = line.text.lower()
+        if NOISE.search(low) or is_a_question(low):
             return
         for at in found[:-1] if foreign else found:
             sign = self._signs[at]
