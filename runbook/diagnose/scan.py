@@ -231,8 +231,8 @@ class Scanner:
         told = [(at, raw) for at, raw in enumerate(ending, number + 1 - len(ending)) if raw.strip()]
         for at, piece in ((at, piece) for at, raw in told[-LAST:] for piece in unpacked(raw)[-LAST:] or [raw]):
             line = read_line(source, at, piece, section)
-            low = line.text.lower()
-            if LAST_WORDS.match(low.encode()) and not NOISE.search(low) and not is_a_question(low):
+            text = line.text.lower()
+            if LAST_WORDS.match(text.encode()) and not NOISE.search(text) and not is_a_question(text):
                 self.last_words.append(Hit("last-words", line))
 
     def _read_what_was_left(self, here: SourceLines) -> None:
