@@ -19,16 +19,16 @@ from renderers import assigned, called, rendered, texts_in
 from syntax_trees import SOURCE, nodes
 
 import runbook
-from runbook.causes.catalogue import KINDS, causes, fields_of
+from runbook.causes.catalogue import CAUSE_KINDS, causes, fields_of
 from runbook.checks import CHECKS
 from runbook.checks.base import Check
-from runbook.checks.connection import REASONS
-from runbook.checks.ranks.own_failure import STOPPED
-from runbook.checks.reach.gpu_faults import FAULTS
+from runbook.checks.connection import TCP_REASONS
+from runbook.checks.ranks.own_failure import SCRIPT_STOP_CAUSES
+from runbook.checks.reach.gpu_faults import GPU_FAULTS
 from runbook.checks.shell import Shell
-from runbook.cli.explain import LAUNCH, explain, stage_page, where_found
+from runbook.cli.explain import LAUNCH_STAGE, explain, stage_page, where_found
 from runbook.diagnose.all_rules import RULES, SIGNS
-from runbook.diagnose.derived_signs import DIFFER, NOT_PLACED
+from runbook.diagnose.derived_signs import DIFFERING_VALUE_SIGNS, WAITING_POD_SIGNS
 from runbook.engine.plan import Choice, make_plan
 from runbook.files.inventory import load_inventory
 from runbook.files.playbook import load_playbook
@@ -38,7 +38,7 @@ from runbook.files.yaml_document import parse_document
 from runbook.jobs.launch import Launch
 from runbook.lint.findings import rule_pages, rules
 from runbook.model.errors import FilesWrong
-from runbook.parsers.nvidia_smi_facts import REFUSALS
+from runbook.parsers.nvidia_smi_facts import SMI_REFUSALS
 from runbook.transport import node_answers
 
 PACKAGE = Path(runbook.__file__).parent
@@ -69,7 +69,7 @@ def test_every_module_of_checks_is_registered() -> None:
 
 def test_every_check_is_in_the_table_under_its_own_id() -> None:
     assert all(name == check.id for name, check in CHECKS.items())
-    assert Launch.id == LAUNCH
+    assert Launch.id == LAUNCH_STAGE
 
     def kinds(base: type[object]) -> Iterator[type[object]]:
         for kind in base.__subclasses__():
@@ -151,7 +151,7 @@ def test_every_page_of_a_cause_is_of_bearable_width_and_speaks_of_what_there_is(
         for part in (page.symptom, page.why, page.confirm, page.remedy):
             assert 10 < len(part) <= 240
             assert part.endswith((".", "`", "?"))
-        assert set(page.kinds) <= KINDS.keys()
+        assert set(page.kinds) <= CAUSE_KINDS.keys()
         assert set(page.follows) <= causes().keys()
         assert set(page.by_check) <= {*CHECKS, "launch"}
 
@@ -181,7 +181,7 @@ def test_what_logs_are_told_to_show_is_in_the_catalogue() -> None:
     signs = {sign.name for sign in SIGNS}
     sources = (PACKAGE / "diagnose").rglob("*.py")
     derived = {name for source in sources for name in re.findall(r'(?:Hit\(\s*|sign=)"([a-z-]+)"', source.read_text())}
-    derived |= {name for *_, name in DIFFER} | {*NOT_PLACED.values()}
+    derived |= {name for *_, name in DIFFERING_VALUE_SIGNS} | {*WAITING_POD_SIGNS.values()}
     for rule in RULES:
         assert {*rule.names, *rule.needs, *rule.unless} <= signs | derived, rule.cause
 
@@ -241,9 +241,11 @@ def test_every_cause_that_is_used_is_in_the_catalogue() -> None:
     assert [use for use in all_uses() if use.cause not in causes()] == []
 
 
-OF_MANY = {"rank": {"node", "python"}, "limit": {"node"}} | {kind: {"indices"} for kind in FAULTS}
+OF_MANY = {"rank": {"node", "python"}, "limit": {"node"}} | {kind: {"indices"} for kind in GPU_FAULTS}
 OF_MANY |= {"signal": {"node", "log"}, "bus-error": {"node", "log"}}
-OF_MANY |= {event: {"node"} for event in STOPPED} | {way: set() for way in (*REASONS, *(one.way for one in REFUSALS))}
+OF_MANY |= {event: {"node"} for event in SCRIPT_STOP_CAUSES} | {
+    way: set() for way in (*TCP_REASONS, *(one.way for one in SMI_REFUSALS))
+}
 """Ways of which a program looks up the cause, and the fields that it gives."""
 
 

@@ -25,20 +25,20 @@ from runbook.agent.folder import AgentFolder, Identity, State, hostname, machine
 from runbook.agent.heartbeat import facts
 from runbook.agent.permissions import NotAllowed, OrderFilter, OwnerRules
 from runbook.agent.protocol import (
-    BEAT_S,
-    CHUNK,
-    DIAL_S,
-    END,
-    KILL,
-    LONGEST_MESSAGE,
-    LONGEST_PIECE,
-    MOST_CHANNELS,
-    PROTOCOL,
-    REPLACED,
-    REVOKED,
-    STDERR,
-    STDOUT,
-    WATCHDOG_S,
+    CHANNEL_CHUNK_BYTES,
+    END_ORDER,
+    HEARTBEAT_INTERVAL_S,
+    KILL_ORDER,
+    MAX_AGENT_CHANNELS,
+    MAX_CHANNEL_MESSAGE_BYTES,
+    MAX_CONTROL_MESSAGE_BYTES,
+    PROTOCOL_VERSION,
+    REPLACED_CLOSE_CODE,
+    REVOKED_CLOSE_CODE,
+    SERVER_DIAL_TIMEOUT_S,
+    SERVER_WATCHDOG_TIMEOUT_S,
+    STDERR_TAG,
+    STDOUT_TAG,
     AgentHello,
     ChannelRefused,
     Denied,
@@ -54,21 +54,21 @@ from runbook.agent.protocol import (
 )
 from runbook.agent.systemd import Notify, scope
 
-FIRST_S, MOST_S = 1.0, 30.0
-"""The pause before dialling again is drawn at random, up to FIRST_S at first, up to twice as long after each failure,
-and never longer than MOST_S."""
+FIRST_REDIAL_INTERVAL_S, MAX_REDIAL_INTERVAL_S = 1.0, 30.0
+"""The pause before dialling again is drawn at random, up to FIRST_REDIAL_INTERVAL_S at first, up to twice as long after
+each failure, and never longer than MAX_REDIAL_INTERVAL_S."""
 
-STEADY_S = 60.0
+MIN_STEADY_CONNECTION_S = 60.0
 """After a connection that lasted this long, failures are counted from one again."""
 
-CLOSE_S = 3.0
-ENDING_S = 10.0
+SOCKET_CLOSE_TIMEOUT_S = 3.0
+PROGRAMS_END_TIMEOUT_S = 10.0
 """How long supervisors may take to end what they started, when the agent ends."""
 
-MOST_WORKDIRS = 32
+MAX_WORKDIRS = 32
 """The most workdirs in which the agent looks for jobs."""
 
-FOR_GOOD = (REPLACED, REVOKED)
+FINAL_CLOSE_CODES = (REPLACED_CLOSE_CODE, REVOKED_CLOSE_CODE)
 """Close codes of a server that will never accept this agent again: the agent ends."""
 
 
@@ -82,7 +82,7 @@ class Turned(Exception):
 
 def back_off(failures: int, chance: Callable[[float, float], float] = random.uniform) -> float:
     """The seconds to wait before dialling again, after so many failures in a row: exponential, with full jitter."""
-    return chance(0.0, min(MOST_S, FIRST_S * 2.0 ** min(failures, 10)))
+    return chance(0.0, min(MAX_REDIAL_INTERVAL_S, FIRST_REDIAL_INTERVAL_S * 2.0 ** min(failures, 10)))
 
 
 class Agent:
@@ -130,7 +130,7 @@ class Agent:
             await asyncio.gather(*(socket.close() for socket in self._sockets), return_exceptions=True)
             await _cancelled(looking, staying, stopped)
             if self._channels:
-                await asyncio.wait(self._channels, timeout=ENDING_S)
+                await asyncio.wait(self._channels, timeout=PROGRAMS_END_TIMEOUT_S)
 
     async def _stay(self) -> None:
         """Dial, again and again, until the server refuses for good or the agent stops. Cancelling this task would not
@@ -141,19 +141,19 @@ class Agent:
         while not self._stopping.is_set():
             began = time.monotonic()
             try:
-                async with self._dial("/agent/control", LONGEST_MESSAGE) as socket:
+                async with self._dial("/agent/control", MAX_CONTROL_MESSAGE_BYTES) as socket:
                     await self._converse(socket)
                 why = "the server closed the connection"
             except Turned as turned:
                 self._says(f"{turned.denied.why}: {turned.denied.fix}", connected=False)
-                if turned.denied.code in FOR_GOOD:
+                if turned.denied.code in FINAL_CLOSE_CODES:
                     return
                 failures, why = 10, ""
             except InvalidStatus as error:
                 failures, why = 10, f"the server refuses this agent (HTTP {error.response.status_code})"
             except (OSError, WebSocketException, asyncio.TimeoutError, ProtocolError) as error:
                 why = f"{type(error).__name__}: {error}".rstrip(": ")
-            failures = 1 if time.monotonic() - began > STEADY_S else failures + 1
+            failures = 1 if time.monotonic() - began > MIN_STEADY_CONNECTION_S else failures + 1
             pause = back_off(failures)
             if why:
                 self._says(f"not connected: {why}; again in {pause:.0f} s", connected=False)
@@ -170,24 +170,24 @@ class Agent:
             additional_headers={"Authorization": f"Bearer {self.identity.token}"},
             user_agent_header=f"runbook-agent/{runbook.__version__}",
             compression=None,
-            open_timeout=DIAL_S,
-            ping_interval=BEAT_S,
-            ping_timeout=WATCHDOG_S,
-            close_timeout=CLOSE_S,
+            open_timeout=SERVER_DIAL_TIMEOUT_S,
+            ping_interval=HEARTBEAT_INTERVAL_S,
+            ping_timeout=SERVER_WATCHDOG_TIMEOUT_S,
+            close_timeout=SOCKET_CLOSE_TIMEOUT_S,
             max_size=most,
             max_queue=8,
         )
 
     async def _converse(self, socket: ClientConnection) -> None:
         """Greet the server and obey it until the socket ends. Raises TimeoutError when the server says nothing for
-        WATCHDOG_S, Turned when it refuses this agent, and ProtocolError."""
+        SERVER_WATCHDOG_TIMEOUT_S, Turned when it refuses this agent, and ProtocolError."""
         user = str(os.getuid())
-        hello = AgentHello(PROTOCOL, runbook.__version__, self.incarnation, hostname()[:200], machine(), user)
+        hello = AgentHello(PROTOCOL_VERSION, runbook.__version__, self.incarnation, hostname()[:200], machine(), user)
         await socket.send(said(hello))
         beating = asyncio.create_task(self._beats(socket))
         try:
             while True:
-                message = from_server(await asyncio.wait_for(socket.recv(), WATCHDOG_S))
+                message = from_server(await asyncio.wait_for(socket.recv(), SERVER_WATCHDOG_TIMEOUT_S))
                 if isinstance(message, Denied):
                     raise Turned(message)
                 if isinstance(message, Welcome):
@@ -200,22 +200,24 @@ class Agent:
         finally:
             if self._stopping.is_set():
                 with contextlib.suppress(ConnectionClosed, asyncio.TimeoutError):
-                    await asyncio.wait_for(socket.send(said(Leaving())), CLOSE_S)
+                    await asyncio.wait_for(socket.send(said(Leaving())), SOCKET_CLOSE_TIMEOUT_S)
             await _cancelled(beating)
 
     async def _beats(self, socket: ClientConnection) -> None:
-        """Send a heartbeat every BEAT_S until the socket ends; with fewer jobs if it would be too long."""
+        """Send a heartbeat every HEARTBEAT_INTERVAL_S until the socket ends; with fewer jobs if it would be too
+        long."""
         with contextlib.suppress(ConnectionClosed):
             for number in itertools.count(1):
                 beat = msgspec.structs.replace(self._beat, number=number, draining=self.folder.drained)
                 text = said(beat)
-                if len(text) > LONGEST_MESSAGE // 2:
+                if len(text) > MAX_CONTROL_MESSAGE_BYTES // 2:
                     text = said(msgspec.structs.replace(beat, jobs=beat.jobs[:16]))
                 await socket.send(text)
-                await asyncio.sleep(BEAT_S)
+                await asyncio.sleep(HEARTBEAT_INTERVAL_S)
 
     async def _look(self) -> None:
-        """Look at the node every BEAT_S, one look at a time, and tell the service manager that the agent lives."""
+        """Look at the node every HEARTBEAT_INTERVAL_S, one look at a time, and tell the service manager that the agent
+        lives."""
         looking: asyncio.Task[Heartbeat] | None = None
         while True:
             self._notify.say("WATCHDOG=1")
@@ -227,18 +229,18 @@ class Agent:
                 looking = None
             if looking is None:
                 looking = asyncio.create_task(asyncio.to_thread(facts, self.identity.name, tuple(self.workdirs)))
-            await asyncio.sleep(BEAT_S if self._beat.number else FIRST_S)
+            await asyncio.sleep(HEARTBEAT_INTERVAL_S if self._beat.number else FIRST_REDIAL_INTERVAL_S)
 
     async def _opened(self, socket: ClientConnection, order: Open) -> None:
         """Open the channel that the server asks for, in a task of its own, or tell the server why not."""
         why = self.rules.against(order)
-        if len(self._channels) >= MOST_CHANNELS:
-            why = f"{MOST_CHANNELS} channels are open on this node already"
+        if len(self._channels) >= MAX_AGENT_CHANNELS:
+            why = f"{MAX_AGENT_CHANNELS} channels are open on this node already"
         if why:
             self.tell(f"refused a channel for {order.person or 'somebody'}: {why}")
             await socket.send(said(ChannelRefused(order.channel, why)))
             return
-        if order.workdir and len(self.workdirs) < MOST_WORKDIRS:
+        if order.workdir and len(self.workdirs) < MAX_WORKDIRS:
             self.workdirs.setdefault(order.workdir)
         task = asyncio.create_task(self._channel(order))
         self._channels.add(task)
@@ -247,7 +249,7 @@ class Agent:
     async def _channel(self, order: Open) -> None:
         """Dial the server for a channel, and carry the bytes of a supervisor on it until it ends."""
         try:
-            async with self._dial(f"/agent/channel/{order.channel}", LONGEST_PIECE) as socket:
+            async with self._dial(f"/agent/channel/{order.channel}", MAX_CHANNEL_MESSAGE_BYTES) as socket:
                 self._sockets.add(socket)
                 try:
                     gate = OrderFilter(self.rules) if self.rules.looks_only else None
@@ -270,23 +272,32 @@ async def _cancelled(*tasks: asyncio.Task[object] | asyncio.Task[None]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-OURS = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "INVOCATION_ID", "JOURNAL_STREAM", "LISTEN_FDS", "MAINPID")
+SERVICE_MANAGER_VARIABLES = (
+    "NOTIFY_SOCKET",
+    "WATCHDOG_USEC",
+    "WATCHDOG_PID",
+    "INVOCATION_ID",
+    "JOURNAL_STREAM",
+    "LISTEN_FDS",
+    "MAINPID",
+)
 """Variables that a service manager sets for the agent, and that the agent's children must not get."""
 
-PIPES_S = 2.0
+OPEN_PIPES_TIMEOUT_S = 2.0
 """How long output is still read after a program has ended: a child of it may hold the pipes open."""
 
-MOST_HELD = 16 << 20
+MAX_UNREAD_STDIN_BYTES = 16 << 20
 """Bytes that are held for a program that does not read. So orders behind them, such as the one to kill it, are
 heard."""
 
-STUCK_S = 300.0
-"""A program that does not read for this long, while more than MOST_HELD waits for it, is given up."""
+UNREAD_STDIN_TIMEOUT_S = 300.0
+"""A program that does not read for this long, while more than MAX_UNREAD_STDIN_BYTES waits for it, is given up."""
 
 
 def environment(base: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a supervisor: the user's own, as in a login, without the variables for the agent (OURS)."""
-    return {name: value for name, value in base.items() if name not in OURS}
+    """The environment of a supervisor: the user's own, as in a login, without the variables for the agent
+    (SERVICE_MANAGER_VARIABLES)."""
+    return {name: value for name, value in base.items() if name not in SERVICE_MANAGER_VARIABLES}
 
 
 async def carry(
@@ -306,19 +317,19 @@ async def carry(
         )
     except (OSError, RuntimeError, ValueError) as error:  # RuntimeError: no home; ValueError: a NUL in the command
         with contextlib.suppress(ConnectionClosed):
-            await socket.send(STDERR + f"the agent could not start /bin/sh: {error}".encode())
+            await socket.send(STDERR_TAG + f"the agent could not start /bin/sh: {error}".encode())
             await socket.send(said(Ended(127)))
         return
     assert process.stdout is not None
     assert process.stderr is not None
     feeding = asyncio.create_task(_feed(socket, process, gate))
     pumps = [
-        asyncio.create_task(_pump(socket, STDOUT, process.stdout)),
-        asyncio.create_task(_pump(socket, STDERR, process.stderr)),
+        asyncio.create_task(_pump(socket, STDOUT_TAG, process.stdout)),
+        asyncio.create_task(_pump(socket, STDERR_TAG, process.stderr)),
     ]
     try:
         code = await process.wait()
-        await asyncio.wait(pumps, timeout=PIPES_S)  # a child of the program may still hold the pipes
+        await asyncio.wait(pumps, timeout=OPEN_PIPES_TIMEOUT_S)  # a child of the program may still hold the pipes
         with contextlib.suppress(ConnectionClosed):
             await socket.send(said(Ended(code)))
     finally:
@@ -329,7 +340,7 @@ async def _pump(socket: ClientConnection, kind: bytes, stream: asyncio.StreamRea
     """Send a program's output, each piece behind its `kind` byte. Reads on when the channel is closed: a full pipe
     would keep the supervisor from ending."""
     heard = True
-    while data := await stream.read(CHUNK):
+    while data := await stream.read(CHANNEL_CHUNK_BYTES):
         if heard:
             try:
                 await socket.send(kind + data)
@@ -339,15 +350,16 @@ async def _pump(socket: ClientConnection, kind: bytes, stream: asyncio.StreamRea
 
 async def _feed(socket: ClientConnection, process: asyncio.subprocess.Process, gate: OrderFilter | None) -> None:
     """Feed the program's stdin, and obey orders about it, until the channel is over. A program that has read its input
-    to the end ends by itself, in its own time; a program that does not read it is killed after ENDING_S."""
+    to the end ends by itself, in its own time; a program that does not read it is killed after
+    PROGRAMS_END_TIMEOUT_S."""
     stdin = process.stdin
     assert stdin is not None
-    stdin.transport.set_write_buffer_limits(high=MOST_HELD)
+    stdin.transport.set_write_buffer_limits(high=MAX_UNREAD_STDIN_BYTES)
     try:
         async for message in socket:
-            if message == KILL:
+            if message == KILL_ORDER:
                 _kill(process)
-            elif message == END:
+            elif message == END_ORDER:
                 stdin.close()
             elif isinstance(message, bytes) and not stdin.is_closing():
                 await _write(socket, stdin, message, gate)
@@ -356,7 +368,7 @@ async def _feed(socket: ClientConnection, process: asyncio.subprocess.Process, g
     finally:
         stdin.close()
     try:
-        await asyncio.wait_for(stdin.wait_closed(), ENDING_S)
+        await asyncio.wait_for(stdin.wait_closed(), PROGRAMS_END_TIMEOUT_S)
     except asyncio.TimeoutError:
         _kill(process)
     except OSError:  # the program has closed its input, or has ended
@@ -368,11 +380,11 @@ async def _write(socket: ClientConnection, stdin: asyncio.StreamWriter, data: by
     program has closed its input. Raises TimeoutError when the program does not read."""
     try:
         stdin.write(gate.feed(data) if gate else data)
-        await asyncio.wait_for(stdin.drain(), STUCK_S)
+        await asyncio.wait_for(stdin.drain(), UNREAD_STDIN_TIMEOUT_S)
     except NotAllowed as error:
         stdin.close()
         with contextlib.suppress(ConnectionClosed):
-            await socket.send(STDERR + f"agent.yml of this node: {error}".encode("utf-8", "replace"))
+            await socket.send(STDERR_TAG + f"agent.yml of this node: {error}".encode("utf-8", "replace"))
     except ConnectionError:  # it has closed its input
         stdin.close()
 

@@ -13,12 +13,12 @@ from urllib.parse import urlsplit
 import msgspec
 
 from runbook.agent.folder import AgentFolder, Identity
-from runbook.agent.protocol import DIAL_S, NAME, Enrolment, ProtocolError
+from runbook.agent.protocol import AGENT_NODE_NAME, SERVER_DIAL_TIMEOUT_S, Enrolment, ProtocolError
 from runbook.causes.catalogue import unreachable_for
 from runbook.model.command_quoting import word
 from runbook.model.errors import FilesWrong, Unreachable
 
-LONGEST_ANSWER = 64 << 10
+MAX_ENROLMENT_ANSWER_BYTES = 64 << 10
 
 
 class EnrolmentAnswer(msgspec.Struct, frozen=True):
@@ -35,7 +35,7 @@ def enrol(folder: AgentFolder, text: str, name: str) -> Identity:
         enrolment = Enrolment.of(text)
     except ProtocolError as error:
         raise FilesWrong.of("agent.enrol", str(error)) from None
-    if not NAME.match(name):
+    if not AGENT_NODE_NAME.match(name):
         fix = "name the node: `runbook agent enrol STRING --name gn01`"
         raise FilesWrong.of("agent.enrol", f"a node cannot be called {name!r}", help=fix)
     certificate = certificate_of(enrolment) if enrolment.certificate else None
@@ -48,7 +48,7 @@ def enrol(folder: AgentFolder, text: str, name: str) -> Identity:
     except ValueError as error:
         raise FilesWrong.of("agent.enrol", f"{enrolment.url} is not a runbook server: {error}") from None
     identity = Identity(answer.name, enrolment.url, answer.token, certificate)
-    if not NAME.match(identity.name) or not identity.token.isascii() or not identity.token:
+    if not AGENT_NODE_NAME.match(identity.name) or not identity.token.isascii() or not identity.token:
         raise FilesWrong.of("agent.enrol", f"{enrolment.url} gives an answer that is not a runbook server's")
     folder.remember(identity)
     return identity
@@ -63,7 +63,7 @@ def certificate_of(enrolment: Enrolment) -> str:
     context.verify_mode = ssl.CERT_NONE  # its hash is compared before anything is sent
     try:
         with (
-            socket.create_connection((host, port), DIAL_S) as plain,
+            socket.create_connection((host, port), SERVER_DIAL_TIMEOUT_S) as plain,
             context.wrap_socket(plain, server_hostname=host) as wrapped,
         ):
             der = wrapped.getpeercert(binary_form=True) or b""
@@ -90,14 +90,14 @@ def _post(server: Identity, body: object) -> tuple[int, bytes]:
     host, port = address(server.url)
     context = server.context()
     connection = (
-        http.client.HTTPConnection(host, port, timeout=DIAL_S)
+        http.client.HTTPConnection(host, port, timeout=SERVER_DIAL_TIMEOUT_S)
         if context is None
-        else http.client.HTTPSConnection(host, port, timeout=DIAL_S, context=context)
+        else http.client.HTTPSConnection(host, port, timeout=SERVER_DIAL_TIMEOUT_S, context=context)
     )
     try:
         connection.request("POST", "/agent/enrol", json.dumps(body), {"Content-Type": "application/json"})
         answer = connection.getresponse()
-        return answer.status, answer.read(LONGEST_ANSWER)
+        return answer.status, answer.read(MAX_ENROLMENT_ANSWER_BYTES)
     except (OSError, http.client.HTTPException) as error:
         raise _unreached(server.url, error) from None
     finally:

@@ -10,35 +10,45 @@ from typing import Any
 
 import msgspec
 
-from runbook.agent.protocol import MOST_GPUS, MOST_JOBS, MOST_RANKS, GpuLoad, Heartbeat, JobProcess
+from runbook.agent.protocol import (
+    MAX_REPORTED_GPUS,
+    MAX_REPORTED_PROCESSES,
+    MAX_REPORTED_RANKS,
+    GpuLoad,
+    Heartbeat,
+    JobProcess,
+)
 from runbook.model.units import whole_number
 from runbook.node import own_files
 from runbook.node.job_control import attempts_of, folders_of_jobs, journals, same
 from runbook.node.journal import serial_of
 from runbook.node.tools import tool
 
-ASKED_S = 4.0
+HEARTBEAT_SMI_TIMEOUT_S = 4.0
 """How long nvidia-smi may take."""
 
-TOLD_S = 24 * 3600.0
+MAX_ENDED_PROCESS_AGE_S = 24 * 3600.0
 """A process that ended longer ago is no longer reported."""
 
-QUERY = "index,name,utilization.gpu,memory.used,memory.total"
+NVIDIA_SMI_FIELDS = "index,name,utilization.gpu,memory.used,memory.total"
 
 
 def facts(name: str, workdirs: Iterable[str]) -> Heartbeat:
-    """The content of the next heartbeats of the node `name`. Takes as long as nvidia-smi does, at most ASKED_S."""
+    """The content of the next heartbeats of the node `name`. Takes as long as nvidia-smi does, at most
+    HEARTBEAT_SMI_TIMEOUT_S."""
     load: list[float] = []
     with contextlib.suppress(OSError):
         load = [round(one, 2) for one in os.getloadavg()]
-    running = jobs(name, workdirs)[:MOST_JOBS]
+    running = jobs(name, workdirs)[:MAX_REPORTED_PROCESSES]
     return Heartbeat(1, draining=False, load=load, cpus=os.cpu_count() or 0, gpus=gpus(), jobs=running)
 
 
 def gpus() -> list[GpuLoad]:
     """The GPUs that nvidia-smi lists; none if there is no such tool, or it does not answer."""
     try:
-        said = tool("nvidia-smi", [f"--query-gpu={QUERY}", "--format=csv,noheader,nounits"], ASKED_S)
+        said = tool(
+            "nvidia-smi", [f"--query-gpu={NVIDIA_SMI_FIELDS}", "--format=csv,noheader,nounits"], HEARTBEAT_SMI_TIMEOUT_S
+        )
     except (OSError, RuntimeError):  # no more processes or threads can be started: the jobs are still reported
         return []
     found = []
@@ -46,7 +56,7 @@ def gpus() -> list[GpuLoad]:
         words = [word.strip() for word in line.split(",")]
         if len(words) == 5 and (index := whole_number(words[0])) is not None:
             found.append(GpuLoad(index, words[1][:200], *map(_number, words[2:])))
-    return found[:MOST_GPUS]
+    return found[:MAX_REPORTED_GPUS]
 
 
 def _number(text: str) -> float | None:
@@ -75,17 +85,20 @@ def jobs(name: str, workdirs: Iterable[str]) -> list[JobProcess]:
             own_files.safe(workdir)
             for folder in folders_of_jobs(workdir, name):
                 found += _latest(folder)
-    found.sort(key=lambda job: (job.job, job.ranks), reverse=True)  # latest jobs first: only MOST_JOBS are reported
+    found.sort(
+        key=lambda job: (job.job, job.ranks), reverse=True
+    )  # latest jobs first: only MAX_REPORTED_PROCESSES are reported
     return sorted(found, key=lambda job: job.state in ("ended", "gone"))
 
 
 def _latest(folder: str) -> list[JobProcess]:
-    """The kept processes of the latest attempt in a job's folder, without those that ended longer than TOLD_S ago."""
+    """The kept processes of the latest attempt in a job's folder, without those that ended longer than
+    MAX_ENDED_PROCESS_AGE_S ago."""
     attempts = sorted(attempts_of(folder), key=serial_of)
     now, found = time.time(), list[JobProcess]()
     for attempt in attempts[-1:]:
         for journal in journals(f"{folder}/{attempt}")[0]:
-            if now - (journal.get("ended") or now) < TOLD_S:
+            if now - (journal.get("ended") or now) < MAX_ENDED_PROCESS_AGE_S:
                 with contextlib.suppress(msgspec.ValidationError):  # the server would refuse the whole heartbeat
                     found.append(msgspec.convert(_job(f"{folder}/{attempt}", journal), JobProcess))
     return found
@@ -101,6 +114,6 @@ def _job(folder: str, journal: dict[str, Any]) -> dict[str, Any]:
     with contextlib.suppress(OSError), own_files.opened(f"{folder}/{journal['name']}.step", strict=False) as file:
         age = _possible(max(0.0, time.time() - os.fstat(file.fileno()).st_mtime))  # None for an absurd age
         step = file.read(64).decode("utf-8", "replace").strip()
-    code, ranks = journal.get("code"), journal["ranks"][:MOST_RANKS]
+    code, ranks = journal.get("code"), journal["ranks"][:MAX_REPORTED_RANKS]
     seen = {"ranks": ranks, "pid": pid, "state": state, "code": code, "step": step, "step_age_s": age}
     return {"job": journal["job"], "attempt": journal["attempt"], "name": journal["name"], **seen}

@@ -30,7 +30,7 @@ import msgspec
 from runbook.agent.protocol import Open
 from runbook.files.yaml_document import read_document
 from runbook.model.errors import FilesWrong, Problem
-from runbook.node.journal import ATTEMPT, PLAIN
+from runbook.node.journal import ATTEMPT_FOLDER, FILE_NAME_PATTERN
 from runbook.transport import node_programs
 from runbook.transport.bootstrap import command, first_input
 
@@ -87,7 +87,7 @@ def _below(path: str, folder: str) -> bool:
     return os.path.commonpath([one, above]) == above
 
 
-LOOKS = frozenset(
+LOOK_PROGRAMS = frozenset(
     (
         *("host_facts", "gpus", "ibstat", "adapters", "ping", "port", "route"),
         *("rank_connections", "ephemeral_ports", "job_control"),
@@ -96,16 +96,16 @@ LOOKS = frozenset(
 """Node programs that an agent which only looks may run: they run tools of their own choice only. Of `job_control` only
 orders that list, watch and end jobs are let through: its other orders write and remove files wherever they are told."""
 
-_PLAIN = PLAIN.pattern.removesuffix(r"\Z")
-_ATTEMPT = re.compile(rf"(?P<workdir>/.*)/{_PLAIN}/{_PLAIN}/{ATTEMPT.pattern}", re.DOTALL)
+_PLAIN_NAME = FILE_NAME_PATTERN.pattern.removesuffix(r"\Z")
+_ATTEMPT_FOLDER = re.compile(rf"(?P<workdir>/.*)/{_PLAIN_NAME}/{_PLAIN_NAME}/{ATTEMPT_FOLDER.pattern}", re.DOTALL)
 
-LONGEST_LINE = 1 << 20
+MAX_ORDER_LINE_BYTES = 1 << 20
 """The most bytes of an order's line."""
-MOST_BYTES = 8 << 20
+MAX_ORDER_PAYLOAD_BYTES = 8 << 20
 """The most bytes of a payload, and of logs that an order may ask for."""
-OPENING = b"exit #"
+BOOTSTRAP_LINE_PREFIX = b"exit #"
 """How each line begins that the bootstrap sends before the first order (see `transport/bootstrap.py`)."""
-REFUSED = "refused: agent.yml of this node says `commands: look`"
+REFUSED_ORDER = "refused: agent.yml of this node says `commands: look`"
 """The name of the order that a forbidden order becomes; the supervisor's answer shows it."""
 
 
@@ -143,15 +143,15 @@ class OrderFilter:
             line = bytes(self._buffer[:end])
             del self._buffer[: end + 1]
             passed += self._take(line)
-        if len(self._buffer) > LONGEST_LINE:
+        if len(self._buffer) > MAX_ORDER_LINE_BYTES:
             raise NotAllowed("a line without an end")
         return bytes(passed)
 
     def _opening(self, line: bytes) -> bytes:
         """For a line of the bootstrap: nothing for the interpreter's name; for the length of the server's supervisor,
         which is then dropped, our own supervisor. Raises NotAllowed."""
-        word = line.removeprefix(OPENING)
-        if not line.startswith(OPENING):
+        word = line.removeprefix(BOOTSTRAP_LINE_PREFIX)
+        if not line.startswith(BOOTSTRAP_LINE_PREFIX):
             raise NotAllowed("this is not a stream to a supervisor")
         if not word.isdigit():
             return b""
@@ -174,7 +174,8 @@ class OrderFilter:
         return json.dumps(passed).encode() + b"\n" + payload
 
     def _allowed(self, frame: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-        """The allowed form of an order and its payload; a REFUSED order for a forbidden one. Raises NotAllowed."""
+        """The allowed form of an order and its payload; a REFUSED_ORDER order for a forbidden one. Raises
+        NotAllowed."""
         do = frame.get("do")
         if do == "config":
             return self._configured(frame), b""
@@ -185,18 +186,18 @@ class OrderFilter:
             return {key: frame[key] for key in ("do", "echo", "silence_s") if key in frame}, b""
         if do == "bye":
             return {"do": "bye", "id": frame.get("id")}, b""
-        return {"do": REFUSED, "id": frame.get("id")}, b""
+        return {"do": REFUSED_ORDER, "id": frame.get("id")}, b""
 
     def _looks(self, program: object, arguments: object) -> bool:
         """Whether a call of a node program is allowed: the program only looks, or lists, watches or ends jobs in a
         workdir that the owner allows."""
-        if not isinstance(program, str) or program not in LOOKS or not isinstance(arguments, dict):
+        if not isinstance(program, str) or program not in LOOK_PROGRAMS or not isinstance(arguments, dict):
             return False
         if program != "job_control":
             return True
         if arguments.get("do") == "list":
             return self._rules.against_workdir(str(arguments.get("workdir"))) is None
-        attempt = _ATTEMPT.fullmatch(str(arguments.get("folder")))
+        attempt = _ATTEMPT_FOLDER.fullmatch(str(arguments.get("folder")))
         if attempt is None or arguments.get("do") not in ("watch", "stop", "kill"):
             return False
         return self._rules.against_workdir(attempt["workdir"]) is None and _is_small(arguments.get("most", 0))
@@ -206,7 +207,7 @@ class OrderFilter:
         must be new, and is removed at the end. Raises NotAllowed."""
         names = (str(frame.get("run_id")), str(frame.get("node")))
         workdir = str(frame.get("workdir"))
-        if self._config or not all(PLAIN.match(name) for name in names):
+        if self._config or not all(FILE_NAME_PATTERN.match(name) for name in names):
             raise NotAllowed("a run of no name, or two of them")
         if why := self._rules.against_workdir(workdir):
             raise NotAllowed(why)
@@ -216,7 +217,7 @@ class OrderFilter:
 
 def _is_small(count: object) -> bool:
     """Whether this is a number of bytes that may be held at once."""
-    return isinstance(count, int) and 0 <= count <= MOST_BYTES
+    return isinstance(count, int) and 0 <= count <= MAX_ORDER_PAYLOAD_BYTES
 
 
 def _bounded(count: int) -> int:

@@ -15,58 +15,58 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Meta
 
-from runbook.transport.frames import Line, Pid
+from runbook.transport.frames import Pid, ShortText
 
-PROTOCOL = 1
+PROTOCOL_VERSION = 1
 """The version of the protocol: raised when an older agent could not talk to a newer server. A server accepts its own
 version and the one before."""
 
-BEAT_S = 5.0
-SUSPECT_S, LOST_S = 15.0, 60.0
+HEARTBEAT_INTERVAL_S = 5.0
+AGENT_SUSPECT_TIMEOUT_S, AGENT_LOST_TIMEOUT_S = 15.0, 60.0
 """After this long without a heartbeat an agent is SUSPECT, and then LOST. Neither affects what runs on its node."""
 
-WATCHDOG_S = 15.0
+SERVER_WATCHDOG_TIMEOUT_S = 15.0
 """After this long without a message from the server an agent dials again."""
 
-DIAL_S = 10.0
-LONGEST_MESSAGE = 256 << 10
+SERVER_DIAL_TIMEOUT_S = 10.0
+MAX_CONTROL_MESSAGE_BYTES = 256 << 10
 """Bytes of one message on the control socket."""
 
-CHUNK = 64 << 10
+CHANNEL_CHUNK_BYTES = 64 << 10
 """Bytes to or from a supervisor in one message of a channel."""
 
-LONGEST_PIECE = 1 << 20
+MAX_CHANNEL_MESSAGE_BYTES = 1 << 20
 """The most bytes of a message that a channel accepts."""
-MOST_RANKS = 1024
+MAX_REPORTED_RANKS = 1024
 """The most ranks of a node that the server keeps, and of one process that an agent reports; more are left out."""
-MOST_JOBS, MOST_GPUS = 512, 64
+MAX_REPORTED_PROCESSES, MAX_REPORTED_GPUS = 512, 64
 """The most processes and GPUs of a node that one heartbeat reports; more are left out."""
-MOST_CHANNELS = 64
+MAX_AGENT_CHANNELS = 64
 """The most channels that are open to one agent at once."""
 
-REPLACED, REVOKED, TOO_OLD, ELSEWHERE = 4001, 4002, 4003, 4004
+REPLACED_CLOSE_CODE, REVOKED_CLOSE_CODE, TOO_OLD_CLOSE_CODE, ELSEWHERE_CLOSE_CODE = 4001, 4002, 4003, 4004
 """Codes with which the server closes a control socket, after a message that says why."""
 
-STDOUT, STDERR = b"o", b"e"
+STDOUT_TAG, STDERR_TAG = b"o", b"e"
 """The first byte of each binary message from an agent on a channel. A text message on a channel is an order to the
 agent, or tells the end of the program."""
 
-END, KILL = "end", "kill"
+END_ORDER, KILL_ORDER = "end", "kill"
 """Orders on a channel: close the program's stdin; kill it."""
 
-NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}\Z")
+AGENT_NODE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}\Z")
 """A node's name, as an inventory and a file's name may hold it."""
 
-_PREFIX = "runbook-agent-1-"
-_HEX = re.compile(r"[0-9a-f]{64}\Z")
+_ENROLMENT_PREFIX = "runbook-agent-1-"
+_CERTIFICATE_HASH = re.compile(r"[0-9a-f]{64}\Z")
 
 T = TypeVar("T")
 
-Word = Annotated[str, Meta(max_length=200)]
+ShortWord = Annotated[str, Meta(max_length=200)]
 Count = Annotated[int, Meta(ge=0, le=1 << 53)]
-Part = Annotated[float, Meta(ge=0, le=1e9)]
+NonNegativeFloat = Annotated[float, Meta(ge=0, le=1e9)]
 ExitCode = Annotated[int, Meta(ge=-(1 << 31), le=1 << 32)]
-Hex = Annotated[str, Meta(pattern=r"\A[0-9a-f]{32}\Z")]
+HexId = Annotated[str, Meta(pattern=r"\A[0-9a-f]{32}\Z")]
 
 
 class ProtocolError(ValueError):
@@ -78,25 +78,25 @@ class GpuLoad(msgspec.Struct, frozen=True):
     value that nvidia-smi does not tell."""
 
     index: Count
-    name: Word = ""
-    used: Part | None = None
-    memory_used: Part | None = None
-    memory: Part | None = None
+    name: ShortWord = ""
+    used: NonNegativeFloat | None = None
+    memory_used: NonNegativeFloat | None = None
+    memory: NonNegativeFloat | None = None
 
 
 class JobProcess(msgspec.Struct, frozen=True):
     """A kept process of a job. `state` is as its keeper wrote it, or `gone` when the process has not ended by its
     journal and yet no longer lives."""
 
-    job: Word
+    job: ShortWord
     attempt: Count
-    name: Word
-    ranks: Annotated[list[Count], Meta(max_length=MOST_RANKS)]
+    name: ShortWord
+    ranks: Annotated[list[Count], Meta(max_length=MAX_REPORTED_RANKS)]
     pid: Pid | None = None
     state: Literal["waiting", "running", "stopping", "ended", "gone"] = "running"
     code: ExitCode | None = None
-    step: Word | None = None
-    step_age_s: Part | None = None
+    step: ShortWord | None = None
+    step_age_s: NonNegativeFloat | None = None
 
 
 class AgentHello(msgspec.Struct, frozen=True, tag="hello", tag_field="say"):
@@ -104,29 +104,29 @@ class AgentHello(msgspec.Struct, frozen=True, tag="hello", tag_field="say"):
     host with a copy of the agent's files."""
 
     protocol: Count
-    version: Word
-    incarnation: Hex
-    hostname: Word
-    machine: Word
-    user: Word = ""
+    version: ShortWord
+    incarnation: HexId
+    hostname: ShortWord
+    machine: ShortWord
+    user: ShortWord = ""
 
 
 class Heartbeat(msgspec.Struct, frozen=True, tag="beat", tag_field="say"):
-    """What an agent reports of its node every BEAT_S seconds."""
+    """What an agent reports of its node every HEARTBEAT_INTERVAL_S seconds."""
 
     number: Count
     draining: bool = False
-    load: Annotated[list[Part], Meta(max_length=3)] = []
+    load: Annotated[list[NonNegativeFloat], Meta(max_length=3)] = []
     cpus: Count = 0
-    gpus: Annotated[list[GpuLoad], Meta(max_length=MOST_GPUS)] = []
-    jobs: Annotated[list[JobProcess], Meta(max_length=MOST_JOBS)] = []
+    gpus: Annotated[list[GpuLoad], Meta(max_length=MAX_REPORTED_GPUS)] = []
+    jobs: Annotated[list[JobProcess], Meta(max_length=MAX_REPORTED_PROCESSES)] = []
 
 
 class ChannelRefused(msgspec.Struct, frozen=True, tag="refused", tag_field="say"):
     """An agent's answer when it does not open a channel, and why."""
 
-    channel: Hex
-    why: Line
+    channel: HexId
+    why: ShortText
 
 
 class Leaving(msgspec.Struct, frozen=True, tag="leaving", tag_field="say"):
@@ -136,8 +136,8 @@ class Leaving(msgspec.Struct, frozen=True, tag="leaving", tag_field="say"):
 class Welcome(msgspec.Struct, frozen=True, tag="welcome", tag_field="say"):
     """The server accepts the agent: the node's name, and the server's version."""
 
-    name: Word
-    version: Word
+    name: ShortWord
+    version: ShortWord
 
 
 class Heard(msgspec.Struct, frozen=True, tag="heard", tag_field="say"):
@@ -150,19 +150,19 @@ class Open(msgspec.Struct, frozen=True, tag="open", tag_field="say"):
     """An order to start a supervisor and to dial the channel `channel` for it. `command` is for /bin/sh. `person` is
     who wants the stream, by the server's word; `workdir` is the node's, where jobs will be."""
 
-    channel: Hex
+    channel: HexId
     command: Annotated[str, Meta(max_length=16 << 10)]
-    python: Line
-    workdir: Line
-    person: Word = ""
+    python: ShortText
+    workdir: ShortText
+    person: ShortWord = ""
 
 
 class Denied(msgspec.Struct, frozen=True, tag="denied", tag_field="say"):
     """The last message of a server that refuses this agent. `fix` is a sentence with a command."""
 
     code: Count
-    why: Line
-    fix: Line
+    why: ShortText
+    fix: ShortText
 
 
 class Ended(msgspec.Struct, frozen=True, tag="ended", tag_field="say"):
@@ -202,7 +202,7 @@ def ended(text: object) -> Ended:
 
 
 def _decoded(decoder: msgspec.json.Decoder[T], text: object) -> T:
-    if not isinstance(text, str) or len(text) > LONGEST_MESSAGE:
+    if not isinstance(text, str) or len(text) > MAX_CONTROL_MESSAGE_BYTES:
         raise ProtocolError("not text, or too long")
     try:
         return decoder.decode(text)
@@ -228,17 +228,17 @@ class Enrolment:
 
     def __str__(self) -> str:
         text = msgspec.json.encode([self.url, self.certificate or "", self.secret])
-        return _PREFIX + base64.urlsafe_b64encode(text).decode().rstrip("=")
+        return _ENROLMENT_PREFIX + base64.urlsafe_b64encode(text).decode().rstrip("=")
 
     @classmethod
     def of(cls, text: str) -> Enrolment:
         """The content of the string that a user pasted. Raises ProtocolError with a sentence for that user."""
         text = "".join(text.split())
-        if not text.startswith(_PREFIX) or len(text) > 4096:
+        if not text.startswith(_ENROLMENT_PREFIX) or len(text) > 4096:
             raise ProtocolError(
-                f"an enrolment string begins with {_PREFIX}; `runbook serve enrol` on the server prints one"
+                f"an enrolment string begins with {_ENROLMENT_PREFIX}; `runbook serve enrol` on the server prints one"
             )
-        body = text.removeprefix(_PREFIX)
+        body = text.removeprefix(_ENROLMENT_PREFIX)
         try:
             url, certificate, secret = msgspec.json.decode(
                 base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)), type=tuple[str, str, str]
@@ -247,6 +247,10 @@ class Enrolment:
             sound = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
         except ValueError:
             raise ProtocolError("the enrolment string is not whole: was it cut when it was copied?") from None
-        if not sound or (parts.scheme == "https") != bool(certificate) or (certificate and not _HEX.match(certificate)):
+        if (
+            not sound
+            or (parts.scheme == "https") != bool(certificate)
+            or (certificate and not _CERTIFICATE_HASH.match(certificate))
+        ):
             raise ProtocolError("the enrolment string names no server that could be trusted")
         return cls(url.rstrip("/"), certificate or None, secret)

@@ -21,12 +21,12 @@ from pathlib import Path
 from runbook.model.errors import FilesWrong
 from runbook.node.proc import account
 
-UNIT = "runbook-agent.service"
-SYSTEM = Path("/etc/systemd/system")
-TRIED_S = 10.0
+UNIT_NAME = "runbook-agent.service"
+SYSTEM_UNIT_FOLDER = Path("/etc/systemd/system")
+SCOPE_TEST_TIMEOUT_S = 10.0
 """How long `systemd-run` may take to make a scope for a test."""
 
-TEXT = """\
+UNIT_TEMPLATE = """\
 [Unit]
 Description=runbook agent: dials the runbook server, and runs what it is asked to as {user}
 Wants=network-online.target
@@ -53,7 +53,7 @@ LockPersonality=yes
 WantedBy={target}
 """
 
-OF_SYSTEM = """\
+SYSTEM_UNIT_LINES = """\
 ProtectSystem=full
 ProtectKernelTunables=yes
 ProtectKernelModules=yes
@@ -90,7 +90,7 @@ async def scope() -> tuple[str, ...]:
     process = None
     try:
         process = await asyncio.create_subprocess_exec(*prefix, "true", stdin=asyncio.subprocess.DEVNULL)
-        return prefix if await asyncio.wait_for(process.wait(), TRIED_S) == 0 else ()
+        return prefix if await asyncio.wait_for(process.wait(), SCOPE_TEST_TIMEOUT_S) == 0 else ()
     except (OSError, asyncio.TimeoutError):
         if process is not None:
             process.kill()
@@ -107,12 +107,12 @@ def unit(user: str | None, home: Path | None) -> str:
         raise FilesWrong.of("agent.install", why, help=fix)
     words = [sys.executable, "-m", "runbook", "agent", "run", *(["--dir", str(home)] if home else [])]
     linger = f"Environment=XDG_RUNTIME_DIR=/run/user/{pwd.getpwnam(user).pw_uid}\n" if user else ""
-    return TEXT.format(
+    return UNIT_TEMPLATE.format(
         user=name,
         as_user=f"User={user}\n" if user else "",
         command=" ".join(shlex.quote(word).replace("%", "%%") for word in words),
         environment=linger,
-        of_system=OF_SYSTEM if user else "",
+        of_system=SYSTEM_UNIT_LINES if user else "",
         target="multi-user.target" if user else "default.target",
     )
 
@@ -141,7 +141,7 @@ def install(user: str | None, text: str) -> list[str]:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
     commands = [["loginctl", "enable-linger", *([user] if user else [])]]
-    commands += [[*_systemctl(user), "daemon-reload"], [*_systemctl(user), "enable", "--now", UNIT]]
+    commands += [[*_systemctl(user), "daemon-reload"], [*_systemctl(user), "enable", "--now", UNIT_NAME]]
     for command in commands:
         subprocess.run(command, check=True, timeout=60)
     return [f"wrote {path}", *map(shlex.join, commands)]
@@ -154,7 +154,7 @@ def uninstall(user: str | None) -> list[str]:
     path = _path(user)
     if not path.exists():
         return []
-    commands = [[*_systemctl(user), "disable", "--now", UNIT], [*_systemctl(user), "daemon-reload"]]
+    commands = [[*_systemctl(user), "disable", "--now", UNIT_NAME], [*_systemctl(user), "daemon-reload"]]
     for command in commands:
         subprocess.run(command, check=False, timeout=60)
     path.unlink()
@@ -162,7 +162,7 @@ def uninstall(user: str | None) -> list[str]:
 
 
 def _path(user: str | None) -> Path:
-    return (SYSTEM if user else Path.home() / ".config" / "systemd" / "user") / UNIT
+    return (SYSTEM_UNIT_FOLDER if user else Path.home() / ".config" / "systemd" / "user") / UNIT_NAME
 
 
 def _systemctl(user: str | None) -> list[str]:

@@ -5,7 +5,7 @@ A page is a section of `pages/FAMILY.md`, and the only place that describes its 
 has one line for each part:
 
 - summary: what has to be fixed, in one line
-- kinds: the kinds of KINDS that the cause belongs to
+- kinds: the kinds of CAUSE_KINDS that the cause belongs to
 - follows: causes that explain this one where both are found
 - symptom: what people see; left out where the summary says it
 - why: …
@@ -36,9 +36,9 @@ from runbook.model.verdict import Finding
 Confidence = Literal["high", "medium", "low"]
 """How sure it is that the text which was read shows a cause."""
 
-Kind = Literal["consequence", "vague", "of the node", "lasting", "at start", "transient", "once"]
+CauseKind = Literal["consequence", "vague", "of the node", "lasting", "at start", "transient", "once"]
 
-KINDS: Mapping[Kind, str] = {
+CAUSE_KINDS: Mapping[CauseKind, str] = {
     "consequence": "what the other nodes report when one has failed: never the root while another cause is known",
     "vague": "says that something is wrong, and not what",
     "of the node": (
@@ -51,18 +51,18 @@ KINDS: Mapping[Kind, str] = {
     "once": "may be chance the first time, but not the second",
 }
 
-FAMILIES = (
+FAMILY_ORDER = (
     *("reaching", "slurm", "kubernetes", "agents", "containers", "environment", "names", "network", "rendezvous"),
     *("ranks", "rdma", "gpu"),
 )
 """Families in the order in which they are listed; families that are not named here come after them."""
 
-NEEDED = ("summary", "why", "confirm", "remedy")
-_PART = re.compile(r"^- (summary|kinds|follows|symptom|why|confirm|remedy|told by)(?: ([a-z-]+))?: (.+)$")
-STANDS_FOR_YOURS = "  (a word in capitals, such as NODE or PORT, stands for yours; a finding of a run names it)\n"
-_FIELD = re.compile(r"\{([a-z_][a-z0-9_]*)\}")
-_STEP = re.compile(r"(?:^|; )(on \{[a-z0-9_]+\}|controller): ")
-_CODE = re.compile(r"`([^`]*)`")
+REQUIRED_PARTS = ("summary", "why", "confirm", "remedy")
+_PAGE_PART = re.compile(r"^- (summary|kinds|follows|symptom|why|confirm|remedy|told by)(?: ([a-z-]+))?: (.+)$")
+CAPITALS_NOTE = "  (a word in capitals, such as NODE or PORT, stands for yours; a finding of a run names it)\n"
+_REMEDY_FIELD = re.compile(r"\{([a-z_][a-z0-9_]*)\}")
+_REMEDY_STEP = re.compile(r"(?:^|; )(on \{[a-z0-9_]+\}|controller): ")
+_BACKTICKED_TEXT = re.compile(r"`([^`]*)`")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class CausePage:
             f"{self.id}: {self.summary}\n\nsymptom: {self.symptom}\nwhy:     {self.why}\nconfirm: {self.confirm}\n"
             f"remedy:  {self.remedy}\n"
             + "".join(f"  {way}: {text}\n" for way, text in self.ways.items())
-            + (STANDS_FOR_YOURS if any(_FIELD.search(text) for text in self.remedies.values()) else "")
+            + (CAPITALS_NOTE if any(_REMEDY_FIELD.search(text) for text in self.remedies.values()) else "")
         )
 
     def line(self, check: str) -> str:
@@ -127,7 +127,7 @@ def family_texts() -> Mapping[str, str]:
         for file in resources.files("runbook.causes").joinpath("pages").iterdir()
         if file.name.endswith(".md")
     }
-    names = (*(name for name in FAMILIES if name in shipped), *sorted(shipped.keys() - set(FAMILIES)))
+    names = (*(name for name in FAMILY_ORDER if name in shipped), *sorted(shipped.keys() - set(FAMILY_ORDER)))
     return {name: shipped[name] for name in names}
 
 
@@ -139,12 +139,12 @@ def parse_pages(family: str) -> Mapping[str, CausePage]:
         id, _, body = section.partition("\n")
         parts: dict[tuple[str, str], str] = {}
         for line in filter(None, body.split("\n")):
-            part = _PART.match(line)
+            part = _PAGE_PART.match(line)
             if part is None or (part[1], part[2] or "") in parts:
                 raise ValueError(f"the page of {id}: this is not a part of it, or occurs twice: {line}")
             parts[part[1], part[2] or ""] = part[3]
-        if id in pages or any((part, "") not in parts for part in NEEDED):
-            raise ValueError(f"the page of {id} needs {', '.join(NEEDED)}, each once")
+        if id in pages or any((part, "") not in parts for part in REQUIRED_PARTS):
+            raise ValueError(f"the page of {id} needs {', '.join(REQUIRED_PARTS)}, each once")
         pages[id] = _page(id, parts)
     return pages
 
@@ -175,7 +175,7 @@ def causes_told_by(check: str) -> list[str]:
 
 
 @functools.cache
-def of_kind(kind: Kind) -> frozenset[str]:
+def of_kind(kind: CauseKind) -> frozenset[str]:
     """The ids of the causes of this kind."""
     return frozenset(page.id for page in causes().values() if kind in page.kinds)
 
@@ -215,12 +215,12 @@ def origins(cause: str) -> tuple[str, ...]:
 
 def fields_of(template: str) -> set[str]:
     """The names of the template's fields: `node` for `{node}`."""
-    return set(_FIELD.findall(template))
+    return set(_REMEDY_FIELD.findall(template))
 
 
 def filled(template: str, value_of: Callable[[str], str]) -> str:
     """The template with `value_of(name)` in the place of each `{name}`."""
-    return _FIELD.sub(lambda field: value_of(field[1]), template)
+    return _REMEDY_FIELD.sub(lambda field: value_of(field[1]), template)
 
 
 def mend(cause: str, way: str = "", /, **fields: object) -> Remedy:
@@ -253,7 +253,7 @@ def unreachable_for(
 
 def _steps(template: str) -> Iterator[tuple[str, str]]:
     """(place, text) for each step of the template; the place is empty for a template that names none."""
-    first, *parts = _STEP.split(template)
+    first, *parts = _REMEDY_STEP.split(template)
     if first:
         yield "", template
     else:
@@ -261,7 +261,7 @@ def _steps(template: str) -> Iterator[tuple[str, str]]:
 
 
 def _step(where: str, what: str, fields: Mapping[str, str]) -> RemedyStep:
-    code = _CODE.fullmatch(what)
+    code = _BACKTICKED_TEXT.fullmatch(what)
     node = (
         None if not where and code else filled(where.removeprefix("controller").removeprefix("on "), fields.__getitem__)
     )

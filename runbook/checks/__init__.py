@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from runbook.checks.base import Check
 
-CLASSES: Mapping[str, str] = {
+CHECK_CLASSES: Mapping[str, str] = {
     "reach": "reach.reach.Reach",
     "ping": "ping.ping.Ping",
     "port": "port.PortCheck",
@@ -31,18 +31,18 @@ class _Checks(Mapping[str, "type[Check]"]):
     of a second, and most playbooks have few."""
 
     def __getitem__(self, id: str) -> type[Check]:
-        module, _, name = CLASSES[id].rpartition(".")
+        module, _, name = CHECK_CLASSES[id].rpartition(".")
         found: type[Check] = getattr(import_module(f"{__name__}.{module}"), name)
         return found
 
     def __iter__(self) -> Iterator[str]:
-        return iter(CLASSES)
+        return iter(CHECK_CLASSES)
 
     def __len__(self) -> int:
-        return len(CLASSES)
+        return len(CHECK_CLASSES)
 
     def __contains__(self, id: object) -> bool:
-        return id in CLASSES
+        return id in CHECK_CLASSES
 
 
 CHECKS: Mapping[str, type[Check]] = _Checks()
@@ -50,5 +50,5 @@ CHECKS: Mapping[str, type[Check]] = _Checks()
 
 def page(id: str) -> str:
     """The text of the check's help page, which `explain` prints."""
-    module = CLASSES[id].rpartition(".")[0]
+    module = CHECK_CLASSES[id].rpartition(".")[0]
     return resources.files(__name__).joinpath(f"{module.replace('.', '/')}.md").read_text(encoding="utf-8")

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from runbook.causes.catalogue import finding_for, mend
 from runbook.checks.base import Check, argument
-from runbook.checks.connection import STALL_S, join
+from runbook.checks.connection import RANKS_STALL_TIMEOUT_S, join
 from runbook.checks.context import Context
 from runbook.checks.ranks.evidence import busy_lines, gather
-from runbook.checks.ranks.pool import TOO_SLOW, RankMember, RankPool, dismiss_pool, start_pool
+from runbook.checks.ranks.pool import MIN_SLOW_DATA_FACTOR, RankMember, RankPool, dismiss_pool, start_pool
 from runbook.model.units import bytes_text, counted, seconds_text, significant
 from runbook.model.verdict import Finding, Outcome, outcomes_of
 
@@ -22,27 +22,27 @@ if TYPE_CHECKING:
 AUTO = "auto"
 """The value of a gate that stands for the bandwidth that is normal for the hardware."""
 
-CONNECTING_S = {"gloo": 0.0, "nccl": 10.0}
+MAX_CONNECTING_S = {"gloo": 0.0, "nccl": 10.0}
 """Seconds by backend in which no data moves: NCCL connects the ranks for an algorithm when a size first uses it."""
 
-FIRST_S = 0.5
+ASSUMED_FIRST_ITERATION_S = 0.5
 """Seconds assumed for an iteration of the first size, for which no estimate exists."""
 
-BURST = 8.0
+BURST_FACTOR = 8.0
 """How much lower the promised rate is than smaller sizes suggest, when there is no gate. Smaller sizes are a weak
 estimate: clouds allow short bursts, and buffers hide the wire."""
 
 
-SHORTEST_S = 1e-9
+MIN_ITERATION_S = 1e-9
 """Seconds. An iteration that claims to take less was not measured properly, so no rate is derived from it."""
 
-PAUSE_S = 0.5
+MIN_ITERATION_PAUSE_S = 0.5
 """Seconds. Shorter pauses of one iteration are not reported: a busy machine or one retransmitted packet causes them."""
 
-PAUSE_TIMES = 10.0
+MIN_ITERATION_PAUSE_FACTOR = 10.0
 """A pause is reported only when it is also longer than this many times the median of its size."""
 
-SENT_AGAIN = (50, 0.03)
+MIN_LOSSY_RETRANSMISSIONS = (50, 0.03)
 """A count of TCP segments and a share of those sent. Where at least both are sent again, packets are lost: IBM's Tivoli
 monitoring warns at 3 % (OceanBase's at 10 %, PCP's at 20 %). Fewer are normal: TCP finds its rate by losing single
 segments."""
@@ -66,7 +66,9 @@ class AllReduce(Check):
         "number or auto",
         "fail below this bus bandwidth at the largest size, in GB/s (10^9 bytes), or below what is normal: auto",
     )
-    stall: float = argument(STALL_S, "seconds", "how long without any progress counts as a stall, at least")
+    stall: float = argument(
+        RANKS_STALL_TIMEOUT_S, "seconds", "how long without any progress counts as a stall, at least"
+    )
 
     def __post_init__(self) -> None:
         if not 4 <= self.min_bytes <= self.max_bytes:
@@ -111,8 +113,9 @@ class AllReduce(Check):
             timeout_s=at.left_s,
             stall_s=lambda: max(
                 self.stall,
-                CONNECTING_S[at.inventory.rendezvous.backend],
-                TOO_SLOW * (expected_seconds(pool, rows, self.min_busbw_gbytes) or FIRST_S),
+                MAX_CONNECTING_S[at.inventory.rendezvous.backend],
+                MIN_SLOW_DATA_FACTOR
+                * (expected_seconds(pool, rows, self.min_busbw_gbytes) or ASSUMED_FIRST_ITERATION_S),
             ),
             on_message=on_message,
             suspicions=True,
@@ -265,7 +268,9 @@ def pauses(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """A warning when single iterations took far longer than is usual for their size, which the average hardly shows."""
     longest = {int(row["size"]): float(row.get("max_us", row["p99_us"])) * 1e-6 for row in rows}
     usual = {int(row["size"]): float(row["p50_us"]) * 1e-6 for row in rows}
-    paused = [size for size in longest if longest[size] > max(PAUSE_S, PAUSE_TIMES * usual[size])]
+    paused = [
+        size for size in longest if longest[size] > max(MIN_ITERATION_PAUSE_S, MIN_ITERATION_PAUSE_FACTOR * usual[size])
+    ]
     if not paused:
         return []
     worst = max(paused, key=lambda size: longest[size])
@@ -280,7 +285,7 @@ def sent_again(pool: RankPool, node: str) -> list[str]:
     counts = [tcp for m in pool.members if m.rank.node == node and (tcp := m.steps.get("done", {}).get("tcp"))]
     worst = max(counts, key=lambda tcp: int(tcp["again"]), default={"sent": 0, "again": 0})
     sent, again = int(worst["sent"]), int(worst["again"])
-    least, share = SENT_AGAIN
+    least, share = MIN_LOSSY_RETRANSMISSIONS
     if again < max(least, share * sent):
         return []
     says = (
@@ -308,10 +313,10 @@ def promised_rate(pool: RankPool, rows: list[dict[str, Any]], gate: float | str 
     if isinstance(gate, float) and gate > 0:
         return len(pool.members) * gate * 1e9
     expected = expected_seconds(pool, rows, gate)
-    if not expected or expected < SHORTEST_S:
+    if not expected or expected < MIN_ITERATION_S:
         return None
     size = max(member.place[0] for member in pool.members)
-    return len(pool.members) * _sent_by_one(pool, size) / expected / BURST
+    return len(pool.members) * _sent_by_one(pool, size) / expected / BURST_FACTOR
 
 
 def _sent_by_one(pool: RankPool, size: int) -> float:
@@ -356,17 +361,17 @@ def wrong_data(pool: RankPool, at: Context) -> list[Outcome] | None:
     return outcomes_of(at.names, {name: [finding] for name in nodes}, waited)
 
 
-HELD_SHARE = 0.5
+MIN_HOLD_UP_SHARE = 0.5
 """A rank is blamed only if it holds the others up for this share of the time of the timed AllReduces; less is noise."""
 
-HELD_TIMES = 4.0
+MIN_HOLD_UP_FACTOR = 4.0
 """A rank is blamed only if it holds the others up for this many times as long as any rank of another node."""
 
-HELD_LEAST_S = {"own": 0.3, "paused": 2.0, "queued": 2.0}
+MIN_HOLD_UP_S = {"own": 0.3, "paused": 2.0, "queued": 2.0}
 """Seconds by kind. Time in a rank's own code is measured exactly; pauses and queues happen on every busy machine now
 and then."""
 
-HELD_BY = {
+HOLD_UP_TEXTS = {
     "own": "spends it before it enters the collective, in its own code",
     "paused": "did not run at all meanwhile: something stops it again and again (SIGSTOP, a frozen virtual machine)",
     "queued": "was ready to run and got no CPU: other processes are on them, or a CPU quota is used up",
@@ -375,7 +380,8 @@ HELD_BY = {
 
 
 def held(member: RankMember, kind: str) -> float:
-    """Seconds for which this rank held the others up in the timed AllReduces in one way; `kind` is a key of HELD_BY."""
+    """Seconds for which this rank held the others up in the timed AllReduces in one way; `kind` is a key of
+    HOLD_UP_TEXTS."""
     seconds = member.steps.get("done", {}).get("lag") or {}
     # The times of threads that wait side by side add up to more than the clock shows.
     return min(float(seconds.get("timed", 0.0)), float(seconds.get(kind, 0.0)))
@@ -383,7 +389,7 @@ def held(member: RankMember, kind: str) -> float:
 
 def lag(member: RankMember) -> tuple[float, str]:
     """The longest time for which this rank held the others up in one way, in seconds, and the kind of it."""
-    return max((held(member, kind), kind) for kind in HELD_BY)
+    return max((held(member, kind), kind) for kind in HOLD_UP_TEXTS)
 
 
 def own_code(member: RankMember) -> tuple[float, str]:
@@ -402,13 +408,17 @@ def stragglers(pool: RankPool, doing: str) -> list[Outcome] | None:
         seconds, kind = of(worst)
         elsewhere = [m for m in pool.members if m.rank.node != worst.rank.node]
         others = elsewhere or [m for m in pool.members if m is not worst]
-        if seconds >= max(HELD_LEAST_S[kind], HELD_SHARE * timed, HELD_TIMES * max(map(of_others, others))):
+        if seconds >= max(
+            MIN_HOLD_UP_S[kind], MIN_HOLD_UP_SHARE * timed, MIN_HOLD_UP_FACTOR * max(map(of_others, others))
+        ):
             break
     else:
         return None
     gather(pool)
     node = worst.rank.node
-    says = f"every AllReduce waits for {worst.label} {doing}: it {HELD_BY[kind]}, for {seconds:.1f} of {timed:.1f} s"
+    says = (
+        f"every AllReduce waits for {worst.label} {doing}: it {HOLD_UP_TEXTS[kind]}, for {seconds:.1f} of {timed:.1f} s"
+    )
     seen = (*(f"{m.label}: {lag(m)[0]:.2f} s" for m in (worst, *others)[:8]), *busy_lines(pool, node))
     finding = finding_for("rank-behind", says, seen, worst.peers_among(others), way="slow-node", node=node)
     waited = finding_for("peer-died", f"not judged: waited for {worst.label}", (), (node,), node=node)

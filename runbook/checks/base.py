@@ -18,10 +18,10 @@ from runbook.model.inventory import EnvValue, Node
 from runbook.model.units import bytes_text, seconds_text
 from runbook.model.verdict import Outcome
 
-_OF_NCCL_TESTS = {"b": "min_bytes", "e": "max_bytes", "f": "factor", "n": "iterations", "w": "warmup"}
+_NCCL_TESTS_OPTIONS = {"b": "min_bytes", "e": "max_bytes", "f": "factor", "n": "iterations", "w": "warmup"}
 """Options of nccl-tests and the arguments of ours that mean the same: for hints to people who type the options."""
 
-_SHOWN: Mapping[object, Callable[[Any], str]] = {"bytes": bytes_text, "seconds": seconds_text}
+_UNIT_FORMATTERS: Mapping[object, Callable[[Any], str]] = {"bytes": bytes_text, "seconds": seconds_text}
 """How a plan shows the arguments that have a unit: a function by the unit."""
 
 C = TypeVar("C", bound="Check")
@@ -87,7 +87,7 @@ class Check(ABC):
         """The arguments of the check in one line, as a plan shows them."""
         units = {field.name: field.metadata.get("unit") for field in dataclasses.fields(self)}
         return ", ".join(
-            f"{name}={_SHOWN[units[name]](value) if units[name] in _SHOWN else value}"
+            f"{name}={_UNIT_FORMATTERS[units[name]](value) if units[name] in _UNIT_FORMATTERS else value}"
             for name, value in vars(self).items()
             if value is not None
         )
@@ -137,7 +137,7 @@ def configure(
             hint = (
                 joined[1]
                 if joined
-                else did_you_mean(_OF_NCCL_TESTS.get(name, name), fields)
+                else did_you_mean(_NCCL_TESTS_OPTIONS.get(name, name), fields)
                 or f"it takes: {', '.join(fields) or 'no arguments'}"
             )
             problems.append(

@@ -11,17 +11,18 @@ from runbook.model.redact import Redactor
 from runbook.model.safe_files import BadName, append_below
 from runbook.model.units import bytes_text
 
-MOST = 64 << 20
+MAX_OUTPUT_CHARACTERS = 64 << 20
 """Characters of one program's output that are kept: a node that prints without end must not fill this machine's
 disk."""
 
 
-LAST = 4096
+PIECE_TAIL_CHARACTERS = 4096
 """Characters of each further piece that are still looked at and passed on once the limit is reached."""
 
 
 class OutputFile:
-    """A file that takes the first MOST characters, and then a line that says that the rest is not kept.
+    """A file that takes the first MAX_OUTPUT_CHARACTERS characters, and then a line that says that the rest is not
+    kept.
 
     When this machine cannot write the file, the run goes on without it: a full disk here is not the node's fault.
     """
@@ -29,7 +30,7 @@ class OutputFile:
     def __init__(self, run_dir: Path, name: str, redactor: Redactor) -> None:
         """`name`: the file's name in `logs/` of the run folder."""
         self._stream = redactor.stream()
-        self._left = MOST
+        self._left = MAX_OUTPUT_CHARACTERS
         self._file: TextIO | None = None
         with contextlib.suppress(OSError, BadName):
             file = append_below(run_dir, "logs", name)
@@ -40,7 +41,7 @@ class OutputFile:
         beginning of a secret. Beyond the limit only the end of each piece is looked at, so that a flood costs
         little."""
         if self._left <= 0:
-            text = text[-LAST:]
+            text = text[-PIECE_TAIL_CHARACTERS:]
         return self._kept(self._stream.take(text))
 
     def end(self) -> str:
@@ -54,7 +55,7 @@ class OutputFile:
         if self._file is not None and self._left > 0:
             kept = text[: self._left]
             self._left -= len(text)
-            full = f"\n[runbook keeps no more than {bytes_text(MOST)} of what one program prints]\n"
+            full = f"\n[runbook keeps no more than {bytes_text(MAX_OUTPUT_CHARACTERS)} of what one program prints]\n"
             end = "" if self._left > 0 else full
             with contextlib.suppress(OSError, ValueError):  # ValueError: the run is over, and the file closed
                 self._file.write(kept + end)

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from runbook.causes.catalogue import finding_for
 from runbook.checks.base import Check, argument
-from runbook.checks.context import IMPORT_TIMEOUT_S, Context
+from runbook.checks.context import TORCH_IMPORT_TIMEOUT_S, Context
 from runbook.checks.ranks.evidence import gather, log_name, stack_lines
 from runbook.checks.ranks.pool import Halt, RankMember, RankPool, start_pool
 from runbook.files.address import is_loopback
@@ -21,15 +21,15 @@ from runbook.model.units import counted
 from runbook.model.verdict import Finding, Outcome, outcomes_of
 from runbook.node.proc import this_machine
 
-LONGEST_LINE = 4096
+MAX_NCCL_LINE_CHARACTERS = 4096
 """Characters. A longer line of a log is read in pieces."""
-STALL_S = 4.0
+RANKS_STALL_TIMEOUT_S = 4.0
 """Seconds. The ranks stall when no rank makes a step for this long. Torch's own timeout would come minutes later."""
 
-ASTRAY_S = 1.0
+ASTRAY_STALL_TIMEOUT_S = 1.0
 """Seconds of a stall, when a rank dials or listens elsewhere than at the rendezvous."""
 
-PATIENCE_S = {"gloo": 8.0, "nccl": 30.0}
+UNPROVEN_STALL_TIMEOUT_S = {"gloo": 8.0, "nccl": 30.0}
 """Seconds of a stall by backend, when nothing proves a fault. NCCL reports no step while it looks at the hardware and
 connects every adapter, which takes seconds on two nodes and longer on many."""
 
@@ -41,7 +41,9 @@ class Connection(Check):
     needs_ranks: ClassVar[bool] = True
     judges_together: ClassVar[bool] = True
 
-    stall: float = argument(STALL_S, "seconds", "how long without any progress counts as a stall, for example 5s")
+    stall: float = argument(
+        RANKS_STALL_TIMEOUT_S, "seconds", "how long without any progress counts as a stall, for example 5s"
+    )
 
     def run(self, at: Context) -> list[Outcome]:
         pool = start_pool(at.run, at.inventory, at.script)
@@ -74,20 +76,22 @@ def over_tcp(pool: RankPool, at: Context) -> list[Outcome] | None:
         if member.rank.node in found or not log.is_file():
             continue
         with log.open(errors="replace") as file:  # a log may be long, and have no line ends
-            if finding := socket_fallback(member.rank.node, iter(lambda: file.readline(LONGEST_LINE), "")):
+            if finding := socket_fallback(member.rank.node, iter(lambda: file.readline(MAX_NCCL_LINE_CHARACTERS), "")):
                 found[member.rank.node] = [finding]
     if not found:
         return None
     return outcomes_of(at.names, found, "its ranks joined, and do not say that they use TCP")
 
 
-def join(pool: RankPool, at: Context, stall_s: float = STALL_S) -> list[Outcome] | None:
+def join(pool: RankPool, at: Context, stall_s: float = RANKS_STALL_TIMEOUT_S) -> list[Outcome] | None:
     """Brings every rank into the process group, unless the ranks are there already. Returns outcomes only when that
     fails."""
     if pool.joined:
         return None
     # Imports may take long and show no progress; a rank that dies meanwhile still ends the wait at once.
-    halt = pool.until("imported", timeout_s=min(at.left_s, IMPORT_TIMEOUT_S), stall_s=lambda: IMPORT_TIMEOUT_S)
+    halt = pool.until(
+        "imported", timeout_s=min(at.left_s, TORCH_IMPORT_TIMEOUT_S), stall_s=lambda: TORCH_IMPORT_TIMEOUT_S
+    )
     if halt is None and (wrong := misnumbered(pool)):
         return wrong
     if halt is None:
@@ -101,13 +105,13 @@ def join(pool: RankPool, at: Context, stall_s: float = STALL_S) -> list[Outcome]
         halt = pool.until(
             "done",
             timeout_s=at.left_s,
-            stall_s=lambda: stall_s if not led_astray(pool, address(at)) else min(ASTRAY_S, stall_s),
+            stall_s=lambda: stall_s if not led_astray(pool, address(at)) else min(ASTRAY_STALL_TIMEOUT_S, stall_s),
             on_message=tell,
         )
         if halt and halt.kind in ("stalled", "silent"):
             if proven := kept_apart(pool, at, replace(halt, kind="silent")):
                 return proven
-            patience = max(stall_s, PATIENCE_S[at.inventory.rendezvous.backend])
+            patience = max(stall_s, UNPROVEN_STALL_TIMEOUT_S[at.inventory.rendezvous.backend])
             halt = pool.until(
                 "done", timeout_s=at.left_s, stall_s=lambda: patience, on_message=tell, silence_s=patience
             )
@@ -354,11 +358,11 @@ def wrong_hosts(pool: RankPool, at: Context) -> list[Outcome] | None:
     return outcomes_of(at.names, found, "its ranks joined from the right host") if found else None
 
 
-OVER_TCP = bounded(r"NCCL INFO .*(?:\bvia NET/Socket/\d|Using network Socket\b)")
+NCCL_TCP_LINE = bounded(r"NCCL INFO .*(?:\bvia NET/Socket/\d|Using network Socket\b)")
 """A line of NCCL's log that says that data between nodes goes over TCP sockets."""
-OVER_RDMA = bounded(r"NCCL INFO .*(?:\bvia NET/(?!Socket)\w+/\d|Using network (?!Socket\b)\w)")
+NCCL_RDMA_LINE = bounded(r"NCCL INFO .*(?:\bvia NET/(?!Socket)\w+/\d|Using network (?!Socket\b)\w)")
 """A line of NCCL's log that says that data between nodes goes over any other network, such as InfiniBand."""
-REASONS = {
+TCP_REASONS = {
     "disabled": (re.compile(r"NCCL_IB_DISABLE set by environment to 1"), "NCCL_IB_DISABLE=1 forbids it"),
     "socket": (re.compile(r"NCCL_NET set by environment to Socket", re.I), "NCCL_NET=Socket asks for TCP"),
     "library": (
@@ -381,17 +385,17 @@ def socket_fallback(node: str, lines: Iterable[str]) -> Finding | None:
     said: dict[str, str] = {}
     for raw in lines:
         line = raw.strip()
-        if OVER_RDMA.search(line):
+        if NCCL_RDMA_LINE.search(line):
             return None
-        if OVER_TCP.search(line) and len(over_tcp) < 3:
+        if NCCL_TCP_LINE.search(line) and len(over_tcp) < 3:
             over_tcp.append(line)
-        for way, (pattern, _) in REASONS.items():
+        for way, (pattern, _) in TCP_REASONS.items():
             if pattern.search(line):
                 said.setdefault(way, line)
     if not over_tcp:
         return None
-    way = next((way for way in REASONS if way in said), "untold")
-    reason = f": {REASONS[way][1]}" if way in said else ", and does not say why"
+    way = next((way for way in TCP_REASONS if way in said), "untold")
+    reason = f": {TCP_REASONS[way][1]}" if way in said else ", and does not say why"
     says = f"NCCL on {node} moves its data over TCP instead of InfiniBand{reason}"
     seen = tuple(dict.fromkeys([*([said[way]] if way in said else []), *over_tcp]))
     return finding_for("ib-not-used-socket-fallback", says, seen, way=way)

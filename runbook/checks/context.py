@@ -21,30 +21,30 @@ from runbook.model.nccl_devices import select_interfaces
 from runbook.model.redact import Redactor
 from runbook.model.verdict import Finding, Outcome
 from runbook.transport.bootstrap import NoPython
-from runbook.transport.node_answers import HOST_FACTS, Asked, HostFacts, Told
+from runbook.transport.node_answers import HOST_FACTS_PROGRAM, AnswerType, Asked, HostFacts
 from runbook.transport.node_sessions import Site
-from runbook.transport.pause_detector import ASKING_WAIT_S
+from runbook.transport.pause_detector import MAX_QUESTION_WAIT_S
 from runbook.transport.remote_program import Answer, ProgramNotStarted
-from runbook.transport.session import SILENCE_S, Session
+from runbook.transport.session import SILENCE_TIMEOUT_S, Session
 
 T = TypeVar("T")
 Facts = dict[str, Any]
 """Facts that a node tells, in JSON's types."""
 
-LONGEST_WAIT_S = 3600.0
+MAX_CHECK_WAIT_S = 3600.0
 """Seconds: the longest single wait of a check, and the deadline of a question without one of its own."""
 
-NOT_SAFE = "NotSafe"
+NOT_SAFE_ERROR = "NotSafe"
 """The type of the error that a node reports when other users could change the contents of a folder."""
 
 SYSTEM_FOLDERS = ("/proc", "/sys", "/dev/", "/etc/", "/usr/", "/bin/", "/sbin/", "/lib")
 """Folders of the system: an error on a file in one of them says nothing about the workdir."""
 
-IMPORT_TIMEOUT_S = 90.0
+TORCH_IMPORT_TIMEOUT_S = 90.0
 """Seconds within which every rank must have imported torch."""
 
-QUIET_S = 2.0
-"""Seconds. A node that sends nothing for longer may be about to be lost; after SILENCE_S it counts as lost."""
+MAX_NODE_QUIET_S = 2.0
+"""Seconds. A node that sends nothing for longer may be about to be lost; after SILENCE_TIMEOUT_S it counts as lost."""
 
 
 class StandingRanks(Protocol):
@@ -116,9 +116,9 @@ class Context:
 
     @property
     def left_s(self) -> float:
-        """Seconds until the stage's deadline, at least 0.1 and at most LONGEST_WAIT_S: a launch may last for any time,
-        but every single wait must end."""
-        return max(0.1, min(self.deadline - time.monotonic(), LONGEST_WAIT_S))
+        """Seconds until the stage's deadline, at least 0.1 and at most MAX_CHECK_WAIT_S: a launch may last for any
+        time, but every single wait must end."""
+        return max(0.1, min(self.deadline - time.monotonic(), MAX_CHECK_WAIT_S))
 
     def session(self, node: Node) -> Session:
         """The session with a node. Raises Unreachable, with the reason, when there is none."""
@@ -134,7 +134,7 @@ class Context:
         work: Callable[[Node], T],
         nodes: Iterable[Node] | None = None,
         *,
-        timeout_s: float = LONGEST_WAIT_S,
+        timeout_s: float = MAX_CHECK_WAIT_S,
         paced: bool = False,
     ) -> dict[str, T | BaseException]:
         """The result of `work` for every node, or the exception it raised, by node name. All nodes are worked on in
@@ -143,7 +143,7 @@ class Context:
         site = self.run.site
 
         def in_turn(node: Node) -> T:
-            with site.pace.turn(ASKING_WAIT_S):
+            with site.pace.turn(MAX_QUESTION_WAIT_S):
                 return work(node)
 
         chosen, timeout_s = self.nodes if nodes is None else nodes, min(timeout_s, self.left_s)
@@ -155,21 +155,21 @@ class Context:
 
     def ask(
         self,
-        program: Asked[Told],
+        program: Asked[AnswerType],
         arguments: Callable[[Node], Facts],
         *,
         timeout_s: float,
         nodes: Iterable[Node] | None = None,
-    ) -> dict[str, Told | Outcome]:
+    ) -> dict[str, AnswerType | Outcome]:
         """Runs a node program on every node. The result has, by node name, the program's answer, or the outcome that
         says why there is none."""
 
-        def one(node: Node) -> Told:
+        def one(node: Node) -> AnswerType:
             session = self.session(node)
             _ = session.folder  # a node without a folder for the run is reported as such, whatever the question is
             return session.call(program, arguments(node), timeout_s=min(timeout_s, self.left_s))
 
-        said: dict[str, Told | Outcome] = {}
+        said: dict[str, AnswerType | Outcome] = {}
         for name, answer in self.each(one, nodes, paced=True).items():
             said[name] = no_answer(name, program, answer) if isinstance(answer, BaseException) else answer
         return said
@@ -178,9 +178,9 @@ class Context:
         """An outcome for each node that was lost meanwhile. Waits until each silent node either answers again or counts
         as lost."""
         sessions = {node.name: self.run.site.sessions.get(node.name) for node in self.nodes}
-        deadline = time.monotonic() + SILENCE_S + 1.5
+        deadline = time.monotonic() + SILENCE_TIMEOUT_S + 1.5
         while time.monotonic() < deadline and any(
-            session and not session.lost and session.silence_s > QUIET_S for session in sessions.values()
+            session and not session.lost and session.silence_s > MAX_NODE_QUIET_S for session in sessions.values()
         ):
             time.sleep(0.1)
         return {name: no_answer(name, "beat", s.lost) for name, s in sessions.items() if s and s.lost}
@@ -191,7 +191,9 @@ class Context:
         """Asks every node for its host facts, which `facts` returns from then on. `reach` calls this, and so does a
         command that follows a job of an earlier run."""
         known = self.ask(
-            HOST_FACTS, lambda node: {"address": node.address} if node.place != node.name else {}, timeout_s=timeout_s
+            HOST_FACTS_PROGRAM,
+            lambda node: {"address": node.address} if node.place != node.name else {},
+            timeout_s=timeout_s,
         )
         self.run.facts.update({name: found for name, found in known.items() if not isinstance(found, Outcome)})
         return known
@@ -281,7 +283,7 @@ def folder_finding(node: str, error: Mapping[str, str]) -> Finding:
     """Why the run's folder could not be made, trusted or written on a node."""
     path = error.get("path") or "the workdir"
     said = (f"{path}: {error.get('text')} ({error.get('errno') or error.get('type')})",)
-    if error.get("type") == NOT_SAFE:
+    if error.get("type") == NOT_SAFE_ERROR:
         says = f"another user of {node} could change what is put into the workdir and run there: {path}: "
         return finding_for("workdir-not-safe", f"{says}{error.get('text')}", said, node=node, path=word(path))
     if error.get("errno") in ("ENOSPC", "EDQUOT"):
@@ -304,7 +306,7 @@ class _Limit:
     says: str
 
 
-_LIMITS = (
+_LOGIN_LIMITS = (
     _Limit(
         "open-files-limit",
         ("EMFILE", "ENFILE"),
@@ -336,7 +338,7 @@ _LIMITS = (
 def limit_met(node: str, program: str, errno: str, words: str) -> Finding | None:
     """The finding for the limit that a program of ours met on a node, or None. `errno`: its name, or ""; `words`: what
     the program printed."""
-    for limit in _LIMITS:
+    for limit in _LOGIN_LIMITS:
         said = limit.words.search(words)
         if errno in limit.errnos or (said and not errno):
             shown = next((line.strip() for line in words.splitlines() if limit.words.search(line)), words.strip())

@@ -11,33 +11,33 @@ from runbook.causes.catalogue import finding_for
 from runbook.checks.base import Check, argument, pairs_argument
 from runbook.checks.context import Context, Facts
 from runbook.checks.network.dial import Dial
-from runbook.checks.network.ephemeral_ports import NO_PORT, exhausted, how_many, too_few, without_ports
-from runbook.checks.network.mesh import AGAIN_S, Mesh, Want, too_busy
+from runbook.checks.network.ephemeral_ports import NO_PORT_CAUSE, exhausted, how_many, too_few, without_ports
+from runbook.checks.network.mesh import REDIAL_TIMEOUT_S, Mesh, Want, too_busy
 from runbook.checks.network.pairs import Pairs, around, chosen, groupings
 from runbook.checks.port import holders, not_bound, promised_ports
 from runbook.model.grouping import grouped
 from runbook.model.inventory import Node
 from runbook.model.units import counted, listed
 from runbook.model.verdict import Finding, Outcome
-from runbook.transport.node_answers import PORT, AwakeFacts
+from runbook.transport.node_answers import PORT_PROGRAM, AwakeFacts
 
 if TYPE_CHECKING:
     from runbook.checks.network.failed_dials import Trouble
     from runbook.firewall.collected_rules import Evidence
 
-MOST_RANGE_PORTS = 32
+MAX_DIALLED_PORTS = 32
 """The most ports of `network.ports` that are dialled on a node."""
 
-SHARE = 4
+EPHEMERAL_PORTS_DIVISOR = 4
 """The check listens on at most one in this many of the ephemeral ports that a node's kernel has to hand out."""
 
 
-REPEATED_S = 0.9
+MIN_SYN_RETRANSMIT_S = 0.9
 """Seconds. The kernel repeats the first packet of a connection after one second; this is a little less."""
 
-WITHOUT_FILES = ("EMFILE", "ENFILE")
+OPEN_FILES_ERRNOS = ("EMFILE", "ENFILE")
 """The errnos of a node that may not open more files."""
-JUDGING_S = 10.0
+JUDGING_RESERVE_S = 10.0
 """Seconds of the stage's time that are kept to collect the rules of the nodes and to find the processes that hold
 ports."""
 
@@ -56,7 +56,7 @@ class Firewall(Check):
             return [
                 Outcome.passed(at.nodes[0].name, "one node: its ranks meet on loopback, which no port has to cross")
             ]
-        promised = promised_ports(at.inventory, MOST_RANGE_PORTS)
+        promised = promised_ports(at.inventory, MAX_DIALLED_PORTS)
 
         master, rendezvous = at.inventory.rendezvous.master, at.inventory.rendezvous.port
 
@@ -66,7 +66,7 @@ class Firewall(Check):
             fixed = [Want(port, "range") for port in promised if port != rendezvous or node.name != master]
             ports = how_many(at.facts(node.name))
             # Where few ports are left, our own listeners must not take the last ones.
-            tried = self.ephemeral if ports is None else min(self.ephemeral, max(1, ports // SHARE))
+            tried = self.ephemeral if ports is None else min(self.ephemeral, max(1, ports // EPHEMERAL_PORTS_DIVISOR))
             return [*first, *fixed, *[Want(0, "ephemeral")] * tried] or [Want(0, "ephemeral")]
 
         groups = groupings(at)
@@ -94,7 +94,7 @@ class Firewall(Check):
             f"{counted(silent, 'connection')} got no answer, and no rule explains it: dialling {len(doubtful)} again, "
             "for longer"
         )
-        mesh.again_by_pair(doubtful, min(AGAIN_S, at.left_s - JUDGING_S))
+        mesh.again_by_pair(doubtful, min(REDIAL_TIMEOUT_S, at.left_s - JUDGING_RESERVE_S))
         return self._trouble(at, mesh, trouble.evidence)
 
     def _trouble(
@@ -151,7 +151,7 @@ class FirewallJudge:
     def without_port(self) -> Mapping[str, Finding]:
         """By node, a finding for a kernel that has no port left, or too few for the ranks; without nodes whose dials
         have already shown that."""
-        known = {name for name, own in self.findings.items() if any(f.cause == NO_PORT for f in own)}
+        known = {name for name, own in self.findings.items() if any(f.cause == NO_PORT_CAUSE for f in own)}
         starved = {
             node.name: [f"{counted(node.slots, 'rank')} to start there"]
             for node in self.at.nodes
@@ -176,7 +176,7 @@ class FirewallJudge:
             return self.mesh.silent[name]
         if missed := self.unmeasured.get(name):
             what = f"{counted(len(missed), 'connection')} with {listed(others_of(name, missed))}"
-            if short := [dial for dial in missed if dial.source == name and dial.errno in WITHOUT_FILES]:
+            if short := [dial for dial in missed if dial.source == name and dial.errno in OPEN_FILES_ERRNOS]:
                 says = f"{name} had no free descriptor for {what}, so they were not tried"
                 seen = tuple(dict.fromkeys(f"{name}: socket(): {dial.errno}" for dial in short))
                 return Outcome.unknown(name, finding_for("open-files-limit", says, seen, way="node", node=name))
@@ -204,7 +204,9 @@ class FirewallJudge:
         if not self.at.facts(name).get("asks_ecn"):
             return []
         mine = [dial for dials in self.opened.values() for dial in dials if dial.source == name != dial.destination]
-        late = [dial for dial in mine if dial.tries == 1 and dial.retransmitted and dial.seconds >= REPEATED_S]
+        late = [
+            dial for dial in mine if dial.tries == 1 and dial.retransmitted and dial.seconds >= MIN_SYN_RETRANSMIT_S
+        ]
         seen = f"{len(late)} of its {len(mine)} connections opened only a second later, when the kernel no longer asked"
         why = "for ECN: something on the way drops packets that do; `sudo sysctl -w net.ipv4.tcp_ecn=2` asks for none"
         return [f"{seen} {why}"] if late else []
@@ -244,7 +246,7 @@ def held(at: Context, mesh: Mesh) -> dict[str, list[Finding]]:
     def arguments(node: Node) -> Facts:
         return {"address": None, "speaks": at.data_address(node), "ports": taken[node.name]}
 
-    said = at.ask(PORT, arguments, timeout_s=8.0, nodes=nodes)
+    said = at.ask(PORT_PROGRAM, arguments, timeout_s=8.0, nodes=nodes)
     answers = {node: said[node.name] for node in nodes}
     port = at.inventory.rendezvous.port
     return {n.name: holders(n, answer, port) for n, answer in answers.items() if not isinstance(answer, Outcome)}

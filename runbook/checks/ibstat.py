@@ -17,11 +17,11 @@ from runbook.model.inventory import Node
 from runbook.model.nccl_devices import Selection, selection
 from runbook.model.units import counted, listed, some, whole_number
 from runbook.model.verdict import Finding, Outcome, Verdict, with_findings
-from runbook.node.ibstat import GIDS
-from runbook.parsers.infiniband import STATES, Port, from_sysfs, parse, read
-from runbook.transport.node_answers import IBSTAT
+from runbook.node.ibstat import MAX_GIDS
+from runbook.parsers.infiniband import PORT_STATES, Port, from_sysfs, parse, read
+from runbook.transport.node_answers import IBSTAT_PROGRAM
 
-PHYSICAL = {
+IBSTAT_PHYSICAL_STATES = {
     "linkup": "LinkUp",
     "linkerrorrecovery": "LinkErrorRecovery",
     "portconfigurationtraining": "PortConfigurationTraining",
@@ -38,7 +38,7 @@ class Ibstat(Check):
         promise = at.inventory.infiniband
         if promise is None:
             return [Outcome.skipped(node.name, "the inventory has no infiniband: block") for node in at.nodes]
-        said = at.ask(IBSTAT, lambda node: {}, timeout_s=15.0)
+        said = at.ask(IBSTAT_PROGRAM, lambda node: {}, timeout_s=15.0)
         spare = spares({n: ports_of(answer)[0] for n, answer in said.items() if not isinstance(answer, Outcome)})
         outcomes = []
         for node in at.nodes:
@@ -110,7 +110,9 @@ def judge(
     chosen = [port for port in chosen if port not in idle] or chosen
     why = cut_short(answer) if source == "ibstat" else ""
     readable = [
-        port for port in chosen if not why or (port.state in STATES and port.physical and port.rate_gbps is not None)
+        port
+        for port in chosen
+        if not why or (port.state in PORT_STATES and port.physical and port.rate_gbps is not None)
     ]
     findings = [*faults(node, readable, min_rate), *gid_findings(node, readable, answer.get("gids"), gid_index)]
     if findings:
@@ -220,7 +222,7 @@ def fault(node: Node, port: Port, min_rate: float | None) -> Finding | None:
     """What is wrong with one port: not set up, not active, or slower than `min_rate` in Gbit/s; None when it is
     sound."""
     where = f"{port.name} of {node.name}"
-    state, physical = port.state.capitalize(), PHYSICAL.get(port.physical, port.physical.capitalize())
+    state, physical = port.state.capitalize(), IBSTAT_PHYSICAL_STATES.get(port.physical, port.physical.capitalize())
     seen = (f"{port.name}: State {state}, Physical state {physical}, Rate {port.detail or rate(port)}",)
     if port.cause == "ib-port-initializing":
         return finding_for(
@@ -335,7 +337,7 @@ def gid_findings(
     judged."""
     for port in ports:
         table: Gids | None = (gids or {}).get(port.name)
-        if not port.ethernet or table is None or (index and (whole_number(index) or 0) >= GIDS):
+        if not port.ethernet or table is None or (index and (whole_number(index) or 0) >= MAX_GIDS):
             continue
         shown = tuple(f"GID {n}: {e.get('gid')} ({e.get('type')}, {e.get('ndev')})" for n, e in table.items())[:8]
         good = [n for n, entry in table.items() if routable(entry)]

@@ -21,12 +21,12 @@ from runbook.model.safe_files import BadName, write_below
 from runbook.model.units import counted, significant
 from runbook.model.verdict import Finding, Outcome
 
-SECONDS = 0.5
+DEFAULT_DIRECTION_S = 0.5
 """How many seconds one direction between two nodes is measured, unless the stage says otherwise."""
-TRIPS = 20
+LATENCY_ROUND_TRIPS = 20
 """How many round trips of a few bytes are made to measure the latency."""
 
-LEFT_S = 5.0
+AFTER_MEASURING_RESERVE_S = 5.0
 """Seconds of the stage's time that are kept for what follows the measuring."""
 
 
@@ -37,7 +37,9 @@ class Links(Check):
     needs_ranks: ClassVar[bool] = True
     judges_together: ClassVar[bool] = True
 
-    seconds: float = argument(SECONDS, "seconds", "how long one way between two nodes is measured, for example 2s")
+    seconds: float = argument(
+        DEFAULT_DIRECTION_S, "seconds", "how long one way between two nodes is measured, for example 2s"
+    )
     min_gbps: float | None = argument(
         None, "number", "fail where the links carry less, in Gbit/s a node and direction, for example 180"
     )
@@ -60,14 +62,14 @@ class Links(Check):
             return not proven
 
         try:
-            ranks = MeasuringRanks(pool, at, at.left_s - LEFT_S, go_on)
+            ranks = MeasuringRanks(pool, at, at.left_s - AFTER_MEASURING_RESERVE_S, go_on)
             done = look(
                 ranks,
                 pool.members,
                 seconds=self.seconds,
                 leaf_of=leaves(at.nodes),
                 every_pair=self.pairs == "all",
-                trips=TRIPS,
+                trips=LATENCY_ROUND_TRIPS,
                 both=True,
                 say=at.say,
             )

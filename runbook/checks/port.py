@@ -16,9 +16,9 @@ from runbook.model.command_quoting import word
 from runbook.model.inventory import Inventory, Node
 from runbook.model.units import counted, in_brief
 from runbook.model.verdict import Finding, Outcome
-from runbook.transport.node_answers import PORT
+from runbook.transport.node_answers import PORT_PROGRAM
 
-MOST_PORTS = 256
+MAX_BOUND_PORTS = 256
 """The most ports of `network.ports` that the check binds on a node."""
 
 
@@ -46,7 +46,7 @@ class PortCheck(Check):
                 return {"address": address, "speaks": address, "ports": ports}
             return {"address": None, "speaks": at.data_address(node), "ports": ports}
 
-        said = at.ask(PORT, arguments, timeout_s=15.0)
+        said = at.ask(PORT_PROGRAM, arguments, timeout_s=15.0)
         outcomes = []
         for node in at.nodes:
             answer = said[node.name]
@@ -64,7 +64,7 @@ class PortCheck(Check):
         return outcomes
 
 
-def promised_ports(inventory: Inventory, most: int = MOST_PORTS) -> list[int]:
+def promised_ports(inventory: Inventory, most: int = MAX_BOUND_PORTS) -> list[int]:
     """The ports of `network.ports`, each once. Of more than `most` ports, an even sample that has both ends of every
     range (unless there are very many ranges): a firewall rule rarely has holes of one port."""
     ranges = inventory.network.ports

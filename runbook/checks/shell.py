@@ -19,14 +19,14 @@ from runbook.model.inventory import Node
 from runbook.model.playbook import Expect
 from runbook.model.units import bytes_text
 from runbook.model.verdict import Outcome
-from runbook.transport.remote_program import MOST_OUTPUT, Answer
+from runbook.transport.remote_program import MAX_PROGRAM_OUTPUT_BYTES, Answer
 
-_ABSENCE = re.compile(r"\(\?<?!")
+_NEGATIVE_LOOKAROUND = re.compile(r"\(\?<?!")
 """A pattern that forbids something (a negative lookahead or lookbehind): it may be violated in the part of the output
 that was not kept."""
 
 
-SILENT = ("it printed nothing",)
+NO_OUTPUT_EVIDENCE = ("it printed nothing",)
 """The evidence of a program that printed nothing."""
 
 
@@ -71,32 +71,34 @@ class Shell(Check):
         said = tuple((answer.stdout[-65536:] + answer.stderr).strip().splitlines()[-8:])
         if answer.timed_out:
             says = f"`{self._command(node)}` on {node} did not end in the time of the stage"
-            finding = finding_for("insufficient-evidence", says, said or SILENT, way="shell-late", node=node)
+            finding = finding_for(
+                "insufficient-evidence", says, said or NO_OUTPUT_EVIDENCE, way="shell-late", node=node
+            )
             return Outcome.unknown(node, finding)
         if answer.flooded:
-            says = f"`{self._command(node)}` on {node} was stopped: it printed more than {bytes_text(MOST_OUTPUT)}"
+            says = f"`{self._command(node)}` on {node} was stopped: it printed more than {bytes_text(MAX_PROGRAM_OUTPUT_BYTES)}"
             finding = finding_for("program-error", says, said, way="too-much-output")
             return Outcome.failed(node, finding)
         if answer.code != self.expect.exit:
             says = f"`{self._command(node)}` on {node} exited with {answer.code}, not {self.expect.exit}"
-            finding = finding_for("program-error", says, said or SILENT, way="shell", node=node)
+            finding = finding_for("program-error", says, said or NO_OUTPUT_EVIDENCE, way="shell", node=node)
             return Outcome.failed(node, finding)
         found = self.expect.stdout is None or search(answer.stdout)
         if found is None:
             says = (
                 f"/{self.expect.stdout}/ could not be searched in what `{self._command(node)}` on {node} printed:"
-                f" that takes more than {SECONDS:g} s or too much memory"
+                f" that takes more than {MAX_SEARCH_CPU_S:g} s or too much memory"
             )
             finding = finding_for("insufficient-evidence", says, said, way="pattern")
             return Outcome.unknown(node, finding)
-        if answer.left_out and (not found or _ABSENCE.search(self.expect.stdout or "")):
+        if answer.left_out and (not found or _NEGATIVE_LOOKAROUND.search(self.expect.stdout or "")):
             says = f"`{self._command(node)}` on {node} printed too much to be searched whole for /{self.expect.stdout}/"
             seen = (f"{answer.left_out} characters in the middle were not searched",)
             finding = finding_for("insufficient-evidence", says, seen, way="too-much-output")
             return Outcome.unknown(node, finding)
         if not found:
             says = f"`{self._command(node)}` on {node} printed nothing that matches /{self.expect.stdout}/"
-            finding = finding_for("program-error", says, said or SILENT, way="shell", node=node)
+            finding = finding_for("program-error", says, said or NO_OUTPUT_EVIDENCE, way="shell", node=node)
             return Outcome.failed(node, finding)
         first = answer.stdout.strip().splitlines()[:1]
         return Outcome.passed(node, f"exit {answer.code}" + (f": {first[0][:100]}" if first else ""))
@@ -107,11 +109,11 @@ def _file_name(stage: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.-]+", "-", stage)[:60].lstrip(".-") or "shell"
 
 
-SECONDS = 2.0  # CPU seconds that the search of one text may take
-_SECONDS_AT_MOST = 30.0  # seconds by the clock that the same search may take on a busy machine
-_REPEATS = re.compile(r"[*+{]")  # a pattern without any of these is searched in time proportional to the text
-_BYTES = 512 << 20  # bytes of memory for the process that searches
-_PROGRAM = """
+MAX_SEARCH_CPU_S = 2.0  # CPU seconds that the search of one text may take
+_SEARCH_TIMEOUT_S = 30.0  # seconds by the clock that the same search may take on a busy machine
+_REPETITION = re.compile(r"[*+{]")  # a pattern without any of these is searched in time proportional to the text
+_MAX_SEARCH_MEMORY_BYTES = 512 << 20  # bytes of memory for the process that searches
+_SEARCH_PROGRAM = """
 import json, re, resource, signal, sys
 try:
     resource.setrlimit(resource.RLIMIT_AS, ({bytes}, {bytes}))
@@ -140,13 +142,13 @@ class PatternSearch(AbstractContextManager["PatternSearch"]):
     take hours, and in this process all threads would wait for it.
     """
 
-    def __init__(self, pattern: str, *, seconds: float = SECONDS) -> None:
+    def __init__(self, pattern: str, *, seconds: float = MAX_SEARCH_CPU_S) -> None:
         self._pattern = pattern
         self._seconds = seconds
         self._process: subprocess.Popen[str] | None = None
 
     def __call__(self, text: str) -> bool | None:
-        if not _REPEATS.search(self._pattern):
+        if not _REPETITION.search(self._pattern):
             return re.search(self._pattern, text, re.MULTILINE) is not None
         said = self._asked(text)
         if not said:
@@ -167,7 +169,9 @@ class PatternSearch(AbstractContextManager["PatternSearch"]):
             return ""
 
     def _start(self) -> subprocess.Popen[str]:
-        program = _PROGRAM.format(seconds=self._seconds, at_most=_SECONDS_AT_MOST, bytes=_BYTES)
+        program = _SEARCH_PROGRAM.format(
+            seconds=self._seconds, at_most=_SEARCH_TIMEOUT_S, bytes=_MAX_SEARCH_MEMORY_BYTES
+        )
         process = subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", program],
             stdin=subprocess.PIPE,

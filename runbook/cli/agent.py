@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from runbook.cli.extras import not_installed
 from runbook.model.errors import FilesWrong
 from runbook.model.safe_text import one_line
-from runbook.model.verdict import DONE, FAILED
+from runbook.model.verdict import EXIT_DONE, EXIT_FAILED
 from runbook.report.standard_streams import complain, stderr, stdout
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def _enrol(folder: AgentFolder, arguments: argparse.Namespace) -> int:
     identity = enrol(folder, arguments.string, arguments.name or hostname())
     stdout.line(f"enrolled as {one_line(identity.name)} at {identity.url}")
     stdout.line("start it: runbook agent run; with systemd: runbook agent install --systemd")
-    return DONE
+    return EXIT_DONE
 
 
 def _run(folder: AgentFolder, arguments: argparse.Namespace) -> int:
@@ -86,22 +86,22 @@ def _status(folder: AgentFolder, _arguments: argparse.Namespace) -> int:
     identity = folder.identity()
     if identity is None:
         stdout.line("not enrolled")
-        return FAILED
+        return EXIT_FAILED
     stdout.line(f"{identity.name} at {identity.url}" + (", drained" if folder.drained else ""))
     state = folder.state()
     if state is None:
         stdout.line("no agent runs: runbook agent run")
-        return FAILED
+        return EXIT_FAILED
     since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(state.since))
     stdout.line(f"pid {state.pid}, since {since}: {one_line(state.says)}")
-    return DONE if state.connected else FAILED
+    return EXIT_DONE if state.connected else EXIT_FAILED
 
 
 def _drain(folder: AgentFolder, arguments: argparse.Namespace) -> int:
     _enrolled(folder)
     folder.drain(not arguments.undo)
     stdout.line("takes new runs again" if arguments.undo else "takes no new runs; what runs goes on")
-    return DONE
+    return EXIT_DONE
 
 
 def _install(folder: AgentFolder, arguments: argparse.Namespace) -> int:
@@ -111,7 +111,7 @@ def _install(folder: AgentFolder, arguments: argparse.Namespace) -> int:
     text = unit(user, Path(arguments.dir).absolute() if arguments.dir else None)
     if not arguments.systemd:
         stdout.tell(text)
-        return DONE
+        return EXIT_DONE
     if user is None and folder.identity() is None:
         raise FilesWrong.of("agent.not-enrolled", "this host is not enrolled: runbook agent enrol STRING")
     try:
@@ -119,8 +119,8 @@ def _install(folder: AgentFolder, arguments: argparse.Namespace) -> int:
             stdout.line(line)
     except (OSError, subprocess.SubprocessError) as error:
         complain(f"error: {one_line(str(error))}\n")
-        return FAILED
-    return DONE
+        return EXIT_FAILED
+    return EXIT_DONE
 
 
 def _uninstall(folder: AgentFolder, arguments: argparse.Namespace) -> int:
@@ -133,8 +133,8 @@ def _uninstall(folder: AgentFolder, arguments: argparse.Namespace) -> int:
     folder.forget()
     if state is not None:  # started by hand, or by a unit that is not this user's
         stdout.line(f"an agent still runs here, pid {state.pid}: end it, with `kill {state.pid}` or its own unit")
-        return FAILED
+        return EXIT_FAILED
     if user is not None:
         stdout.line(f"the enrolment of {user} is left: as {user}, `runbook agent uninstall` forgets it")
     stdout.line("no agent runs here; jobs go on. Revoke its token on the server's page as well")
-    return DONE
+    return EXIT_DONE

@@ -13,7 +13,7 @@ from typing import Any, NoReturn, TypeAlias
 import runbook
 from runbook.model.safe_text import visible
 
-EXITS = """\
+RUN_EXIT_CODES = """\
 exit codes:
   0    every stage passed
   1    a check failed: node, cause and remedy are printed (also where the run went on --without-bad nodes)
@@ -23,7 +23,7 @@ exit codes:
   130  interrupted, and cleaned up
 """
 
-RUN = """\
+RUN_EXAMPLES = """\
 examples:
   runbook run two_node_allreduce -i mine.yml             # checks, in order, until one fails
   runbook run train.yml -i mine.yml --only-rank 0        # checks, then a launch; of its output only rank 0's
@@ -32,7 +32,7 @@ examples:
 
 """
 
-REPORT = """\
+REPORT_EPILOG = """\
 examples:
   runbook report                                        # the latest run
   runbook report .runbook/runs/20261121-174159-976c38 --out failed.html
@@ -43,7 +43,7 @@ exit codes:
   2    there is no such run, or the file cannot be written
 """
 
-JOB_EXITS = """\
+JOB_EXIT_CODES = """\
 exit codes:
   0    done; logs -f, attach: the job ended well
   1    the job failed, or something still lives
@@ -52,20 +52,20 @@ exit codes:
   130  interrupted; the job goes on
 """
 
-PS = """\
+PS_EXAMPLE = """\
   runbook ps -i mine.yml -v
 """
-LOGS = """\
+LOGS_EXAMPLE = """\
   runbook logs -i mine.yml -f --only-rank 0
   runbook logs 20261121-0330 > out.log 2> err.log    # of the job whose id begins so
 """
-ATTACH = """\
+ATTACH_EXAMPLE = """\
   runbook attach 20261121-0330 -i mine.yml
 """
-STOP = """\
+STOP_EXAMPLE = """\
   runbook stop 20261121-0330 -i mine.yml
 """
-CLEAN = """\
+CLEAN_EXAMPLE = """\
   runbook logs 20261121-0330 -i mine.yml > kept.log 2>&1 && runbook clean 20261121-0330 -i mine.yml
 """
 
@@ -92,7 +92,7 @@ class Parser(argparse.ArgumentParser):
         super().error(f"{shown}\n  help: {help}" if help else shown)
 
 
-Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+CommandParsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def _calls(file: str, function: str = "") -> Callable[[argparse.Namespace], int]:
@@ -107,7 +107,7 @@ def _calls(file: str, function: str = "") -> Callable[[argparse.Namespace], int]
 
 
 def _command(
-    commands: Commands,
+    commands: CommandParsers,
     name: str,
     about: str,
     *,
@@ -179,7 +179,7 @@ def parser() -> argparse.ArgumentParser:
         prog="runbook",
         description="Bring up a multi-node GPU job: ordered checks over SSH that stop at the first failure and name "
         "the node, the cause and the command that fixes it.",
-        epilog=EXITS,
+        epilog=RUN_EXIT_CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     top.add_argument("--version", action="version", version=f"runbook {runbook.__version__}")
@@ -205,10 +205,10 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
-def _run(commands: Commands) -> None:
+def _run(commands: CommandParsers) -> None:
     about = "run a playbook's stages on an inventory's nodes and stop at the first that fails"
     says = "Run a playbook: its stages in order, after `reach`, on the nodes of an inventory."
-    run = _command(commands, "run", about, says=says, calls="run", epilog=RUN + EXITS)
+    run = _command(commands, "run", about, says=says, calls="run", epilog=RUN_EXAMPLES + RUN_EXIT_CODES)
     default = "the inventory's own `launch:`, after the checks"
     help = f"a file, or the name of a shipped one: two_node_allreduce (default: {default})"
     run.add_argument("playbook", metavar="PLAYBOOK", nargs="?", help=help)
@@ -240,7 +240,7 @@ def _run(commands: Commands) -> None:
     run.add_argument("--drain-at-most", type=_percent, default=10.0, metavar="P", help=help)
 
 
-def _render(commands: Commands) -> None:
+def _render(commands: CommandParsers) -> None:
     about = "write the launch scripts of every node, .sh, .bat or .ps1, without reaching any"
     says = "Write every node's launch scripts: the very files that `run` pushes."
     render = _command(commands, "render", about, says=says, calls="render")
@@ -256,7 +256,7 @@ def _render(commands: Commands) -> None:
     _flag(render, "-D", "--diff", help="show what would change under DIR, and write nothing")
 
 
-def _lint(commands: Commands) -> None:
+def _lint(commands: CommandParsers) -> None:
     lint = _command(
         commands,
         "lint",
@@ -272,7 +272,7 @@ def _lint(commands: Commands) -> None:
     _output_option(lint, "json", "sarif", "github")
 
 
-def _inventory(commands: Commands) -> None:
+def _inventory(commands: CommandParsers) -> None:
     about = "list, draw, explain, import or make an inventory"
     inventory = _command(commands, "inventory", about, says="Look at an inventory, or get one.", calls="inventory")
     below = inventory.add_subparsers(dest="action", metavar="ACTION", required=True)
@@ -311,7 +311,7 @@ def _inventory(commands: Commands) -> None:
     _inventory_init(below, new)
 
 
-def _inventory_init(below: Commands, new: argparse.ArgumentParser) -> None:
+def _inventory_init(below: CommandParsers, new: argparse.ArgumentParser) -> None:
     made = _command(
         below,
         "init",
@@ -333,7 +333,7 @@ def _inventory_init(below: Commands, new: argparse.ArgumentParser) -> None:
     _flag(made, "--accept-new", help="trust a host's key the first time")
 
 
-def _diagnose(commands: Commands) -> None:
+def _diagnose(commands: CommandParsers) -> None:
     about = "find in logs what failed: the root cause, the lines that prove it, the remedy"
     says = "Read logs (files, folders such as torchrun's --log-dir, .gz, - for stdin) and name the root cause."
     exits = "exit codes: 0 a cause was found, or the logs are healthy; 1 the logs do not show it; 2 no such file"
@@ -342,20 +342,20 @@ def _diagnose(commands: Commands) -> None:
     _output_option(diagnose, "json")
 
 
-def _report(commands: Commands) -> None:
+def _report(commands: CommandParsers) -> None:
     about = "a run as one HTML file, or two side by side: verdict, fix, timeline, charts, links, ranks"
     says = (
         "Write a run as one HTML file that needs nothing else, from its folder alone; of two runs, what differs. "
         "Its path goes to stdout."
     )
-    report = _command(commands, "report", about, says=says, calls="report", epilog=REPORT)
+    report = _command(commands, "report", about, says=says, calls="report", epilog=REPORT_EPILOG)
     help = "a run's folder, or its id (default: the latest run)"
     report.add_argument("run_dir", nargs="?", metavar="RUN_DIR", help=help)
     report.add_argument("other", nargs="?", metavar="OTHER_RUN_DIR", help="a run to compare it with")
     report.add_argument("--out", metavar="FILE.html", help="where it goes (default: report.html in the run's folder)")
 
 
-def _collect(commands: Commands) -> None:
+def _collect(commands: CommandParsers) -> None:
     collect = _command(
         commands,
         "collect",
@@ -377,7 +377,7 @@ def _collect(commands: Commands) -> None:
     _output_option(collect, "json")
 
 
-def _jobs(commands: Commands) -> None:
+def _jobs(commands: CommandParsers) -> None:
     which = _shared()
     _inventory_option(which, "inventory.yml here, or the only one in inventories/")
     _variables_option(which)
@@ -391,28 +391,30 @@ def _jobs(commands: Commands) -> None:
     _rank_option(read, "show only what this rank writes")
 
     def command(name: str, about: str, *more: argparse.ArgumentParser, example: str) -> argparse.ArgumentParser:
-        epilog = f"example:\n{example}\n{JOB_EXITS}"
+        epilog = f"example:\n{example}\n{JOB_EXIT_CODES}"
         return _command(commands, name, about, calls="jobs", epilog=epilog, parents=[which, *more])
 
-    ps = command("ps", "list the jobs on the nodes: what lives, since when, with how much CPU and memory", example=PS)
+    ps = command(
+        "ps", "list the jobs on the nodes: what lives, since when, with how much CPU and memory", example=PS_EXAMPLE
+    )
     ps.add_argument("-v", "--verbose", action="count", default=0, help="a line for every rank")
     _output_option(ps, "json")
-    logs = command("logs", "print what a job's ranks wrote", one, read, example=LOGS)
+    logs = command("logs", "print what a job's ranks wrote", one, read, example=LOGS_EXAMPLE)
     _flag(logs, "-f", "--follow", help="go on until the job has ended; Ctrl-C leaves it alone")
     about = "follow a job, and end all of it at the first rank that fails, with the cause; Ctrl-C leaves it alone"
-    attach = command("attach", about, one, read, example=ATTACH)
+    attach = command("attach", about, one, read, example=ATTACH_EXAMPLE)
     help = (
         "the folder of the run that launched it: its logs, events and result go on there, and nodes that are not "
         "reached are waited for"
     )
     attach.add_argument("--run-dir", metavar="DIR", help=help)
-    stop = command("stop", "end a job on every node: TERM, then its grace, then KILL", one, example=STOP)
+    stop = command("stop", "end a job on every node: TERM, then its grace, then KILL", one, example=STOP_EXAMPLE)
     _flag(stop, "--now", help="KILL at once, without grace: no checkpoint is written")
     about = "remove a job's files and logs from the nodes, once none of its ranks lives"
-    _flag(command("clean", about, one, example=CLEAN), "--all", help="every job without a living rank")
+    _flag(command("clean", about, one, example=CLEAN_EXAMPLE), "--all", help="every job without a living rank")
 
 
-def _agent(commands: Commands) -> None:
+def _agent(commands: CommandParsers) -> None:
     about = "on a node that SSH does not reach: dial a runbook server, and be one of its nodes"
     says = "Dial a runbook server, so that this host can be a node with `connection: agent`."
     agent = _command(commands, "agent", about, says=says, calls="agent")
@@ -440,7 +442,7 @@ def _agent(commands: Commands) -> None:
         one.add_argument("--user", metavar="NAME", help="as root: whom the agent runs as (default: who called sudo)")
 
 
-def _serve(commands: Commands) -> None:
+def _serve(commands: CommandParsers) -> None:
     about = "a page and a JSON API for the cluster: nodes, groups, runs"
     serve = _command(commands, "serve", about, calls="serve")
     serve.add_argument("--listen", metavar="ADDR:PORT", help="default: 127.0.0.1:8400; any other needs people and TLS")

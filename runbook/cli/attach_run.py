@@ -20,7 +20,7 @@ from runbook.cli.run import detached, files_of
 from runbook.engine.bad_nodes import Spares, suspects
 from runbook.engine.plan import Choice, Plan, PlannedStage, make_plan
 from runbook.engine.run import causes, sayer, spares_of
-from runbook.engine.run_folder import ENDING, folder_of_run
+from runbook.engine.run_folder import JOB_ENDING_FILE, folder_of_run
 from runbook.jobs.follow_launch import Follower, Launched
 from runbook.model.errors import FilesWrong
 from runbook.model.events import (
@@ -36,7 +36,7 @@ from runbook.model.events import (
 from runbook.model.inventory import Inventory
 from runbook.model.redact import Redactor
 from runbook.model.safe_files import append_below, write_below
-from runbook.model.verdict import INTERRUPTED, OF_VERDICT, Outcome, overall
+from runbook.model.verdict import EXIT_INTERRUPTED, EXIT_OF_VERDICT, Outcome, overall
 from runbook.report.run_json import Jsonl, Result, read, to_json
 from runbook.report.run_record import StageRecord, record
 from runbook.report.standard_streams import stderr, stdout
@@ -64,7 +64,7 @@ def continued(arguments: argparse.Namespace, inventory: Inventory) -> int:
                 stage.name,
                 say=sayer(stage.name, emit),
                 leaving=leaving,
-                ending=(run_dir / ENDING).exists,
+                ending=(run_dir / JOB_ENDING_FILE).exists,
                 launched=launched,
                 forks=arguments.forks,
             )
@@ -75,7 +75,7 @@ def continued(arguments: argparse.Namespace, inventory: Inventory) -> int:
             if outcomes is None and not run_dir.exists():
                 stderr.line(f"note: {run_dir} was removed; its job goes on, and nobody follows it: `runbook ps`")
             if outcomes is None:
-                return INTERRUPTED
+                return EXIT_INTERRUPTED
             outcomes = spares.with_replacements(outcomes) if spares else outcomes
             finished = _emit_end(emit, events, started, stage, outcomes)
             write_below(run_dir, "result.json", data=result.text())
@@ -204,7 +204,7 @@ def _emit_end(
     finished = RunFinished(
         time=now,
         verdict=verdict,
-        exit_code=OF_VERDICT[verdict],
+        exit_code=EXIT_OF_VERDICT[verdict],
         stopped_at=stage.name if overall(outcome.verdict for outcome in outcomes).stops else None,
         seconds=round(now - started.time, 3),
         causes=causes(seen),

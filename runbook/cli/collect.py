@@ -16,8 +16,8 @@ from pathlib import Path
 from runbook.cli.inventory import refuse_to_replace
 from runbook.cli.inventory_source import inventory_source, only_one_here
 from runbook.cli.run import terminated_like_interrupted
-from runbook.collect.archive import UNFIT, Absent, archive_files, counts, packed, write_archive
-from runbook.collect.ask_nodes import WINDOWS, NodeAnswer
+from runbook.collect.archive import UNFIT_KIND, Absent, archive_files, counts, packed, write_archive
+from runbook.collect.ask_nodes import WINDOWS_NODE, NodeAnswer
 from runbook.collect.gather import CollectRequest, Gathered, gather
 from runbook.collect.local_files import CollectedRun, collected_run
 from runbook.engine.run_folder import latest_run
@@ -34,7 +34,7 @@ from runbook.model.node_ranges import fold
 from runbook.model.safe_files import is_folder, why_not_seen
 from runbook.model.safe_text import one_line, visible
 from runbook.model.units import bytes_text, counted, seconds_text
-from runbook.model.verdict import DONE, UNKNOWN
+from runbook.model.verdict import EXIT_DONE, UNKNOWN
 from runbook.report.folding import Gist, in_one, unreached_alike
 from runbook.report.standard_streams import stderr, stdout
 
@@ -70,7 +70,7 @@ def collect(arguments: argparse.Namespace) -> int:
         files = archive_files(gathered, re.sub(r"\.(?:tar\.gz|tgz)\Z", "", out.name), when)
         data = packed(files, when)
         write(data, out)
-    code = UNKNOWN if subject.trouble or any(not node.whole for node in gathered.nodes) else DONE
+    code = UNKNOWN if subject.trouble or any(not node.whole for node in gathered.nodes) else EXIT_DONE
     if arguments.output == "json":
         stdout.document(collect_json(gathered, out, data, files=files, run=run, subject=subject, code=code))
     else:
@@ -259,7 +259,7 @@ def not_asked_lines(nodes: Sequence[NodeAnswer]) -> Iterator[str]:
         for line in error.evidence:
             yield f"   evidence {one_line(line)}"
         yield f"   fix      {one_line(error.remedy)}"
-        if error.cause != WINDOWS:
+        if error.cause != WINDOWS_NODE:
             yield f"   more     runbook explain {error.cause}"
 
 
@@ -295,7 +295,7 @@ def collect_json(
                 "missing": of(node, "missing"),
                 "denied": of(node, "denied"),
                 "late": of(node, "timeout"),
-                "unfit": of(node, UNFIT),
+                "unfit": of(node, UNFIT_KIND),
             }
             for node in gathered.nodes
         ],

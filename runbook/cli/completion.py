@@ -18,10 +18,10 @@ from runbook.files.shipped_files import shipped_names
 from runbook.report.standard_streams import stdout
 
 Shell = Literal["bash", "zsh", "fish"]
-Kind = Literal["words", "files", "folders", "playbooks", "yaml", "nothing"]
+ValueKind = Literal["words", "files", "folders", "playbooks", "yaml", "nothing"]
 
 # The kind of a value, by its metavar (or dest) in capitals; anything else completes to files.
-KINDS: Mapping[str, Kind] = {
+VALUE_KINDS: Mapping[str, ValueKind] = {
     "PLAYBOOK": "playbooks",
     "INV": "yaml",
     "DIR": "folders",
@@ -35,7 +35,7 @@ KINDS: Mapping[str, Kind] = {
 class Value:
     """What may be typed at one place: values of a kind, and with `words` these; `repeats`: several of them."""
 
-    kind: Kind
+    kind: ValueKind
     words: tuple[tuple[str, str], ...] = ()  # (word, what it means)
     name: str = ""
     repeats: bool = False
@@ -119,7 +119,7 @@ def _value(action: argparse.Action) -> Value:
     repeats = action.nargs in ("*", "+", argparse.REMAINDER)
     if action.choices is not None:
         return Value("words", tuple((str(choice), "") for choice in action.choices), name, repeats)
-    return Value(KINDS.get(name.upper(), "files"), (), name, repeats)
+    return Value(VALUE_KINDS.get(name.upper(), "files"), (), name, repeats)
 
 
 def _sentence(help: str | None) -> str:

@@ -18,21 +18,23 @@ from runbook.diagnose.rule_types import Tier
 from runbook.diagnose.scan import Scanner
 from runbook.diagnose.sources.decoding import Account
 from runbook.diagnose.sources.logfiles import LogFile, chunks, find_logs
-from runbook.diagnose.sources.own_runs import RESULT, OwnRun, latest_run, own_run_of, read_own_run
-from runbook.diagnose.tool_outputs import UNREAD, Paste, Source, read_paste, with_tools
+from runbook.diagnose.sources.own_runs import RESULT_FILE, OwnRun, latest_run, own_run_of, read_own_run
+from runbook.diagnose.tool_outputs import UNKNOWN_OUTPUT_CAUSE, Paste, Source, read_paste, with_tools
 from runbook.report.diagnosis import Coverage, as_json, as_text
 from runbook.report.standard_streams import stderr, stdout
 
-FOUND_OR_HEALTHY = 0
-DOES_NOT_TELL = 1
-EVERY_S = 0.1
-HEAD = 128 * 1024
+EXIT_FOUND_OR_HEALTHY = 0
+EXIT_DOES_NOT_TELL = 1
+SCAN_PROGRESS_INTERVAL_S = 0.1
+MAX_HEAD_BYTES = 128 * 1024
 """Bytes at a file's beginning in which outputs of tools are looked for."""
-SMALL = 16 * 1024
-WORK = 5_000_000  # lines, as the scanner counts its work, that any packed file may cost
-BYTES = 32  # unpacked bytes that cost as much as a line
-WORK_A_BYTE = 10  # lines for each byte of a packed file beyond half a megabyte, if that is more than WORK
-NAMED = 4  # files that a sentence names
+MAX_SMALL_FILE_BYTES = 16 * 1024
+MAX_PACKED_WORK = 5_000_000  # lines, as the scanner counts its work, that any packed file may cost
+BYTES_PER_WORK_UNIT = 32  # unpacked bytes that cost as much as a line
+MAX_WORK_PER_BYTE = (
+    10  # lines for each byte of a packed file beyond half a megabyte, if that is more than MAX_PACKED_WORK
+)
+MAX_FILES_IN_SENTENCE = 4  # files that a sentence names
 RDMA = re.compile(
     rb"""
     \bmlx[45]_\d | \b(?:irdma|hfi1_|efa_|bnxt_re|rocep|ibp?s)\d  # names of adapters
@@ -44,9 +46,9 @@ RDMA = re.compile(
 """Signs that a machine has an adapter for RDMA, in lower case."""
 RDMA_KEYS = b"mlx4_ mlx5_ irdma hfi1_ efa_ bnxt_re rocep ibs ibps hca_id infiniband".split()
 """Every text that RDMA matches holds one of these keys, and they are found in a hundredth of the time."""
-RDMA_SPAN = 40
+RDMA_SPAN_BYTES = 40
 """Bytes before and behind such a key that hold all that RDMA matches."""
-HEADS = 8 << 20
+MAX_ALL_HEADS_BYTES = 8 << 20
 """Bytes of the heads of all files together, small files aside, in which outputs of tools are looked for: the logs of a
 thousand ranks are not pasted outputs."""
 
@@ -76,7 +78,7 @@ def diagnose(arguments: argparse.Namespace) -> int:
     coverage.lines = reader.lines
     causes = reader.causes() if run is None else run.with_logs(reader.causes())
     if run is not None and run.unread:
-        coverage.miss(str(run.path / RESULT), run.unread)
+        coverage.miss(str(run.path / RESULT_FILE), run.unread)
     if coverage.unread and (not causes or (causes[0].cause == NO_EVIDENCE and not causes[0].evidence)):
         causes = [_not_looked(coverage)]
     pages = known_causes()
@@ -85,7 +87,11 @@ def diagnose(arguments: argparse.Namespace) -> int:
     else:
         went_on = scan.reached is not Reached.SETUP or run is not None
         stdout.tell(as_text(causes, pages, coverage, went_on=went_on))
-    return DOES_NOT_TELL if causes and causes[0].cause in (NO_EVIDENCE, UNREAD) else FOUND_OR_HEALTHY
+    return (
+        EXIT_DOES_NOT_TELL
+        if causes and causes[0].cause in (NO_EVIDENCE, UNKNOWN_OUTPUT_CAUSE)
+        else EXIT_FOUND_OR_HEALTHY
+    )
 
 
 def _with_latest_run(named: Sequence[str]) -> tuple[Sequence[str], OwnRun | None]:
@@ -101,7 +107,7 @@ def _with_latest_run(named: Sequence[str]) -> tuple[Sequence[str], OwnRun | None
 
 def _not_looked(coverage: Coverage) -> Cause:
     """The cause that is reported for unread files if nothing else is found: an unread file is never healthy."""
-    few = [f"{one.file}: {one.why}" for one in coverage.unread[:NAMED]]
+    few = [f"{one.file}: {one.why}" for one in coverage.unread[:MAX_FILES_IN_SENTENCE]]
     more = len(coverage.unread) + coverage.more - len(few)
     unread = "; ".join([*few, *([f"and {more} more"] if more else [])])
     says = f"nothing in what could be read says that anything failed, and not all could be read: {unread}"
@@ -130,7 +136,7 @@ class Reader:
         self.tools: list[Source] = []
         self._scan = scan
         self._coverage = coverage or Coverage()
-        self._left = HEADS
+        self._left = MAX_ALL_HEADS_BYTES
         self._lines = 0
         self._logs = False
         self._rdma = False
@@ -152,8 +158,8 @@ class Reader:
     def read(self, log: LogFile, stream: Iterator[bytes]) -> None:
         stream = self._affordable(log, stream)
         head = b""
-        free = log.tool or 0 < log.size <= SMALL
-        most = HEAD if free else min(HEAD, self._left)
+        free = log.tool or 0 < log.size <= MAX_SMALL_FILE_BYTES
+        most = MAX_HEAD_BYTES if free else min(MAX_HEAD_BYTES, self._left)
         for chunk in stream:
             head += chunk
             if len(head) > most:
@@ -183,8 +189,8 @@ class Reader:
         given = 0
         for chunk in stream:
             packed = log.member is not None or 0 < size < given
-            work = self._scan.work - begun + given // BYTES
-            if packed and work > max(WORK, WORK_A_BYTE * (size - (1 << 19))):
+            work = self._scan.work - begun + given // BYTES_PER_WORK_UNIT
+            if packed and work > max(MAX_PACKED_WORK, MAX_WORK_PER_BYTE * (size - (1 << 19))):
                 why = "it unpacks to far more lines than its size explains, and was read up to there; unpack it first"
                 self._coverage.miss(log.name, why)
                 return
@@ -195,7 +201,7 @@ class Reader:
 def _tells_of_rdma(head: bytes) -> bool:
     lowered = head.lower()
     return any(
-        RDMA.search(lowered, max(0, found.start() - RDMA_SPAN), found.end() + RDMA_SPAN)
+        RDMA.search(lowered, max(0, found.start() - RDMA_SPAN_BYTES), found.end() + RDMA_SPAN_BYTES)
         for key in RDMA_KEYS
         if key in lowered
         for found in re.finditer(key, lowered)
@@ -215,13 +221,13 @@ class ReadingProgress:
         self._shown = stderr.isatty()
         self._of = sum(log.size for log in logs)
         self._read = 0
-        self._next = time.monotonic() + 3 * EVERY_S
+        self._next = time.monotonic() + 3 * SCAN_PROGRESS_INTERVAL_S
 
     def over(self, log: LogFile, account: Account) -> Iterator[bytes]:
         for chunk in chunks(log, account):
             self._read += len(chunk)
             if self._shown and time.monotonic() >= self._next:
-                self._next = time.monotonic() + EVERY_S
+                self._next = time.monotonic() + SCAN_PROGRESS_INTERVAL_S
                 of = f" of {self._of / 1e6:.0f}" if self._of >= self._read else ""
                 stderr.verbatim.write(f"\r\x1b[Kreading {self._read / 1e6:.0f}{of} MB")
             yield chunk

@@ -24,16 +24,16 @@ from runbook.model.grouping import grouped
 from runbook.model.units import some
 from runbook.report.standard_streams import stdout
 
-LAUNCH = "launch"  # `Launch.id`, without importing all that it stands on
-PAGES = (*CHECKS, LAUNCH)
+LAUNCH_STAGE = "launch"  # `Launch.id`, without importing all that it stands on
+PAGES = (*CHECKS, LAUNCH_STAGE)
 """The ids with a page of their own: every check, and the stage that starts the real job."""
 
-CAUSES_BEGIN = "\n## Causes\n"
+CAUSES_HEADING = "\n## Causes\n"
 
-MOST = 8  # ids that a help names
-_SEPARATORS = re.compile(r"[\s_.*-]+")
+MAX_SUGGESTED_IDS = 8  # ids that a help names
+_ID_SEPARATORS = re.compile(r"[\s_.*-]+")
 
-PREFIXES = ("NCCL_", "TORCH_", "GLOO_", "CUDA_", "JAX_", "XLA_", "PYTORCH_", "TP_")
+VARIABLE_PREFIXES = ("NCCL_", "TORCH_", "GLOO_", "CUDA_", "JAX_", "XLA_", "PYTORCH_", "TP_")
 
 
 def explain_id(arguments: argparse.Namespace) -> int:
@@ -84,19 +84,19 @@ def _meant(typed: str, keys: Sequence[str]) -> str:
     ids = dict.fromkeys([*PAGES, *causes(), *rules(), *keys, *words(), *known()])
     holding = [id for id in ids if _words(typed) in _words(id)]
     if len(holding) > 1:
-        return f"ids with that word: {some([f'`{id}`' for id in holding], MOST)}"
-    variables = known() if typed.upper() == typed or typed.upper().startswith(PREFIXES) else ()
+        return f"ids with that word: {some([f'`{id}`' for id in holding], MAX_SUGGESTED_IDS)}"
+    variables = known() if typed.upper() == typed or typed.upper().startswith(VARIABLE_PREFIXES) else ()
     near = holding[0] if holding else nearest(typed, [*PAGES, *causes(), *rules(), *variables, *keys, *words()])
     return f"did you mean `{near}`?" if near else "`runbook explain` lists checks, causes and rules"
 
 
 def _words(id: str) -> str:
-    return f"-{_SEPARATORS.sub('-', id.lower()).strip('-')}-"
+    return f"-{_ID_SEPARATORS.sub('-', id.lower()).strip('-')}-"
 
 
 def everything() -> str:
     """Every id with its one line: checks, causes, then the rules of lint, family by family."""
-    lines = ["checks:", *(f"  {name}" for name in CHECKS), "", "stages:", f"  {LAUNCH}", "", "causes:"]
+    lines = ["checks:", *(f"  {name}" for name in CHECKS), "", "stages:", f"  {LAUNCH_STAGE}", "", "causes:"]
     lines += [f"  {name:<34} {cause.summary}" for name, cause in causes().items()]
     lines += ["", "lint rules:"]
     lines += [f"  {rule.id:<40} {rule.severity:<8} {rule.summary}" for rule in rules().values()]
@@ -112,9 +112,9 @@ def everything() -> str:
 
 def stage_page(name: str) -> str:
     """The page of a check, which is beside its code, or of the launch, with a line for each cause that it tells."""
-    launch = resources.files("runbook.jobs").joinpath(f"{LAUNCH}.md")
-    text = launch.read_text(encoding="utf-8") if name == LAUNCH else page(name)
-    return text.replace(CAUSES_BEGIN, CAUSES_BEGIN + "\n" + "\n".join(causes_told_by(name)) + "\n")
+    launch = resources.files("runbook.jobs").joinpath(f"{LAUNCH_STAGE}.md")
+    text = launch.read_text(encoding="utf-8") if name == LAUNCH_STAGE else page(name)
+    return text.replace(CAUSES_HEADING, CAUSES_HEADING + "\n" + "\n".join(causes_told_by(name)) + "\n")
 
 
 def rule_page(rule: LintRule) -> str:
@@ -129,7 +129,7 @@ def where_found(cause: str) -> str:
     return "".join(f"\nchecked by {name}: {page.line(name)[2:]}\n" for name in PAGES if name in page.by_check)
 
 
-_KINDS = {
+_VARIABLE_KIND_WORDS = {
     "integer": "a whole number",
     "number": "a number",
     "switch": "0 or 1, and no words",
@@ -159,7 +159,7 @@ def _facts(variable: Variable) -> Iterator[tuple[str, str]]:
     if variable.never:
         yield "exists", f"no release of {variable.reader} reads it"
     else:
-        yield "value", f"{_KINDS[variable.kind]}{_bounds(variable)}"
+        yield "value", f"{_VARIABLE_KIND_WORDS[variable.kind]}{_bounds(variable)}"
     if variable.choices:
         more = ", and others" if variable.open_choice else ""
         case = "; in exactly this case" if variable.exact_case else ""

@@ -24,7 +24,7 @@ from runbook.files.problems import render_all
 from runbook.files.value_origins import Origins
 from runbook.files.yaml_document import read_document
 from runbook.importers.convert import draft_of, read_foreign
-from runbook.importers.foreign_inventory import ANSIBLE, Remark
+from runbook.importers.foreign_inventory import ANSIBLE_FORMAT, Remark
 from runbook.model.command_quoting import word
 from runbook.model.errors import FilesWrong, Unreachable
 from runbook.model.inventory import Inventory
@@ -32,12 +32,12 @@ from runbook.model.redact import Redactor, secrets_of
 from runbook.model.safe_files import is_folder, is_there, why_not_seen, write_whole
 from runbook.model.safe_text import visible
 from runbook.model.units import counted
-from runbook.model.verdict import DONE, UNKNOWN, WRONG
+from runbook.model.verdict import EXIT_DONE, EXIT_WRONG_INPUT, UNKNOWN
 from runbook.report.folding import unreached_alike
 from runbook.report.standard_streams import complain, stderr, stdout
 
-STDIN, HOST_LIST = "stdin", "the command line"  # the name for text without a file
-_HOST_LIST = re.compile(
+STDIN_SOURCE, HOST_LIST_SOURCE = "stdin", "the command line"  # the name for text without a file
+_HOST_LIST_ARGUMENT = re.compile(
     r"[A-Za-z0-9_.-]+(\[[0-9,-]+\][A-Za-z0-9_.-]*)*(,[A-Za-z0-9_.-]+(\[[0-9,-]+\][A-Za-z0-9_.-]*)*)*,?"
 )
 
@@ -89,9 +89,9 @@ def import_inventory(arguments: argparse.Namespace) -> int:
     text, source = _read(arguments.file)
     try:
         found = read_foreign(text, source, arguments.kind)
-        if found.kind == ANSIBLE and source != STDIN:
+        if found.kind == ANSIBLE_FORMAT and source != STDIN_SOURCE:
             found = replace(found, remarks=(*found.remarks, *_not_read(source)))
-        name = arguments.name or (Path(source).stem if source not in (STDIN, HOST_LIST) else "imported")
+        name = arguments.name or (Path(source).stem if source not in (STDIN_SOURCE, HOST_LIST_SOURCE) else "imported")
         made = written(draft_of(found, name))
     except FilesWrong as wrong:
         # Here and not in main: the lines may have come from stdin, or from the command line.
@@ -99,18 +99,18 @@ def import_inventory(arguments: argparse.Namespace) -> int:
 
         shown = RedactedProblems(wrong.problems, lambda _: text.splitlines())
         complain(render_all(shown.problems, shown.lines) + "\n")
-        return WRONG
+        return EXIT_WRONG_INPUT
     write_product(made, arguments.out)
-    return DONE
+    return EXIT_DONE
 
 
 def _read(file: str) -> tuple[str, str]:
     """The text to import, and the name for it in messages. Raises FilesWrong if it cannot be read."""
     if file == "-":
-        return _stdin(), STDIN
+        return _stdin(), STDIN_SOURCE
     there = is_there(file)
-    if not there and _HOST_LIST.fullmatch(file) and ("[" in file or "," in file):
-        return file, HOST_LIST
+    if not there and _HOST_LIST_ARGUMENT.fullmatch(file) and ("[" in file or "," in file):
+        return file, HOST_LIST_SOURCE
     if not there and (foreign := foreign_range(file)):
         raise FilesWrong.of("import.range", foreign[0], help=foreign[1])
     if is_folder(file):
@@ -141,7 +141,7 @@ def _stdin() -> str:
         raise FilesWrong.of("file.not-utf8", "what came over stdin is not UTF-8 text") from None
 
 
-HERE = {
+INIT_OPTION_HINTS = {
     "ssh-host-key-unknown": "--accept-new trusts the key that it shows now",
     "ssh-auth-failed": "--user NAME and --key FILE say who logs in, and with what",
     "ssh-refused": "--port N, or HOST:PORT, names another port",
@@ -162,7 +162,7 @@ def init_inventory(arguments: argparse.Namespace) -> int:
             message = f"--{given[0].replace('_', '-')} does nothing with {arguments.hosts[0]}: nobody logs in there"
             raise FilesWrong.of("arguments.host", message, help="leave it away, or name hosts")
         write_product(asked(arguments.hosts[0], arguments.name), arguments.out)
-        return DONE
+        return EXIT_DONE
     login = Login(arguments.user, arguments.key, arguments.port, arguments.jump, arguments.accept_new)
     hosts = parse_hosts(arguments.hosts, login)
     if stderr.isatty():
@@ -182,7 +182,7 @@ def init_inventory(arguments: argparse.Namespace) -> int:
         return UNKNOWN
     name = arguments.name or (Path(arguments.out).stem if arguments.out else "cluster")
     write_product(written(draft_of_survey(hosts, heard, name)), arguments.out, len(heard.answers))
-    return UNKNOWN if heard.failures else DONE
+    return UNKNOWN if heard.failures else EXIT_DONE
 
 
 def _why(names: str, failure: Unreachable) -> str:
@@ -190,7 +190,7 @@ def _why(names: str, failure: Unreachable) -> str:
     lines = [f"{names} {were} not reached: {failure.cause}", f"  {failure.says}"]
     lines += [f"  {'evidence' if number == 0 else '':<8}  {line}" for number, line in enumerate(failure.evidence)]
     lines.append(f"  fix       {failure.remedy}")
-    lines += [f"  or here   {HERE[failure.cause]}"] if failure.cause in HERE else []
+    lines += [f"  or here   {INIT_OPTION_HINTS[failure.cause]}"] if failure.cause in INIT_OPTION_HINTS else []
     lines += [f"  more      runbook explain {failure.cause}"]
     return "\n".join(map(visible, lines)) + "\n\n"
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from runbook.files.environment_values import AnyVariable
 from runbook.files.extra_vars import parse_extra
 from runbook.files.inventory import load_inventory
-from runbook.files.shipped_files import SUFFIXES, find_inventory
+from runbook.files.shipped_files import YAML_SUFFIXES, find_inventory
 from runbook.files.value_origins import Origins
 from runbook.files.yaml_document import Document, parse_document, read_document
 from runbook.model.command_quoting import word
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from runbook.files.inventory_draft import Draft
 
 
-_MOST_HERE = 20  # files that are read to suggest one
+_MAX_SUGGESTION_FILES = 20  # files that are read to suggest one
 
 
 def load(arguments: argparse.Namespace) -> tuple[Inventory, Origins]:
@@ -38,9 +38,9 @@ def only_one_here() -> Path:
     """`inventory.yml` here, or the one file in `inventories/`. Raises FilesWrong if there is none, or several."""
     from runbook.lint.find_files import leads_out
 
-    here = [Path(f"inventory{suffix}") for suffix in SUFFIXES if is_file(f"inventory{suffix}")]
+    here = [Path(f"inventory{suffix}") for suffix in YAML_SUFFIXES if is_file(f"inventory{suffix}")]
     folder = Path("inventories")
-    there = sorted(file for file in folder.glob("*") if file.suffix in SUFFIXES and is_file(file))
+    there = sorted(file for file in folder.glob("*") if file.suffix in YAML_SUFFIXES and is_file(file))
     outside = {file: real for file in here + there if (real := leads_out(file, [str(Path.cwd().resolve())]))}
     candidates = [file for file in here + there if file not in outside]
     if len(candidates) == 1:
@@ -59,8 +59,12 @@ def name_one() -> str:
     """The help where no inventory is named: the inventories here under other names, or else how to make one."""
     from runbook.files.file_kinds import kind_of
 
-    files = (file for file in sorted(Path().glob("*")) if file.suffix in SUFFIXES and is_file(file))
-    there = [file for file in islice(files, _MOST_HERE) if kind_of(read_document(file), named=False) == "inventory"]
+    files = (file for file in sorted(Path().glob("*")) if file.suffix in YAML_SUFFIXES and is_file(file))
+    there = [
+        file
+        for file in islice(files, _MAX_SUGGESTION_FILES)
+        if kind_of(read_document(file), named=False) == "inventory"
+    ]
     if len(there) == 1:
         return f"name it: -i {word(str(there[0]))}"
     if there:
@@ -68,13 +72,13 @@ def name_one() -> str:
     return "name one: -i FILE; or make one: runbook inventory init HOST…, runbook inventory import FILE"
 
 
-ALLOCATION = re.compile(r"slurm(?::(?P<job>.*))?", re.DOTALL)
-PODS = re.compile(r"kubernetes(?::(?:(?P<namespace>[^:=!]*):)?(?P<selector>.*))?", re.DOTALL)
-_JOB = re.compile(r"[1-9][0-9]*(_[0-9]+|[+][0-9]+)?")
+SLURM_SOURCE = re.compile(r"slurm(?::(?P<job>.*))?", re.DOTALL)
+KUBERNETES_SOURCE = re.compile(r"kubernetes(?::(?:(?P<namespace>[^:=!]*):)?(?P<selector>.*))?", re.DOTALL)
+_SLURM_JOB_ID = re.compile(r"[1-9][0-9]*(_[0-9]+|[+][0-9]+)?")
 _NAMESPACE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
-_SELECTOR = re.compile(r"[A-Za-z0-9_.\-/=!,() ]+")
+_LABEL_SELECTOR = re.compile(r"[A-Za-z0-9_.\-/=!,() ]+")
 
-MISNAMED = (
+WRONG_SOURCE_CAUSES = (
     "slurm-no-allocation",
     "slurm-job-unknown",
     "slurm-job-ended",
@@ -92,7 +96,7 @@ def inventory_source(named: str) -> Path | Document:
 
 def is_asked(named: str) -> bool:
     """Whether `-i` names a Slurm job or pods, so that a cluster is asked and no file is read."""
-    return (ALLOCATION.fullmatch(named) or PODS.fullmatch(named)) is not None
+    return (SLURM_SOURCE.fullmatch(named) or KUBERNETES_SOURCE.fullmatch(named)) is not None
 
 
 def asked(named: str, name: str | None = None) -> str:
@@ -100,9 +104,9 @@ def asked(named: str, name: str | None = None) -> str:
     from runbook.files.inventory_draft import written
 
     try:
-        draft, notes = _pods(named) if PODS.fullmatch(named) else _allocated(named)
+        draft, notes = _pods(named) if KUBERNETES_SOURCE.fullmatch(named) else _allocated(named)
     except Unreachable as error:
-        if error.cause not in MISNAMED:
+        if error.cause not in WRONG_SOURCE_CAUSES:
             raise
         raise FilesWrong.of(error.cause, error.says, help=error.remedy) from error
     for note in notes:
@@ -113,9 +117,9 @@ def asked(named: str, name: str | None = None) -> str:
 def _allocated(named: str) -> tuple[Draft, list[str]]:
     from runbook.importers.slurm_job import allocation
 
-    match = ALLOCATION.fullmatch(named)
+    match = SLURM_SOURCE.fullmatch(named)
     number = match["job"] if match else None
-    if number is not None and not _JOB.fullmatch(number):
+    if number is not None and not _SLURM_JOB_ID.fullmatch(number):
         message = f"`{named}` names no Slurm job: its id is a number"
         raise FilesWrong.of("slurm-job-unknown", message, help="`squeue --me` lists your jobs: -i slurm:JOBID")
     return allocation(number)
@@ -124,9 +128,9 @@ def _allocated(named: str) -> tuple[Draft, list[str]]:
 def _pods(named: str) -> tuple[Draft, list[str]]:
     from runbook.importers.pods import pods_of
 
-    match = PODS.fullmatch(named)
+    match = KUBERNETES_SOURCE.fullmatch(named)
     namespace, selector = (match["namespace"], match["selector"]) if match else (None, None)
-    if selector is None or not _SELECTOR.fullmatch(selector.strip()):
+    if selector is None or not _LABEL_SELECTOR.fullmatch(selector.strip()):
         message = f"`{named}` does not say which pods: it is `kubernetes:` and a label selector"
     elif namespace is not None and not _NAMESPACE.fullmatch(namespace):
         message = f"`{named}` names no namespace: `{namespace}` cannot be one"

@@ -17,9 +17,9 @@ from runbook.checks.context import Run
 from runbook.cli.inventory_source import load
 from runbook.engine.run_folder import run_folder
 from runbook.files.node_sets import select
-from runbook.jobs.attach import Tell, follow, kept_of, supervise
+from runbook.jobs.attach import OutputCallback, follow, kept_of, supervise
 from runbook.jobs.attempt import ProcessSpec
-from runbook.jobs.known_jobs import LEFT_OUT, Cluster, KnownJob, clean, living, stop
+from runbook.jobs.known_jobs import NODE_LEFT_OUT_TEXT, Cluster, KnownJob, clean, living, stop
 from runbook.jobs.launch import Stall
 from runbook.jobs.logs import JobSecrets, job_secrets
 from runbook.jobs.stop_attempt import drain
@@ -33,7 +33,7 @@ from runbook.model.redact import Redactor, secrets_of
 from runbook.model.safe_text import lines as safe_lines
 from runbook.model.safe_text import one_line, table, unreached, visible
 from runbook.model.units import bytes_text, counted, seconds_text, span_of, spans_of
-from runbook.model.verdict import DONE, FAILED, INTERRUPTED, UNKNOWN, Outcome, Verdict
+from runbook.model.verdict import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, UNKNOWN, Outcome, Verdict
 from runbook.report.folding import unreached_alike
 from runbook.report.standard_streams import stderr, stdout
 
@@ -73,7 +73,7 @@ def _ps(cluster: Cluster, arguments: argparse.Namespace) -> int:
         all_silent = len(cluster.unreached) == len(cluster.inventory.nodes)
         none = "" if all_silent else f"no job on {'the other' if cluster.unreached else 'these'} nodes"
         stdout.tell(jobs_text(documents, cluster.unreached, ranks=arguments.verbose > 0, none=none))
-    return UNKNOWN if cluster.unreached or any(job["damaged"] for job in documents) else DONE
+    return UNKNOWN if cluster.unreached or any(job["damaged"] for job in documents) else EXIT_DONE
 
 
 def facts(job: KnownJob) -> dict[str, Any]:
@@ -140,15 +140,15 @@ def _logs(cluster: Cluster, arguments: argparse.Namespace) -> int:
     if not arguments.follow:
         left = drain(kept, enough=lambda: stdout.unread)
         if stdout.unread:  # the reader, such as `head`, has gone
-            return INTERRUPTED
+            return EXIT_INTERRUPTED
         _tell_losses(cluster, left)
         return _missing([*left, *job.silent, *job.damaged])
     stopping, (lost, on_loss) = _until_ctrl_c(kept.at.run), _losses()
     end, left = follow(kept, stopping=lambda: stopping.is_set() or stdout.unread, on_loss=on_loss)
     _tell_losses(cluster, [name for name in left if name not in lost])
     if end.kind == "finished" and stopping.is_set() and left:
-        return INTERRUPTED
-    code = {"finished": DONE, "lost": DONE, "failed": FAILED}.get(end.kind, INTERRUPTED)
+        return EXIT_INTERRUPTED
+    code = {"finished": EXIT_DONE, "lost": EXIT_DONE, "failed": EXIT_FAILED}.get(end.kind, EXIT_INTERRUPTED)
     return code or _missing([*left, *lost, *job.silent, *job.damaged])
 
 
@@ -168,7 +168,7 @@ def _attach(cluster: Cluster, arguments: argparse.Namespace) -> int:
             stderr.line(
                 f"left it running; `runbook attach {word(job.id)}` comes back, `runbook stop {word(job.id)}` ends it"
             )
-            return INTERRUPTED
+            return EXIT_INTERRUPTED
         for outcome in outcomes:
             _tell(known.of_nodes.get(outcome.node, known.everywhere).anything(outcome))
         over_here = end.kind in ("finished", "lost")
@@ -177,7 +177,7 @@ def _attach(cluster: Cluster, arguments: argparse.Namespace) -> int:
         missing = _missing([*left, *lost, *job.absent, *job.damaged])
         if over_here:
             return missing
-        return FAILED if any(outcome.verdict is Verdict.FAIL for outcome in outcomes) else UNKNOWN
+        return EXIT_FAILED if any(outcome.verdict is Verdict.FAIL for outcome in outcomes) else UNKNOWN
 
 
 def _refuse_unknown_ranks(job: KnownJob, only: Sequence[int]) -> None:
@@ -232,12 +232,12 @@ def _stop(cluster: Cluster, arguments: argparse.Namespace) -> int:
         stdout.line(f"{name}: {', '.join(names)} still lives, though it was killed: {stuck}")
     for name, why in done.unsure.items():
         stdout.line(f"{name}: {one_line(why)}")
-    return FAILED if done.left else UNKNOWN if done.unsure else DONE
+    return EXIT_FAILED if done.left else UNKNOWN if done.unsure else EXIT_DONE
 
 
 def _clean(cluster: Cluster, arguments: argparse.Namespace) -> int:
     chosen = cluster.jobs() if arguments.all else [cluster.job(arguments.job)]
-    code = DONE
+    code = EXIT_DONE
     for job in chosen:
         done = clean(cluster, job)
         if done.alive:
@@ -247,7 +247,7 @@ def _clean(cluster: Cluster, arguments: argparse.Namespace) -> int:
             stdout.line(f"{job.id}: {name}: {one_line(why)}")
         if done.removed:
             stdout.line(f"{job.id}: removed from {fold(done.removed)}")
-        code = max(code, FAILED if done.alive else UNKNOWN if done.unsure else DONE)
+        code = max(code, EXIT_FAILED if done.alive else UNKNOWN if done.unsure else EXIT_DONE)
     silent = cluster.unreached if arguments.all else {}
     if not chosen and not silent:
         stdout.line("no job on these nodes")
@@ -260,10 +260,10 @@ def _missing(names: list[str]) -> int:
     """The exit code for logs that are whole or not; says on stderr what was not read."""
     if names:
         stderr.line(f"not everything was read: {', '.join(sorted(set(names)))}")
-    return UNKNOWN if names else DONE
+    return UNKNOWN if names else EXIT_DONE
 
 
-def _printer(arguments: argparse.Namespace) -> Tell:
+def _printer(arguments: argparse.Namespace) -> OutputCallback:
     """The function that prints the lines of ranks, of all or of those of --only-rank."""
     only = set(arguments.only_rank)
     lock = threading.Lock()
@@ -291,17 +291,19 @@ def _until_ctrl_c(run: Run) -> threading.Event:
     return run.stopping
 
 
-Row = Sequence[str]
+JobTableRow = Sequence[str]
 
 
 def jobs_text(
     jobs: Sequence[Mapping[str, Any]], unreached: Mapping[str, Unreachable], *, ranks: bool, none: str
 ) -> str:
     """The text of `ps`. `jobs` are as `facts` gives them; `none` is the line for no jobs."""
-    rows: list[Row] = [("JOB", "STAGE", "STATE", "ALIVE", "NODES", "STARTED", "CORES", "MEMORY", "GPU MEMORY", "STEP")]
+    rows: list[JobTableRow] = [
+        ("JOB", "STAGE", "STATE", "ALIVE", "NODES", "STARTED", "CORES", "MEMORY", "GPU MEMORY", "STEP")
+    ]
     lines = table([*rows, *map(_row, jobs)]) if jobs else [none] * bool(none)
     for job in jobs if ranks else ():
-        lines += ["", visible(f"{job['job']}, {job['attempt']}:"), *table([RANK_HEAD, *map(_rank, job["ranks"])])]
+        lines += ["", visible(f"{job['job']}, {job['attempt']}:"), *table([RANK_HEADINGS, *map(_rank, job["ranks"])])]
     for job in jobs:
         mute = [name for name in job["absent"] if name in unreached]
         if mute:
@@ -310,7 +312,7 @@ def jobs_text(
             why = "cleaned there, or not in this inventory"
             lines.append(visible(f"{job['job']}: {fold(gone)} of it knows nothing of it now: {why}"))
         if job.get("left_out"):
-            lines.append(visible(f"{job['job']}: {fold(job['left_out'])} of it {LEFT_OUT}"))
+            lines.append(visible(f"{job['job']}: {fold(job['left_out'])} of it {NODE_LEFT_OUT_TEXT}"))
         for node, damaged in job["damaged"].items():
             lines += [visible(f"{job['job']}: on {node} damaged: {one_line(file)}") for file in damaged]
     lines += [visible(f"{names} gave no answer: {one_line(why.says)}") for names, why in unreached_alike(unreached)]
@@ -322,10 +324,10 @@ def jobs_json(jobs: Sequence[Mapping[str, Any]], unreached: Mapping[str, Unreach
     return json.dumps({"version": 1, "jobs": list(jobs), "unreached": silent}, indent=2) + "\n"
 
 
-RANK_HEAD = ("  RANK", "NODE", "STATE", "EXIT", "PID", "RAN", "CORES", "MEMORY", "GPU MEMORY", "STEP")
+RANK_HEADINGS = ("  RANK", "NODE", "STATE", "EXIT", "PID", "RAN", "CORES", "MEMORY", "GPU MEMORY", "STEP")
 
 
-def _row(job: Mapping[str, Any]) -> Row:
+def _row(job: Mapping[str, Any]) -> JobTableRow:
     alive = [one for one in job["ranks"] if one["alive"]]
     count = f"{sum(len(one['ranks']) for one in alive)}/{sum(len(one['ranks']) for one in job['ranks'])}"
     started = time.strftime("%Y-%m-%d %H:%M", time.localtime(job["began"])) if job["began"] else "?"
@@ -357,7 +359,7 @@ def _step(ranks: Sequence[Mapping[str, Any]]) -> str:
     return f"{one['step']:,}{speed}, {seconds_text(one['step_age_s'])} ago"
 
 
-def _rank(one: Mapping[str, Any]) -> Row:
+def _rank(one: Mapping[str, Any]) -> JobTableRow:
     return (
         f"  {span_of(one['ranks'][0], one['ranks'][-1])}",
         one["node"],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from runbook.lint.findings import FORMATS
+from runbook.lint.findings import REPORT_FORMATS
 from runbook.lint.run import lint as lint_paths
 from runbook.report.standard_streams import stderr, stdout
 
@@ -13,7 +13,7 @@ def lint(arguments: argparse.Namespace) -> int:
     report = lint_paths(arguments.paths)
     for note in report.notes:
         stderr.line(f"note: {note}")
-    text = FORMATS[arguments.output](report)
+    text = REPORT_FORMATS[arguments.output](report)
     if arguments.output in ("json", "sarif"):
         stdout.document(text)
     else:

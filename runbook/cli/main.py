@@ -14,13 +14,13 @@ from runbook.cli.argument_parser import parser
 from runbook.cli.extras import required_by_us
 from runbook.model.errors import FilesWrong, RunbookError, Unreachable, limit_behind
 from runbook.model.safe_text import unreached, visible
-from runbook.model.verdict import BUG, DONE, INTERRUPTED, UNKNOWN, WRONG
+from runbook.model.verdict import EXIT_BUG, EXIT_DONE, EXIT_INTERRUPTED, EXIT_WRONG_INPUT, UNKNOWN
 from runbook.report.standard_streams import complain, standard_streams, stdout
 
-TELLERS = ("explain", "inventory", "completion", "ps", "logs", "report")
+COMMANDS_WITHOUT_VERDICT = ("explain", "inventory", "completion", "ps", "logs", "report")
 """Commands without a verdict, such as `render --diff`: their output is their result, and its loss is an error."""
 
-MOST_ERRORS = 5
+MAX_CHAINED_ERRORS = 5
 """Errors of a chain that are shown."""
 
 
@@ -31,13 +31,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     with standard_streams():
         if arguments == ["--version"]:
             stdout.line(f"runbook {runbook.__version__}")
-            return _kept(DONE)
+            return _kept(EXIT_DONE)
         try:
             parsed = parser().parse_args(arguments)
         except SystemExit as done:  # --help, and arguments that are wrong
             raise SystemExit(_kept(done.code if isinstance(done.code, int) else 2)) from None
         code = _run(parsed, arguments)
-        return _kept(code) if parsed.command in TELLERS or getattr(parsed, "diff", None) else code
+        return _kept(code) if parsed.command in COMMANDS_WITHOUT_VERDICT or getattr(parsed, "diff", None) else code
 
 
 def _run(parsed: argparse.Namespace, arguments: Sequence[str]) -> int:
@@ -50,21 +50,21 @@ def _run(parsed: argparse.Namespace, arguments: Sequence[str]) -> int:
 
         shown = RedactedProblems(wrong.problems)
         complain(render_all(shown.problems, shown.lines) + "\n")
-        return WRONG
+        return EXIT_WRONG_INPUT
     except Unreachable as failure:
         complain(unreached(failure))
         return UNKNOWN
     except RunbookError as error:
         complain(f"error: {visible(str(error))}\n")
-        return WRONG
+        return EXIT_WRONG_INPUT
     except KeyboardInterrupt:
         complain("interrupted\n")
-        return INTERRUPTED
+        return EXIT_INTERRUPTED
     except ModuleNotFoundError as error:
         if (lacking := required_by_us(error.name)) is None:
             return crash(arguments, error)
         complain(f"error: {sys.executable} has no {lacking}, which runbook needs: install runbook into it, with pip\n")
-        return WRONG
+        return EXIT_WRONG_INPUT
     except Exception as error:  # noqa: BLE001  the one place where a bug of ours is caught, to say what to do with it
         if limit := limit_behind(error):
             complain(f"error: {limit.says}: {limit.remedy}\n")
@@ -73,8 +73,8 @@ def _run(parsed: argparse.Namespace, arguments: Sequence[str]) -> int:
 
 
 def _kept(code: int) -> int:
-    """The exit code of a command that only prints: WRONG if some output was lost, as on a full disk."""
-    return code or (WRONG if stdout.lost else DONE)
+    """The exit code of a command that only prints: EXIT_WRONG_INPUT if some output was lost, as on a full disk."""
+    return code or (EXIT_WRONG_INPUT if stdout.lost else EXIT_DONE)
 
 
 def entry() -> NoReturn:
@@ -116,7 +116,7 @@ def crash(arguments: Sequence[str], error: Exception) -> int:
         f"  command: runbook {shlex.join(arguments)}\n"
     )
     complain(redactor.text(report + "".join(traceback.format_exception(error))))
-    return BUG
+    return EXIT_BUG
 
 
 def crash_without_report(error: BaseException) -> int:
@@ -126,7 +126,7 @@ def crash_without_report(error: BaseException) -> int:
 
     places: list[str] = []
     one: BaseException | None = error
-    while one is not None and len(places) < MOST_ERRORS:
+    while one is not None and len(places) < MAX_CHAINED_ERRORS:
         places.append("".join(traceback.format_tb(one.__traceback__)) + type(one).__name__)
         one = one.__cause__ or one.__context__
     trace = "\n\nwhile it told of another error:\n\n".join(places)
@@ -134,7 +134,7 @@ def crash_without_report(error: BaseException) -> int:
         f"runbook {runbook.__version__} crashed, and so did what reports it. Is it installed whole? Try `pip install "
         f"--force-reinstall runbook`; if this stays, please report it with all of this:\n{trace}\n"
     )
-    return BUG
+    return EXIT_BUG
 
 
 def _secrets_at_hand(error: Exception) -> Iterator[object]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from runbook.cli.run import files_of, note_unknown_names
 from runbook.engine.plan import Choice, Plan, make_plan
-from runbook.engine.scripts import ENDINGS, FileChange, NodeFiles, Writer, abandoned, changes, node_files
+from runbook.engine.scripts import SCRIPT_ENDINGS, FileChange, NodeFiles, Writer, abandoned, changes, node_files
 from runbook.files.extra_vars import parse_extra
 from runbook.files.inventory import with_shell
 from runbook.model.command_quoting import word
@@ -23,7 +23,11 @@ from runbook.model.safe_files import is_file
 from runbook.model.units import counted
 from runbook.report.standard_streams import stderr, stdout
 
-STARTS = {"sh": "sh {path}", "bat": "{path}", "ps1": "powershell -NoProfile -ExecutionPolicy Bypass -File {path}"}
+SCRIPT_START_COMMANDS = {
+    "sh": "sh {path}",
+    "bat": "{path}",
+    "ps1": "powershell -NoProfile -ExecutionPolicy Bypass -File {path}",
+}
 
 
 def render(arguments: argparse.Namespace) -> int:
@@ -42,7 +46,7 @@ def render(arguments: argparse.Namespace) -> int:
             "these scripts do not go with those of a rendering without it"
         )
     # With --shell, scripts for other shells may stay beside these; otherwise they are out of date.
-    endings = (f".{arguments.shell}",) if arguments.shell else ENDINGS
+    endings = (f".{arguments.shell}",) if arguments.shell else SCRIPT_ENDINGS
     out = folder(arguments.out)
     gone = abandoned(out, inventory)
     if gone:
@@ -135,12 +139,12 @@ def command(one: NodeFiles, path: Path) -> str:
         shown = shown if re.fullmatch(r"[\w.:\\-]+", shown) else f'"{shown}"'
     else:
         shown = word(f"./{shown}" if shown.startswith("-") else shown)
-    return STARTS[one.node.shell].format(path=shown) + (
+    return SCRIPT_START_COMMANDS[one.node.shell].format(path=shown) + (
         " COMMAND, for example: python train.py" if one.takes_command else ""
     )
 
 
-_NOWHERE = "/dev/null"
+_NO_FILE = "/dev/null"
 
 
 def unified(path: Path, before: bytes | None, after: bytes | None, secret: bool) -> Iterator[str]:
@@ -148,7 +152,7 @@ def unified(path: Path, before: bytes | None, after: bytes | None, secret: bool)
     old, new = _lines(before), _lines(after)
     if secret:
         old, new = _starred(old, new)
-    names = (_NOWHERE if before is None else str(path), _NOWHERE if after is None else str(path))
+    names = (_NO_FILE if before is None else str(path), _NO_FILE if after is None else str(path))
     yield from difflib.unified_diff(old, new, *names)
 
 

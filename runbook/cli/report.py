@@ -13,7 +13,7 @@ from runbook.model.errors import FilesWrong, limit_behind
 from runbook.model.safe_files import is_file, is_there, why_not_seen, write_below, write_whole
 from runbook.report.standard_streams import stdout
 
-REPORT = "report.html"
+REPORT_FILE = "report.html"
 
 
 def report(arguments: argparse.Namespace) -> int:
@@ -22,7 +22,7 @@ def report(arguments: argparse.Namespace) -> int:
 
     one = folder_of(arguments.run_dir)
     if arguments.other is None:
-        document, default = render(one), one / REPORT
+        document, default = render(one), one / REPORT_FILE
     else:
         other = folder_of(arguments.other)
         document, default = render_comparison(one, other), one / f"compared-with-{_plain(other)}.html"
@@ -35,8 +35,8 @@ def write_report(run_dir: Path) -> Path:
     FilesWrong."""
     from runbook.report.html.render import render
 
-    write_below(run_dir, REPORT, data=render(run_dir))
-    return run_dir / REPORT
+    write_below(run_dir, REPORT_FILE, data=render(run_dir))
+    return run_dir / REPORT_FILE
 
 
 def folder_of(named: str | None) -> Path:

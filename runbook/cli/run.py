@@ -20,7 +20,7 @@ from runbook.cli.inventory_source import inventory_source, name_one
 from runbook.engine import slurm_drain
 from runbook.engine.plan import Choice, Plan, make_plan, refuse_what_cannot_run
 from runbook.engine.run import RunSettings, execute
-from runbook.engine.run_folder import FILES, RUN_ID, new_run_id, run_folder
+from runbook.engine.run_folder import RUN_FOLDER_FILES, RUN_ID, new_run_id, run_folder
 from runbook.files.extra_vars import parse_extra, unknown_names
 from runbook.files.file_kinds import INVENTORY, PLAYBOOK, shape_of
 from runbook.files.inventory import load_inventory
@@ -95,7 +95,7 @@ def id_of(named: str | None) -> str:
     """The id of a run: the name of the folder `named` if it is an id, as the server's folders have, and the folder
     holds no run yet; otherwise a new id."""
     folder = Path(named or "")
-    if RUN_ID.fullmatch(folder.name) and not any(os.path.lexists(folder / file) for file in FILES):
+    if RUN_ID.fullmatch(folder.name) and not any(os.path.lexists(folder / file) for file in RUN_FOLDER_FILES):
         return folder.name
     return new_run_id()
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from runbook.serve.settings import ServeOptions
     from runbook.serve.store import Store
 
-EXTRA = ("starlette", "uvicorn", "httptools", "websockets", "prometheus_client")
+SERVE_EXTRA_MODULES = ("starlette", "uvicorn", "httptools", "websockets", "prometheus_client")
 """Modules that the extra `serve` brings."""
 
 
@@ -32,7 +32,7 @@ def serve(arguments: argparse.Namespace) -> int:
         from runbook.serve.server import raise_open_files, share_interpreter
         from runbook.serve.settings import make_data_folder, read_options
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in EXTRA:
+        if (error.name or "").partition(".")[0] not in SERVE_EXTRA_MODULES:
             raise
         raise not_installed("serve", "serve", error.name or "") from None
     asked = read_options(arguments.listen, arguments.data, arguments.config, insecure_http=arguments.insecure_http)
@@ -51,9 +51,9 @@ def enrol(arguments: argparse.Namespace, data: Path) -> int:
     """Prints a string by which a host becomes a node. The running server makes the string, since it knows its
     address."""
     from runbook.agent.protocol import Enrolment
-    from runbook.transport.agent import SOCKET, enrolment
+    from runbook.transport.agent import AGENT_SOCKET_FILE, enrolment
 
-    string = enrolment(data / SOCKET, account(), arguments.name)
+    string = enrolment(data / AGENT_SOCKET_FILE, account(), arguments.name)
     stdout.line(string)
     where = (
         "on this machine, which alone reaches the server (--listen)" if Enrolment.of(string).local else "on the node"
@@ -100,10 +100,10 @@ def account() -> str:
 def the_one_who_starts(people: People) -> str:
     """The name under which the person who starts the server logs in: that of the present account, which becomes an
     admin if no person has that name yet."""
-    from runbook.serve.people import NAME
+    from runbook.serve.people import PERSON_NAME
 
     name = account()
-    name = name if NAME.match(name) else "admin"
+    name = name if PERSON_NAME.match(name) else "admin"
     known = {one.name: one for one in people.all()}
     if name not in known:
         people.add(name, "admin")
@@ -113,10 +113,10 @@ def the_one_who_starts(people: People) -> str:
 @contextlib.contextmanager
 def people_of(data: Path) -> Iterator[tuple[Store, People]]:
     from runbook.serve.people import People
-    from runbook.serve.server import DATABASE
+    from runbook.serve.server import DATABASE_FILE
     from runbook.serve.store import Store
 
-    with contextlib.closing(Store(data / DATABASE)) as store:
+    with contextlib.closing(Store(data / DATABASE_FILE)) as store:
         yield store, People(store)
 
 

@@ -8,22 +8,22 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 
-from runbook.files.shipped_files import SUFFIXES, own_table
+from runbook.files.shipped_files import YAML_SUFFIXES, own_table
 from runbook.files.suggestions import nearest
 
-_CHOICE = re.compile(
+_INVALID_CHOICE = re.compile(
     r"argument (?P<of>[^:]+): invalid choice: '(?P<word>[^']*)' \(choose from (?P<known>.*)\).*", re.DOTALL
 )
-_UNKNOWN = re.compile(r"unrecognized arguments: (.*)", re.DOTALL)
-_MISSING = re.compile(r"the following arguments are required: (?:COMMAND|ACTION)")
-_COMMANDS = ("COMMAND", "ACTION")
+_UNRECOGNIZED_ARGUMENTS = re.compile(r"unrecognized arguments: (.*)", re.DOTALL)
+_MISSING_COMMAND = re.compile(r"the following arguments are required: (?:COMMAND|ACTION)")
+_COMMAND_METAVARS = ("COMMAND", "ACTION")
 
 
 def misread(message: str, parser: argparse.ArgumentParser, given: Sequence[str]) -> str:
     """The message of argparse, replaced if it hides an unknown option: of `serve --port 9000` argparse complains of a
     command 9000."""
-    choice = _CHOICE.fullmatch(message)
-    if not _MISSING.fullmatch(message) and not (choice and choice["of"] in _COMMANDS):
+    choice = _INVALID_CHOICE.fullmatch(message)
+    if not _MISSING_COMMAND.fullmatch(message) and not (choice and choice["of"] in _COMMAND_METAVARS):
         return message
     unknown = [word for word in _up_to(choice["word"] if choice else None, given) if _is_unknown(word, parser)]
     return f"unrecognized arguments: {' '.join(unknown)}" if unknown else message
@@ -31,15 +31,15 @@ def misread(message: str, parser: argparse.ArgumentParser, given: Sequence[str])
 
 def instead(message: str, parser: argparse.ArgumentParser, given: Sequence[str] = ()) -> str | None:
     """The help, what to type; None if nothing is known. `given` is what was typed after the words of `parser`."""
-    if _MISSING.fullmatch(message):
+    if _MISSING_COMMAND.fullmatch(message):
         return f"`{parser.prog} --help` tells what each of them does: {', '.join(_subcommands(parser))}"
-    if choice := _CHOICE.fullmatch(message):
+    if choice := _INVALID_CHOICE.fullmatch(message):
         known = [name.strip(" '") for name in choice["known"].split(",")]
-        if choice["of"] in _COMMANDS:
+        if choice["of"] in _COMMAND_METAVARS:
             return _command(choice["word"], parser, given, known)
         near = _meant("values").get(_plain(choice["word"])) or nearest(choice["word"], known)
         return f"did you mean `{near}`?" if near in known else None
-    if unknown := _UNKNOWN.fullmatch(message):
+    if unknown := _UNRECOGNIZED_ARGUMENTS.fullmatch(message):
         return next(_options(unknown[1].split(), parser), None)
     return None
 
@@ -63,7 +63,7 @@ def _options(words: Sequence[str], parser: argparse.ArgumentParser) -> Iterator[
             yield found
         elif name.startswith("--") and (near := nearest(name[2:], [option[2:] for option in ours])):
             yield f"did you mean `--{near}`?"
-        elif "--inventory" in ours and PurePath(word).suffix in SUFFIXES:
+        elif "--inventory" in ours and PurePath(word).suffix in YAML_SUFFIXES:
             yield f"an inventory is named by -i: `-i {word}`"
 
 

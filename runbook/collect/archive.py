@@ -34,13 +34,13 @@ if TYPE_CHECKING:
     from runbook.collect.ask_nodes import NodeAnswer
     from runbook.collect.gather import Gathered
 
-Form = Literal["text", "json", "json lines", "yaml"]
+ScrubForm = Literal["text", "json", "json lines", "yaml"]
 
 """How a file has to be scrubbed."""
 
-MOST_OF_A_FILE = 5 * 1024 * 1024
+MAX_MEMBER_BYTES = 5 * 1024 * 1024
 """The most bytes of a file that are kept: half of them from its beginning, half from its end."""
-UNFIT = "does not fit"
+UNFIT_KIND = "does not fit"
 """The `kind` of an Absent for a part of a node's answer that our program never sends."""
 
 
@@ -51,7 +51,7 @@ class ArchiveFile:
 
     path: str
     text: str
-    form: Form = "text"
+    form: ScrubForm = "text"
     node: str | None = None
     command: str | None = None
     code: int | None = None
@@ -71,7 +71,7 @@ class Absent:
     command: str | None = None
 
 
-def read_entry(path: Path, place: str, form: Form = "text", *, below: Path | None = None) -> ArchiveFile | Absent:
+def read_entry(path: Path, place: str, form: ScrubForm = "text", *, below: Path | None = None) -> ArchiveFile | Absent:
     """A file of this machine, which gets the path `place` in the archive. A large file is cut to its head and its tail,
     at line ends, since half a secret is a secret too. A packed or binary file is left out.
 
@@ -80,14 +80,14 @@ def read_entry(path: Path, place: str, form: Form = "text", *, below: Path | Non
     try:
         with open_inside(path, below) as stream:
             size = os.fstat(stream.fileno()).st_size
-            head = stream.read(MOST_OF_A_FILE)
+            head = stream.read(MAX_MEMBER_BYTES)
             if _is_packed(head):
                 return Absent(place, "packed or binary: its content cannot be searched", "left out")
-            if size <= MOST_OF_A_FILE:
+            if size <= MAX_MEMBER_BYTES:
                 return ArchiveFile(place, decoded(head), form)
-            head = head[: MOST_OF_A_FILE // 2]
-            stream.seek(max(MOST_OF_A_FILE // 2, size - MOST_OF_A_FILE // 2))
-            tail = stream.read(MOST_OF_A_FILE // 2)
+            head = head[: MAX_MEMBER_BYTES // 2]
+            stream.seek(max(MAX_MEMBER_BYTES // 2, size - MAX_MEMBER_BYTES // 2))
+            tail = stream.read(MAX_MEMBER_BYTES // 2)
     except OSError as error:
         return Absent(place, error.strerror or str(error), "missing")
     head = head[: head.rfind(b"\n") + 1]
@@ -126,10 +126,10 @@ def _is_packed(head: bytes) -> bool:
     )
 
 
-LONGEST_NAME = 200
-LONGEST_PATH = 700
-DEEPEST = 12
-_PART = re.compile(r"(?!\.|-)[\w.+@=,~()\[\]{}# -]+(?<![. ])")
+MAX_PATH_PART_BYTES = 200
+MAX_PATH_CHARACTERS = 700
+MAX_PATH_PARTS = 12
+_PATH_PART = re.compile(r"(?!\.|-)[\w.+@=,~()\[\]{}# -]+(?<![. ])")
 """A part of a path in the archive: without separators, drives or streams of Windows, and control characters; not
 hidden, and not readable as an option."""
 
@@ -139,12 +139,12 @@ def refused(path: str) -> str | None:
     valid on any system."""
     parts = path.split("/")
     if (
-        len(path) > LONGEST_PATH
-        or len(parts) > DEEPEST
-        or any(len(part.encode("utf-8", "replace")) > LONGEST_NAME for part in parts)
+        len(path) > MAX_PATH_CHARACTERS
+        or len(parts) > MAX_PATH_PARTS
+        or any(len(part.encode("utf-8", "replace")) > MAX_PATH_PART_BYTES for part in parts)
     ):
         return "its name is too long"
-    if not all(_PART.fullmatch(part) and part.isprintable() for part in parts):
+    if not all(_PATH_PART.fullmatch(part) and part.isprintable() for part in parts):
         return "its name is not allowed in an archive"
     if any(WINDOWS_DEVICES.fullmatch(part.partition(".")[0].lower()) for part in parts):
         return "its name is that of a device on Windows"
@@ -212,7 +212,7 @@ def _nodes(gathered: Gathered) -> Iterator[str]:
     for node in gathered.nodes:
         shown = gathered.scrubber.text(node.node)
         if node.asked:
-            yield f"  {shown}: {counted(node, *(kinds[shown, kind] for kind in ('missing', 'denied', UNFIT)))}"
+            yield f"  {shown}: {counted(node, *(kinds[shown, kind] for kind in ('missing', 'denied', UNFIT_KIND)))}"
         else:
             yield f"  {shown}: not asked: {node.cause}: {gathered.scrubber.text(node.says)}"
 
@@ -227,7 +227,7 @@ def counted(node: NodeAnswer, missing: int, denied: int, unfit: int) -> str:
     return ", ".join(parts)
 
 
-MODE = 0o600
+MEMBER_MODE = 0o600
 """The permissions of every member."""
 
 
@@ -284,7 +284,7 @@ def packed(files: dict[str, bytes], when: float) -> bytes:
     ):
         for path, data in files.items():
             member = tarfile.TarInfo(path)
-            member.size, member.mtime, member.mode = len(data), int(when), MODE
+            member.size, member.mtime, member.mode = len(data), int(when), MEMBER_MODE
             tar.addfile(member, io.BytesIO(data))
     return buffer.getvalue()
 

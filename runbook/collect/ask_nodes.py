@@ -9,36 +9,36 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from runbook.collect.archive import UNFIT, Absent, ArchiveFile
+from runbook.collect.archive import UNFIT_KIND, Absent, ArchiveFile
 from runbook.files.address import is_loopback
 from runbook.launch.script import activated
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Inventory, Node
-from runbook.transport.node_answers import COLLECT, Collected, CollectedAnswer
+from runbook.transport.node_answers import COLLECT_PROGRAM, Collected, CollectedAnswer
 from runbook.transport.node_sessions import Site
 from runbook.transport.remote_program import ProgramNotStarted
 
-LOOK_S = 26.0
+COLLECT_DEADLINE_S = 26.0
 """How long the program `collect` may look around on a node."""
-CALL_S = 30.0
+COLLECT_CALL_TIMEOUT_S = 30.0
 """How long we wait for its answer."""
-MOST_OF_A_NODE = 4 * 1024 * 1024
+MAX_NODE_CHARACTERS = 4 * 1024 * 1024
 """Characters of all files of one node."""
-MOST_TEXT = 512 * 1024
+MAX_STDOUT_CHARACTERS = 512 * 1024
 """Characters of one tool's output: twice what the program on the node keeps."""
-MOST_ERRORS = 64 * 1024
+MAX_STDERR_CHARACTERS = 64 * 1024
 """Characters of one tool's stderr."""
-MOST_HOSTNAMES = 20_000
-MOST_LOOKED_UP = 8
+MAX_HOSTNAMES = 20_000
+MAX_LOOKUP_ADDRESSES = 8
 """The most addresses that a node is asked to look up."""
-LONGEST_REASON = 400
-WINDOWS = "windows-node"
+MAX_NODE_REASON_CHARACTERS = 400
+WINDOWS_NODE = "windows-node"
 """The cause for a node that is not asked, since it runs Windows."""
 TOOL_NAME = re.compile(r"(?:[a-z][a-z0-9-]{0,31}/)?[A-Za-z0-9](?:[A-Za-z0-9_.+@-]{0,78}[A-Za-z0-9_+-])?")
 """The name of a tool's answer, which becomes a file's name here. A name with two dots in a row is refused as well."""
 
 # The prefixes of environment variables that say how a job finds its network, GPUs and libraries.
-VARIABLES = tuple(
+COLLECTED_VARIABLE_PREFIXES = tuple(
     """NCCL_ GLOO_ TORCH_ TORCHELASTIC_ PYTORCH_ CUDA_ NVIDIA_ UCX_ OMPI_MCA_ UCC_ RCCL_ HSA_ ROCM_ HIP_ ROCR_ GPU_
     XLA_ JAX_ OMP_ MKL_ KMP_ FI_ RDMA IBV_ MLX SHARP_ SLURM_ MASTER_ WORLD_SIZE RANK LOCAL_ NODE_RANK GROUP_RANK
     LD_LIBRARY_PATH LD_PRELOAD PATH PYTHON CONDA_DEFAULT_ENV CONDA_PREFIX VIRTUAL_ENV LANG LC_ALL TZ TMPDIR""".split()
@@ -67,7 +67,7 @@ class NodeAnswer:
     @property
     def whole(self) -> bool:
         """Whether the node was asked, and all parts of its answer were valid."""
-        return self.asked and not any(one.kind == UNFIT for one in self.absent)
+        return self.asked and not any(one.kind == UNFIT_KIND for one in self.absent)
 
 
 def ask_nodes(
@@ -87,9 +87,11 @@ def ask_nodes(
         waves = -(-max(1, len(reached)) // forks)
 
         def ask(node: Node) -> Collected:
-            return site.sessions[node.name].call(COLLECT, arguments[node.name], timeout_s=CALL_S)
+            return site.sessions[node.name].call(
+                COLLECT_PROGRAM, arguments[node.name], timeout_s=COLLECT_CALL_TIMEOUT_S
+            )
 
-        answers = site.each(reached, ask, timeout_s=(CALL_S + 2.0) * waves)
+        answers = site.each(reached, ask, timeout_s=(COLLECT_CALL_TIMEOUT_S + 2.0) * waves)
         for name, failure in site.failures.items():
             fail(found[name], failure)
         for name, answer in answers.items():
@@ -105,7 +107,7 @@ def ask_nodes(
 def _windows(node: Node) -> NodeAnswer:
     return NodeAnswer(
         node.name,
-        cause=WINDOWS,
+        cause=WINDOWS_NODE,
         says=f"{node.name} is a Windows node, and was not asked: what to look at there is not known to this version",
         remedy=f"send what `ipconfig /all` and `nvidia-smi` print on {node.name}",
     )
@@ -119,13 +121,13 @@ def _arguments(inventory: Inventory, node: Node) -> dict[str, object]:
     if not any(first <= rendezvous.port <= last for first, last in ports):
         ports.insert(0, (rendezvous.port, rendezvous.port))
     return {
-        "addresses": list(dict.fromkeys([rendezvous.address, *others]))[:MOST_LOOKED_UP],
+        "addresses": list(dict.fromkeys([rendezvous.address, *others]))[:MAX_LOOKUP_ADDRESSES],
         "ports": [list(pair) for pair in dict.fromkeys(ports)],
         "python": node.interpreter,
         "activate": node.activate,
         "begin": activated(node.activate) if node.activate else "",
-        "names": list(VARIABLES),
-        "seconds": LOOK_S,
+        "names": list(COLLECTED_VARIABLE_PREFIXES),
+        "seconds": COLLECT_DEADLINE_S,
     }
 
 
@@ -137,12 +139,12 @@ def fail(found: NodeAnswer, failure: BaseException) -> None:
     elif isinstance(failure, (ProgramNotStarted, TimeoutError)):
         found.cause = "tool-output-unknown"
         why = "gave no answer in time" if isinstance(failure, TimeoutError) else f"could not look: {failure}"
-        found.says = f"{found.node} {on_one_line(why, LONGEST_REASON)}"
+        found.says = f"{found.node} {on_one_line(why, MAX_NODE_REASON_CHARACTERS)}"
         stuck = "`ps axo stat,pid,cmd | grep '^D'`"
         found.remedy = f"look at the load of {found.node}, and for processes in state D ({stuck})"
     elif isinstance(failure, Exception):  # whatever the error, the other nodes' answers are worth sending
         found.cause = "tool-output-unknown"
-        why = on_one_line(f"{type(failure).__name__}: {failure}", LONGEST_REASON)
+        why = on_one_line(f"{type(failure).__name__}: {failure}", MAX_NODE_REASON_CHARACTERS)
         found.says = f"{found.node} gave an answer that could not be understood: {why}"
         found.remedy = f"ask again; if it stays, look at {found.node} by hand"
     else:
@@ -153,23 +155,23 @@ def take(found: NodeAnswer, said: Collected) -> None:
     """Record a node's answer. A part that cannot have a file of its own is left out, and reported as absent."""
     found.seconds = said["seconds"]
     found.people = [(login, home, full) for login, home, full in said["users"]]
-    found.hostnames = said["hostnames"][:MOST_HOSTNAMES]
+    found.hostnames = said["hostnames"][:MAX_HOSTNAMES]
     folder = f"nodes/{found.node}"
     tools, misfits = _by_file(said["answers"])
-    found.absent = [Absent(f"{folder}/{part}", why, UNFIT, found.node) for part, why in misfits.items()]
-    room = MOST_OF_A_NODE
+    found.absent = [Absent(f"{folder}/{part}", why, UNFIT_KIND, found.node) for part, why in misfits.items()]
+    room = MAX_NODE_CHARACTERS
     for file, one in tools.items():
         place, status = f"{folder}/{file}", one["status"]
         command = on_one_line(one["command"])
-        out, cut = _beginning(one["out"], MOST_TEXT)
-        err, _ = _beginning(one["err"], MOST_ERRORS)
+        out, cut = _beginning(one["out"], MAX_STDOUT_CHARACTERS)
+        err, _ = _beginning(one["err"], MAX_STDERR_CHARACTERS)
         why = _why(one, err or out)
         if status in ("missing", "failed") or (status in ("denied", "timeout") and not out):
             found.absent.append(Absent(place, why, status, found.node, command or None))
             continue
         text = _page(one, command, out, err)
         if len(text) > room:
-            why = f"{found.node} has given more than {MOST_OF_A_NODE >> 20} MiB already"
+            why = f"{found.node} has given more than {MAX_NODE_CHARACTERS >> 20} MiB already"
             found.absent.append(Absent(place, why, "left out", found.node, command))
             continue
         room -= len(text)

@@ -20,14 +20,14 @@ from runbook.collect.local_files import (
     script_entries,
     source_entries,
 )
-from runbook.collect.scrub import GONE, Scrubber
+from runbook.collect.scrub import REDACTED_TEXT, Scrubber
 from runbook.files.environment_values import AnyVariable
 from runbook.files.value_origins import Origins
 from runbook.model.errors import FilesWrong, Unreachable
 from runbook.model.inventory import Inventory, Node
 from runbook.model.redact import long_enough, secrets_named
 
-MOST = 64 * 1024 * 1024
+MAX_ARCHIVE_CHARACTERS = 64 * 1024 * 1024
 """The most characters of all texts together, before they are packed."""
 
 
@@ -146,7 +146,7 @@ def scrubbed(found: Iterable[ArchiveFile | Absent], answers: list[NodeAnswer], s
     if it cannot be searched."""
     gathered = Gathered(nodes=answers, scrubber=scrubber)
     entries: list[ArchiveFile] = []
-    room = MOST
+    room = MAX_ARCHIVE_CHARACTERS
     for one in found:
         if isinstance(one, Absent):
             gathered.absent.append(one)
@@ -154,7 +154,7 @@ def scrubbed(found: Iterable[ArchiveFile | Absent], answers: list[NodeAnswer], s
         if why := refused(one.path):
             gathered.absent.append(Absent(ascii(one.path)[:200], why, "left out", one.node, one.command))
         elif len(one.text) > room:
-            why = f"the archive holds {MOST >> 20} MiB already"
+            why = f"the archive holds {MAX_ARCHIVE_CHARACTERS >> 20} MiB already"
             gathered.absent.append(Absent(one.path, why, "left out", one.node, one.command))
         else:
             room -= len(one.text)
@@ -199,7 +199,9 @@ def _entry(entry: ArchiveFile, scrubber: Scrubber) -> ArchiveFile:
     else:
         text = scrubber.text(entry.text)
     if entry.path.startswith("scripts/"):
-        scrubber.secrets_found += entry.text.count(GONE)  # these secrets were taken out before scripts were rendered
+        scrubber.secrets_found += entry.text.count(
+            REDACTED_TEXT
+        )  # these secrets were taken out before scripts were rendered
     return replace(
         entry,
         path=_place(entry.path, scrubber),

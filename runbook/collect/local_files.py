@@ -16,8 +16,8 @@ from pathlib import Path
 
 import runbook
 from runbook.checks import CHECKS
-from runbook.collect.archive import Absent, ArchiveFile, Form, read_entry
-from runbook.collect.scrub import GONE
+from runbook.collect.archive import Absent, ArchiveFile, ScrubForm, read_entry
+from runbook.collect.scrub import REDACTED_TEXT
 from runbook.engine.plan import Choice, Plan, make_plan
 from runbook.engine.run_folder import is_run
 from runbook.engine.scripts import node_files
@@ -35,7 +35,7 @@ from runbook.transport.local_programs import printed
 
 # --- this machine, from which runs are started -----------------------------------------------------------------------
 
-PACKAGES = "runbook fabric paramiko invoke cryptography PyYAML jsonschema Jinja2 rich torch numpy".split()
+REPORTED_PACKAGES = "runbook fabric paramiko invoke cryptography PyYAML jsonschema Jinja2 rich torch numpy".split()
 
 
 def controller_entries(command: Sequence[str]) -> list[ArchiveFile | Absent]:
@@ -48,7 +48,7 @@ def controller_entries(command: Sequence[str]) -> list[ArchiveFile | Absent]:
     ]
     found: list[ArchiveFile | Absent] = [
         ArchiveFile("controller/versions.txt", "\n".join(lines) + "\n"),
-        ArchiveFile("controller/packages.txt", "".join(f"{name}=={_version(name)}\n" for name in PACKAGES)),
+        ArchiveFile("controller/packages.txt", "".join(f"{name}=={_version(name)}\n" for name in REPORTED_PACKAGES)),
     ]
     return [*found, _ssh_version()]
 
@@ -89,9 +89,13 @@ def controller_person() -> tuple[str, str, str]:
 
 # --- the folder of a run ---------------------------------------------------------------------------------------------
 
-MOST_LOGS = 2000
-_FILES: tuple[tuple[str, Form], ...] = (("result.json", "json"), ("events.jsonl", "json lines"), ("crash.txt", "text"))
-FORMS: Mapping[str, Form] = {".jsonl": "json lines", ".json": "json"}
+MAX_RUN_LOGS = 2000
+_RUN_FILES: tuple[tuple[str, ScrubForm], ...] = (
+    ("result.json", "json"),
+    ("events.jsonl", "json lines"),
+    ("crash.txt", "text"),
+)
+FORM_BY_SUFFIX: Mapping[str, ScrubForm] = {".jsonl": "json lines", ".json": "json"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,15 +140,17 @@ def collected_run(path: Path) -> CollectedRun | None:
 
 def run_entries(run: CollectedRun) -> Iterator[ArchiveFile | Absent]:
     """The files that `run` writes into a run folder, and no others: `--run-dir` may be a home folder."""
-    for name, form in _FILES:
+    for name, form in _RUN_FILES:
         if name != "crash.txt" or is_there(run.path / name):
             yield read_entry(run.path / name, f"run/{name}", form, below=run.path)
     logs = sorted(_logs(run.path / "logs"))
-    for path in logs[:MOST_LOGS]:
+    for path in logs[:MAX_RUN_LOGS]:
         place = f"run/logs/{path.relative_to(run.path / 'logs').as_posix()}"
-        yield read_entry(path, place, FORMS.get(path.suffix, "text"), below=run.path)
-    if len(logs) > MOST_LOGS:
-        yield Absent("run/logs", f"{len(logs) - MOST_LOGS} more logs than the {MOST_LOGS} that are here", "left out")
+        yield read_entry(path, place, FORM_BY_SUFFIX.get(path.suffix, "text"), below=run.path)
+    if len(logs) > MAX_RUN_LOGS:
+        yield Absent(
+            "run/logs", f"{len(logs) - MAX_RUN_LOGS} more logs than the {MAX_RUN_LOGS} that are here", "left out"
+        )
 
 
 def _logs(folder: Path) -> Iterator[Path]:
@@ -171,7 +177,7 @@ def _again(run: Path, named: str) -> Path | None:
 # --- inventory, playbook, and the scripts that `render` makes of them -----------------------------------------------
 
 RANK_PROGRAM_NAME = "rank.py"
-KEYS = {"inventory": "nodes", "playbook": "stages"}
+TOP_KEY_BY_KIND = {"inventory": "nodes", "playbook": "stages"}
 NO_PLAYBOOK = Playbook("none", (), source="none")
 
 
@@ -202,7 +208,7 @@ def source_entries(inventory: Path | None, run: CollectedRun | None) -> Iterator
 def _is_of_kind(text: str, kind: str) -> bool:
     """Whether a text is a file of this kind (inventory or playbook), by a key at its top."""
     data = parse_document(text, kind).data
-    return isinstance(data, dict) and KEYS[kind] in data
+    return isinstance(data, dict) and TOP_KEY_BY_KIND[kind] in data
 
 
 def _changed_since(path: Path, time: float) -> bool:
@@ -258,4 +264,6 @@ def _without_secrets(plan: Plan) -> Plan:
 
 def _without(env: Mapping[str, EnvValue]) -> dict[str, EnvValue]:
     """An environment with a placeholder as the value of every secret, which is rendered in the same places."""
-    return {name: Secret(GONE, value.source) if isinstance(value, Secret) else value for name, value in env.items()}
+    return {
+        name: Secret(REDACTED_TEXT, value.source) if isinstance(value, Secret) else value for name, value in env.items()
+    }

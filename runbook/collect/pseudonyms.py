@@ -24,23 +24,23 @@ from typing import TYPE_CHECKING
 
 from runbook.files.address import is_ip, is_loopback
 from runbook.files.node_sets import expand
-from runbook.model.text_search import KnownNames, Place, inside_word
+from runbook.model.text_search import KnownNames, TextSpan, inside_word
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
 # --- technical words ---------------------------------------------------------------------------------------------
 
-_WORDS = (re.compile(r"[a-z][a-z0-9]+"), re.compile(r"[a-z]{2,}"))
-_ENDINGS = (".md", ".py", ".j2", ".txt")
-ORDINARY = frozenset(
+_TECHNICAL_WORD_PATTERNS = (re.compile(r"[a-z][a-z0-9]+"), re.compile(r"[a-z]{2,}"))
+_TEXT_FILE_SUFFIXES = (".md", ".py", ".j2", ".txt")
+ORDINARY_WORDS = frozenset(
     """data dataset datasets model models home homes scratch tmp temp common team lib src app apps opt build builds
     trainer checkpoint checkpoints project projects share public guest work workspace software libs torch node nodes
     test tests admin user users gpu gpus local shared default logs jobs batch web mail ftp store media video audio
     photo game games""".split()
 )
 
-_DEVICE = re.compile(r"(?:gpu|cpu|cuda|rank|mlx|ib|eth|eno|ens|bond|nvme|tty|pts)[0-9]+")
+_DEVICE_NAME = re.compile(r"(?:gpu|cpu|cuda|rank|mlx|ib|eth|eno|ens|bond|nvme|tty|pts)[0-9]+")
 
 
 def is_word(name: str) -> bool:
@@ -52,16 +52,16 @@ def is_word(name: str) -> bool:
 def is_common(name: str) -> bool:
     """Whether a host's name, in lower case, is a technical word or a device's name, and so identifies no host. A number
     makes a word the name of a host, as in `gn7`, except in names of devices, such as `gpu7`."""
-    return name in words() if name.isalpha() else _DEVICE.fullmatch(name) is not None
+    return name in words() if name.isalpha() else _DEVICE_NAME.fullmatch(name) is not None
 
 
 @cache
 def words() -> frozenset[str]:
-    """All technical words, in lower case: ORDINARY and the words of our own files. Takes about fifty milliseconds,
-    once."""
-    found = set(ORDINARY)
+    """All technical words, in lower case: ORDINARY_WORDS and the words of our own files. Takes about fifty
+    milliseconds, once."""
+    found = set(ORDINARY_WORDS)
     for text in _texts(resources.files("runbook")):
-        found.update(*(pattern.findall(text.lower()) for pattern in _WORDS))
+        found.update(*(pattern.findall(text.lower()) for pattern in _TECHNICAL_WORD_PATTERNS))
     return frozenset(found)
 
 
@@ -71,13 +71,13 @@ def _texts(folder: Traversable) -> Iterator[str]:
             continue  # its docstrings have names of people as examples
         if one.is_dir():
             yield from _texts(one)
-        elif one.name.endswith(_ENDINGS):
+        elif one.name.endswith(_TEXT_FILE_SUFFIXES):
             yield one.read_text(encoding="utf-8")
 
 
 # --- people ---------------------------------------------------------------------------------------------------------
 
-GENERIC = frozenset(
+SYSTEM_ACCOUNTS = frozenset(
     """root ubuntu debian centos fedora rocky almalinux alma rhel suse arch alpine ec2-user azureuser opc vagrant
     cloud-user nobody daemon bin sys sync games man lp mail news uucp proxy www-data backup list irc gnats
     systemd-network systemd-resolve systemd-timesync systemd-journal messagebus syslog sshd postfix chrony ntp
@@ -86,63 +86,67 @@ GENERIC = frozenset(
 )
 """Accounts that come with a system. They are not replaced: they identify nobody, and a pseudonym would hide facts."""
 
-_HOME = re.compile(r"(?:/(?:home|Users)/|[A-Za-z]:[\\/]+Users[\\/]+)(?P<name>\w[\w.@+-]*)")
-_FULL_NAME_HOME = re.compile(r"[A-Za-z]:[\\/]+Users[\\/]+(?P<name>(?P<first>\w[\w.@+-]*)(?: [\w.@+-]+){1,3})(?=[\\/])")
+_HOME_FOLDER = re.compile(r"(?:/(?:home|Users)/|[A-Za-z]:[\\/]+Users[\\/]+)(?P<name>\w[\w.@+-]*)")
+_FULL_NAME_HOME_FOLDER = re.compile(
+    r"[A-Za-z]:[\\/]+Users[\\/]+(?P<name>(?P<first>\w[\w.@+-]*)(?: [\w.@+-]+){1,3})(?=[\\/])"
+)
 """A home on Windows that has a full name: `C:\\Users\\Jane Doe\\`."""
-_MAIL = re.compile(
+_MAIL_ADDRESS = re.compile(
     r"(?<![\w.+-])[A-Za-z0-9][\w.+-]{0,64}@(?P<host>(?:[A-Za-z0-9-]{1,63}\.){1,10}(?P<top>[A-Za-z]{2,}))(?![\w-])"
 )
-_NO_MAIL_TOPS = frozenset(
+_NON_MAIL_TOP_DOMAINS = frozenset(
     "service socket target slice scope timer mount device path swap conf py json yml yaml so log".split()
 )
-_NO_MAIL_HOSTS = ("openssh.com", "libssh.org", "lysator.liu.se", "example.org", "example.com")
-_LONG_ENOUGH = 5  # a shorter name is not looked for between underscores: in `rmem_max`, `max` is hardly a person
+_NON_MAIL_HOSTS = ("openssh.com", "libssh.org", "lysator.liu.se", "example.org", "example.com")
+_MIN_UNDERSCORED_NAME_CHARACTERS = (
+    5  # a shorter name is not looked for between underscores: in `rmem_max`, `max` is hardly a person
+)
 
-_NAME = r"(?P<name>[A-Za-z0-9_][\w.-]{0,63})"
-_LOGINS = tuple(
+_LOGIN_NAME = r"(?P<name>[A-Za-z0-9_][\w.-]{0,63})"
+_LOGIN_PATTERNS = tuple(
     re.compile(pattern, re.MULTILINE)
     for pattern in (
         # Fields: `user=gpu`, `"username": "gpu"`, `Owner: gpu`, `LOGNAME=gpu`, `user:gpu:rwx`, and options.
         (
             r"(?i:user|login|owner|logname|account|acct)(?i:_?name|_?id"
-            rf"|s)?[\"']{{0,2}}[ \t]{{0,2}}[=:][ \t]{{0,2}}[\"'(]{{0,2}}{_NAME}"
+            rf"|s)?[\"']{{0,2}}[ \t]{{0,2}}[=:][ \t]{{0,2}}[\"'(]{{0,2}}{_LOGIN_NAME}"
         ),
         (
             r"(?:--user|--login|--owner|\bsudo(?: -[A-Za-z]+)? -u|\bssh -l|\bchown(?: -R)?"
-            rf"|\bsu(?: -l?| --login)?)[ =]+{_NAME}"
+            rf"|\bsu(?: -l?| --login)?)[ =]+{_LOGIN_NAME}"
         ),
         # Sentences of sshd, sudo, PAM and cron.
-        rf"(?i:for|by|of|as|sorry,|invalid|unknown) user [`'\"]?{_NAME}",
-        rf"(?i:logged in as|login as|owned by)(?: user)?:? [`'\"]?{_NAME}",
-        rf"\b(?:Accepted|Failed) \S+ for {_NAME} from\b",
-        rf"\bsudo(?:\[\d+\])?: +{_NAME} : ",
-        rf"(?<![\w.-]){_NAME} is not (?:in the sudoers|allowed to)",
-        rf"[=,]\d+\({_NAME}\)",  # id
-        rf"\b{_NAME}\(uid=\d",
-        rf"\({_NAME}\) CMD ",
+        rf"(?i:for|by|of|as|sorry,|invalid|unknown) user [`'\"]?{_LOGIN_NAME}",
+        rf"(?i:logged in as|login as|owned by)(?: user)?:? [`'\"]?{_LOGIN_NAME}",
+        rf"\b(?:Accepted|Failed) \S+ for {_LOGIN_NAME} from\b",
+        rf"\bsudo(?:\[\d+\])?: +{_LOGIN_NAME} : ",
+        rf"(?<![\w.-]){_LOGIN_NAME} is not (?:in the sudoers|allowed to)",
+        rf"[=,]\d+\({_LOGIN_NAME}\)",  # id
+        rf"\b{_LOGIN_NAME}\(uid=\d",
+        rf"\({_LOGIN_NAME}\) CMD ",
         # Columns: ls -l (owner, then group), ps, who, passwd, group, and our own list of processes.
-        rf"[bcdlps-][rwxsStT-]{{9}}[.+@]? +\d+ +{_NAME}[ \t]",
-        rf"[bcdlps-][rwxsStT-]{{9}}[.+@]? +\d+ +[\w.-]+ +{_NAME}[ \t]",
-        rf"^{_NAME} +\d+ +\d+(?:\.\d+)? +\d+(?:\.\d+)? +\S+ +\S",
-        rf"^{_NAME} +(?:pts/|tty|:\d|console\b)",
-        rf"^{_NAME}:[x*!]?:\d*:",
-        rf"^[ \t]*\d+ {_NAME} (?:[A-Zt] \[| *(?:rt|-?\d+) +-?\d+ )",
+        rf"[bcdlps-][rwxsStT-]{{9}}[.+@]? +\d+ +{_LOGIN_NAME}[ \t]",
+        rf"[bcdlps-][rwxsStT-]{{9}}[.+@]? +\d+ +[\w.-]+ +{_LOGIN_NAME}[ \t]",
+        rf"^{_LOGIN_NAME} +\d+ +\d+(?:\.\d+)? +\d+(?:\.\d+)? +\S+ +\S",
+        rf"^{_LOGIN_NAME} +(?:pts/|tty|:\d|console\b)",
+        rf"^{_LOGIN_NAME}:[x*!]?:\d*:",
+        rf"^[ \t]*\d+ {_LOGIN_NAME} (?:[A-Zt] \[| *(?:rt|-?\d+) +-?\d+ )",
         # Places: `~gpu`, folders that are called by their owners, and `gpu@node-a`.
-        rf"(?<![\w~./-])~{_NAME}(?=[/\s\"':,;)]|$)",
-        rf"[/\\](?:homes?|Users|users?|mail|crontabs|media)[/\\]+{_NAME}",
+        rf"(?<![\w~./-])~{_LOGIN_NAME}(?=[/\s\"':,;)]|$)",
+        rf"[/\\](?:homes?|Users|users?|mail|crontabs|media)[/\\]+{_LOGIN_NAME}",
         (
-            rf"(?<![\w.+@/-]){_NAME}@(?=(?:[A-Za-z\[]|\d+\.\d+\.\d+\.\d+))(?![\w.\\-]+\.(?:service|socket|target"
+            rf"(?<![\w.+@/-]){_LOGIN_NAME}@(?=(?:[A-Za-z\[]|\d+\.\d+\.\d+\.\d+))(?![\w.\\-]+\.(?:service|socket|target"
             r"|slice|scope|timer|mount)\b)"
         ),
     )
 )
 """Places where a word is a login. Each pattern takes a bounded number of steps at any place, however long the line."""
-_HEADER = re.compile(
+_USER_TABLE_HEADER = re.compile(
     r"^(?=[^\n]*\b(?:PID|TTY|COMMAND|CMD|JOBID|STATE|ST|GROUP|FROM)\b)[A-Z%/(), \t]*\b(?:USER|OWNER)\b[^\n]*$",
     re.MULTILINE,
 )
-_GROUP = re.compile(r"^[\w.-]+:[x*!]?:\d+:(?P<members>[\w.,-]+)$", re.MULTILINE)
-_FIELDS = frozenset("user username user_name login logname owner account acct USER LOGNAME USERNAME".split())
+_GROUP_FILE_LINE = re.compile(r"^[\w.-]+:[x*!]?:\d+:(?P<members>[\w.,-]+)$", re.MULTILINE)
+_LOGIN_FIELDS = frozenset("user username user_name login logname owner account acct USER LOGNAME USERNAME".split())
 
 
 class PeopleNames:
@@ -186,16 +190,18 @@ class PeopleNames:
 
     def learn(self, text: str) -> None:
         """Learn the names in the home folders that a text mentions."""
-        for match in _FULL_NAME_HOME.finditer(text):
+        for match in _FULL_NAME_HOME_FOLDER.finditer(text):
             self.add(match["first"], match["name"])
-        for match in _HOME.finditer(text):
+        for match in _HOME_FOLDER.finditer(text):
             self.add(match["name"].rstrip("."))
 
-    def find(self, text: str) -> Iterator[tuple[Place, str]]:
+    def find(self, text: str) -> Iterator[tuple[TextSpan, str]]:
         """Every place of a name, with its replacement."""
         if "@" in text:
-            for match in _MAIL.finditer(text):
-                if match["top"].lower() not in _NO_MAIL_TOPS and not match["host"].lower().endswith(_NO_MAIL_HOSTS):
+            for match in _MAIL_ADDRESS.finditer(text):
+                if match["top"].lower() not in _NON_MAIL_TOP_DOMAINS and not match["host"].lower().endswith(
+                    _NON_MAIL_HOSTS
+                ):
                     mail = self._mails.setdefault(match[0].lower(), f"mail{len(self._mails) + 1}@example.org")
                     yield match.span(), mail
         of_trade = False
@@ -206,34 +212,34 @@ class PeopleNames:
                 if any(text.endswith(home, 0, start) for home in homes) and not _goes_on(text, end):
                     yield (start, end), self._words[name]
             elif name in self._names:
-                joins = "_" if len(name) < _LONG_ENOUGH else ""
+                joins = "_" if len(name) < _MIN_UNDERSCORED_NAME_CHARACTERS else ""
                 if not inside_word(text, start, joins) and not inside_word(text, end, joins):
                     yield (start, end), self._names[name]
         if of_trade:
             yield from self._logins(text)
         if "/" in text or "\\" in text:
-            for match in _HOME.finditer(text):
+            for match in _HOME_FOLDER.finditer(text):
                 name = match["name"].rstrip(".").lower()
                 if len(name) == 1:
                     if name not in self._words:
                         self._words[name] = self._new()
                     yield (match.start("name"), match.start("name") + 1), self._words[name]
 
-    def _logins(self, text: str) -> Iterator[tuple[Place, str]]:
+    def _logins(self, text: str) -> Iterator[tuple[TextSpan, str]]:
         """The places where a known name that is also a technical word stands as a login, each with its pseudonym."""
-        for pattern in _LOGINS:
+        for pattern in _LOGIN_PATTERNS:
             for match in pattern.finditer(text):
                 name = match["name"].rstrip(".-")
                 if other := self._words.get(name.lower()):
                     yield (match.start("name"), match.start("name") + len(name)), other
-        for header in _HEADER.finditer(text):
+        for header in _USER_TABLE_HEADER.finditer(text):
             yield from self._column(text, header)
-        for group in _GROUP.finditer(text):
+        for group in _GROUP_FILE_LINE.finditer(text):
             for word in re.finditer(r"[^,]+", group["members"]):
                 if other := self._words.get(word[0].lower()):
                     yield (group.start("members") + word.start(), group.start("members") + word.end()), other
 
-    def _column(self, text: str, header: re.Match[str]) -> Iterator[tuple[Place, str]]:
+    def _column(self, text: str, header: re.Match[str]) -> Iterator[tuple[TextSpan, str]]:
         """The known names in the column below a heading USER or OWNER, down to the next empty line."""
         headings = header[0].split()
         column = next(number for number, word in enumerate(headings) if word in ("USER", "OWNER"))
@@ -250,7 +256,7 @@ class PeopleNames:
 
     def login(self, field: str, value: str) -> str | None:
         """The pseudonym of a value that is a login by the name of its field, as in JSON; None for any other value."""
-        return self._words.get(value.lower()) if field in _FIELDS else None
+        return self._words.get(value.lower()) if field in _LOGIN_FIELDS else None
 
     @property
     def names(self) -> list[str]:
@@ -262,7 +268,7 @@ class PeopleNames:
 
     def _is_somebody(self, name: str) -> bool:
         """Whether a name may be a person's: no account of a system, no number, no single letter."""
-        return len(name) > 1 and name.lower() not in GENERIC and not name.isdigit() and not name.startswith("_")
+        return len(name) > 1 and name.lower() not in SYSTEM_ACCOUNTS and not name.isdigit() and not name.startswith("_")
 
     def _new(self) -> str:
         self._found += 1
@@ -275,37 +281,37 @@ def _goes_on(text: str, end: int) -> bool:
 
 
 _OCTET = r"(?:25[0-5]|2[0-4][0-9]|1?[0-9]{1,2})"
-_V4 = re.compile(rf"(?<![\w.])(?:{_OCTET}\.){{3}}{_OCTET}(?!\w|\.[0-9])")
-_V4_IN_A_WORD = re.compile(rf"(?<![0-9])(?<![0-9]\.)(?:{_OCTET}\.){{3}}{_OCTET}(?:\.(?P<port>[0-9]{{1,5}}))?(?![0-9])")
+_IPV4 = re.compile(rf"(?<![\w.])(?:{_OCTET}\.){{3}}{_OCTET}(?!\w|\.[0-9])")
+_IPV4_IN_WORD = re.compile(rf"(?<![0-9])(?<![0-9]\.)(?:{_OCTET}\.){{3}}{_OCTET}(?:\.(?P<port>[0-9]{{1,5}}))?(?![0-9])")
 """An address inside a word, as in `backup_10.0.0.1.log`, or with its port as tcpdump writes both: `10.0.0.1.29500`."""
-_V4_AS_HEX = re.compile(r"(?<![0-9A-Fa-f])[0-9A-Fa-f]{8}(?![0-9A-Fa-f])")
-_A_NUMBER = 0x10000  # a smaller number in eight hexadecimal digits is taken for a count, not for an address
-_MASK = re.compile(r"/([0-9]{1,2})(?![0-9.])")
-_SHORTEST_MASK = 16  # bits behind a shorter netmask do not stay: they are most of an address
-_V4_RANGE = re.compile(r"(?<![\w.])((?:[0-9]{1,3}\.){3})(?=\[[0-9,\- ]+\])")
-_V4_DASHED = re.compile(r"(?<![A-Za-z0-9-])ip-((?:[0-9]{1,3}-){3}[0-9]{1,3})(?![0-9-])")
-_V6 = re.compile(r"(?<![\w:.])(?:[0-9A-Fa-f]{0,4}:){2,8}(?:(?:[0-9]{1,3}\.){3}[0-9]{1,3}|[0-9A-Fa-f]{0,4})(?![\w:])")
+_IPV4_AS_HEX = re.compile(r"(?<![0-9A-Fa-f])[0-9A-Fa-f]{8}(?![0-9A-Fa-f])")
+_MIN_HEX_ADDRESS = 0x10000  # a smaller number in eight hexadecimal digits is taken for a count, not for an address
+_NETMASK = re.compile(r"/([0-9]{1,2})(?![0-9.])")
+_MIN_NETMASK_BITS = 16  # bits behind a shorter netmask do not stay: they are most of an address
+_IPV4_RANGE = re.compile(r"(?<![\w.])((?:[0-9]{1,3}\.){3})(?=\[[0-9,\- ]+\])")
+_IPV4_DASHED = re.compile(r"(?<![A-Za-z0-9-])ip-((?:[0-9]{1,3}-){3}[0-9]{1,3})(?![0-9-])")
+_IPV6 = re.compile(r"(?<![\w:.])(?:[0-9A-Fa-f]{0,4}:){2,8}(?:(?:[0-9]{1,3}\.){3}[0-9]{1,3}|[0-9A-Fa-f]{0,4})(?![\w:])")
 _MAC = re.compile(r"(?<![\w:-])(?:[0-9A-Fa-f]{2}([:-]))(?:[0-9A-Fa-f]{2}\1){4,18}[0-9A-Fa-f]{2}(?![\w:-])")
 _SHORT_MAC = re.compile(
     r"(?<![\w:-])(?=[0-9A-Fa-f:]{0,14}[0-9A-Fa-f]{2})(?:[0-9A-Fa-f]{1,2}:){5}[0-9A-Fa-f]{1,2}(?![\w:-])"
 )
 """A MAC without leading zeros in its octets, as bridges are written."""
 _GUID = re.compile(r"(?:GUID|guid):?\s+((?:0x)?[0-9A-Fa-f]{16}|[0-9A-Fa-f]{4}(?::[0-9A-Fa-f]{4}){3})(?![\w:])")
-_RANGE = re.compile(r"[A-Za-z0-9_.-]{0,64}(?:\[[0-9a-z,\- ]{1,64}\](?:[A-Za-z0-9_.-]{0,64}[A-Za-z0-9_-])?){1,4}")
-_LETTERS = re.compile(r"(?<=[-_.])\[([a-z](?:-[a-z])?(?:,[a-z](?:-[a-z])?)*)\]\Z")
+_NODESET = re.compile(r"[A-Za-z0-9_.-]{0,64}(?:\[[0-9a-z,\- ]{1,64}\](?:[A-Za-z0-9_.-]{0,64}[A-Za-z0-9_-])?){1,4}")
+_LETTER_RANGE = re.compile(r"(?<=[-_.])\[([a-z](?:-[a-z])?(?:,[a-z](?:-[a-z])?)*)\]\Z")
 _VERSION_BEFORE = re.compile(
     r"(?:==|version[\s:=\"']*|[-_]cu[0-9]+[\s=]*|\bv|cudnn[\s:=]*|firmware[\s:=\w-]*|fw_ver[\s:=]*)\Z", re.IGNORECASE
 )
 
 # The class of an address is useful and no secret: (network, how many of an address's first bits stay).
-_KEPT_V4 = [
+_KEPT_IPV4_NETWORKS = [
     (ipaddress.ip_network("10.0.0.0/8"), 8),
     (ipaddress.ip_network("172.16.0.0/12"), 12),
     (ipaddress.ip_network("192.168.0.0/16"), 16),
     (ipaddress.ip_network("100.64.0.0/10"), 10),
     (ipaddress.ip_network("169.254.0.0/16"), 16),
 ]
-_WORDS_OF_ALL = frozenset(
+_COMMON_HOST_NAMES = frozenset(
     "localhost localdomain local master node nodes host hosts all any default gateway router broadcast".split()
 )
 
@@ -335,7 +341,7 @@ class Machines:
         labels = name.split(".")
         if not name or is_loopback(name) or name.startswith(("ip6-", "ff02")) or is_ip(name):
             return
-        if labels[0] in _WORDS_OF_ALL or is_common(labels[0]):
+        if labels[0] in _COMMON_HOST_NAMES or is_common(labels[0]):
             self._common.add(labels[0])
         elif len(labels[0]) > 1:
             self._names.setdefault(labels[0], f"host{len(self._names) + len(self._common) + 1}")
@@ -347,25 +353,25 @@ class Machines:
         """Learn a domain, unless it is a common word or too short to identify anybody."""
         domain = domain.lower().strip(".")
         distinct = "." in domain or len(domain) > 3
-        if distinct and domain not in _WORDS_OF_ALL and not is_common(domain):
+        if distinct and domain not in _COMMON_HOST_NAMES and not is_common(domain):
             self._domains.setdefault(domain, f"domain{len(self._domains) + 1}.example")
             self._looked_for.add(domain)
 
     def learn(self, text: str) -> None:
         """Learn the addresses, ranges of hosts and search domains in a text."""
-        for match in _V4.finditer(text):
+        for match in _IPV4.finditer(text):
             if not _is_version(text, match.start()):
-                value, mask = self._learn(match[0]), _MASK.match(text, match.end())
-                if value is not None and mask and _SHORTEST_MASK <= int(mask[1]) < 24:
+                value, mask = self._learn(match[0]), _NETMASK.match(text, match.end())
+                if value is not None and mask and _MIN_NETMASK_BITS <= int(mask[1]) < 24:
                     self._networks.add((int(mask[1]), value >> (32 - int(mask[1]))))
-        for match in _V4_IN_A_WORD.finditer(text):
+        for match in _IPV4_IN_WORD.finditer(text):
             if 255 < int(match["port"] or 0) < 65536 and not _is_version(text, match.start()):
                 self._learn(match[0].rpartition(".")[0])
-        for match in _V4_DASHED.finditer(text):
+        for match in _IPV4_DASHED.finditer(text):
             self._learn(match[1].replace("-", "."))
-        for match in _V4_RANGE.finditer(text):
+        for match in _IPV4_RANGE.finditer(text):
             self._learn(match[1] + "0")
-        for match in _RANGE.finditer(text) if "[" in text else ():
+        for match in _NODESET.finditer(text) if "[" in text else ():
             self._of_range(match[0])
         for match in re.finditer(r"^(?:search|domain)\s+(.+)$", text, re.MULTILINE):
             for domain in match[1].split():
@@ -391,25 +397,25 @@ class Machines:
 
     # Finding.
 
-    def find(self, text: str) -> Iterator[tuple[Place, str]]:
+    def find(self, text: str) -> Iterator[tuple[TextSpan, str]]:
         """Every place of a name or an address, with its replacement."""
         if "[" in text:
-            for match in _V4_RANGE.finditer(text):
+            for match in _IPV4_RANGE.finditer(text):
                 yield match.span(1), self.v4(match[1] + "0")[:-1]
-            for match in _RANGE.finditer(text):
+            for match in _NODESET.finditer(text):
                 if (other := self._of_range(match[0])) is not None:
                     yield match.span(), other
-        for match in _V4.finditer(text):
+        for match in _IPV4.finditer(text):
             if match[0] in self._addresses or not _is_version(text, match.start()):
                 yield match.span(), self.v4(match[0])
-        for match in _V4_IN_A_WORD.finditer(text):
+        for match in _IPV4_IN_WORD.finditer(text):
             address = match[0] if match["port"] is None else match[0].rpartition(".")[0]
             if address in self._addresses or (match["port"] and self._is_neighbour(address)):
                 yield (match.start(), match.start() + len(address)), self.v4(address)
-        for match in _V4_AS_HEX.finditer(text) if self._addresses else ():
+        for match in _IPV4_AS_HEX.finditer(text) if self._addresses else ():
             if (other := self._v4_as_hex(match[0])) is not None:
                 yield match.span(), other
-        for match in _V4_DASHED.finditer(text):
+        for match in _IPV4_DASHED.finditer(text):
             yield match.span(1), self.v4(match[1].replace("-", ".")).replace(".", "-")
         if ":" in text or "-" in text:
             for match in _MAC.finditer(text):
@@ -419,7 +425,7 @@ class Machines:
             for match in _GUID.finditer(text):
                 yield match.span(1), f"0x{self._number(match[1]):016x}"
         if ":" in text:
-            for match in _V6.finditer(text):
+            for match in _IPV6.finditer(text):
                 if (other := self.v6(match[0])) is not None:
                     yield match.span(), other
         for (start, end), name in self._looked_for.find(text):
@@ -437,7 +443,7 @@ class Machines:
         value = int(ip)
         if ip.is_loopback or ip.is_multicast or value >> 24 in (0, 255) or value >> 28 == 15:
             return address
-        kept = next((kept for network, kept in _KEPT_V4 if ip in network), None)
+        kept = next((kept for network, kept in _KEPT_IPV4_NETWORKS if ip in network), None)
         if kept is None:
             # Each public /24 becomes a /24 of the ranges for documentation and benchmarks: no others are free.
             number = self._public.setdefault(value >> 8, len(self._public))
@@ -447,7 +453,7 @@ class Machines:
         mapped = value >> (32 - kept)
         for length in range(kept + 1, 25):
             prefix = value >> (32 - length)
-            of_host = any((mask, value >> (32 - mask)) in self._networks for mask in range(_SHORTEST_MASK, length))
+            of_host = any((mask, value >> (32 - mask)) in self._networks for mask in range(_MIN_NETMASK_BITS, length))
             both = of_host or (length, prefix ^ 1) in self._bits
             mapped = mapped << 1 | (prefix & 1 if both else 0)
         return str(ipaddress.IPv4Address(mapped << 8 | value & 255))
@@ -457,7 +463,7 @@ class Machines:
         that is in no /24 of a known address."""
         for order in (">", "<"):
             (value,) = struct.unpack(f"{order}I", bytes.fromhex(digits))
-            if (24, value >> 8) in self._bits and int(digits, 16) >= _A_NUMBER:
+            if (24, value >> 8) in self._bits and int(digits, 16) >= _MIN_HEX_ADDRESS:
                 mapped = int(ipaddress.IPv4Address(self.v4(str(ipaddress.IPv4Address(value)))))
                 other = struct.pack(f"{order}I", mapped).hex()
                 return other.upper() if digits.upper() == digits else other
@@ -525,7 +531,7 @@ class Machines:
 
 def _each(text: str) -> list[str]:
     """The names in a range such as `gn[01-04]` or `node-[a-c]`, as findings and events write it. Raises ValueError."""
-    letters = _LETTERS.search(text)
+    letters = _LETTER_RANGE.search(text)
     if letters is None:
         return expand(text)
     spans = [(part[0], part[-1]) for part in letters[1].split(",")]

@@ -23,51 +23,54 @@ from runbook.model.secrets import (
     LOGIN_OF_CURL,
     LOGIN_OF_REGISTRY,
     LOGIN_OF_WANDB,
-    TYPED_FOR_A_PROMPT,
+    PASSWORD_FOR_PROMPT,
     known_tokens,
     may_name_secret,
     may_name_secrets,
     secrets_in_urls,
     stands_for_one,
 )
-from runbook.model.text_search import Place
+from runbook.model.text_search import TextSpan
 
 # --- where secrets stand in a text ----------------------------------------------------------------------------------
 
 # Lengths of names and words are bounded: an unbounded pattern takes for ever on a line that is made for it.
-_QUOTED = r"\"(?:[^\"\\\n]|\\.)*\"|'(?:[^'\\\n]|\\.|'')*'"
-_ASSIGNED = re.compile(
+_QUOTED_STRING = r"\"(?:[^\"\\\n]|\\.)*\"|'(?:[^'\\\n]|\\.|'')*'"
+_ASSIGNMENT = re.compile(
     r"(?<![\w.])(?<!\w-)(?P<name>[A-Za-z_][\w.-]{0,512})[\"'\]]{0,2}[^\S\n]*(?P<sign>=>|:=|==?|:)[^\S\n]*"
-    rf"(?:[bru]{{0,2}}(?P<quoted>{_QUOTED})|(?P<bare>[\"']?[^\s\"']\S*))"
+    rf"(?:[bru]{{0,2}}(?P<quoted>{_QUOTED_STRING})|(?P<bare>[\"']?[^\s\"']\S*))"
 )
-_FLAG = re.compile(
+_COMMAND_OPTION = re.compile(
     r"(?<![\w-])--?(?P<name>[A-Za-z][\w-]{0,128})(?:[\"']\s*,\s*|[^\S\n]+)"
-    rf"(?:(?P<quoted>{_QUOTED})|(?P<bare>[^\s\"'-][^\s\"']*))"
+    rf"(?:(?P<quoted>{_QUOTED_STRING})|(?P<bare>[^\s\"'-][^\s\"']*))"
 )
-_SET = re.compile(
-    rf"\b(?:setenv|setx|ENV|config(?:ure)?[^\S\n]+set)[^\S\n]+(?P<name>[A-Za-z_]\w*)[^\S\n]+(?:(?P<quoted>{_QUOTED})|(?P<bare>[^\s\"']\S*))"
+_SETENV_COMMAND = re.compile(
+    rf"\b(?:setenv|setx|ENV|config(?:ure)?[^\S\n]+set)[^\S\n]+(?P<name>[A-Za-z_]\w*)[^\S\n]+(?:(?P<quoted>{_QUOTED_STRING})|(?P<bare>[^\s\"']\S*))"
 )
-_NETRC = re.compile(r"\blogin\s+\S+\s+password\s+(\S+)")
-_HEADER = re.compile(
+_NETRC_PASSWORD = re.compile(r"\blogin\s+\S+\s+password\s+(\S+)")
+_SECRET_HTTP_HEADER = re.compile(
     r"\b(?:(?:Proxy-)?Authorization|(?:Set-)?Cookie2?|X-Auth-\w+"
     r"|X-[\w-]{0,64}(?:Token|Key|Secret))[\"']?[^\S\n]*[:=,][^\S\n]*"
-    rf"(?:(?P<quoted>{_QUOTED})|(?P<bare>[^\n\"']+))",
+    rf"(?:(?P<quoted>{_QUOTED_STRING})|(?P<bare>[^\n\"']+))",
     re.IGNORECASE,
 )
-_SCHEME = re.compile(r"\b(?:Bearer|Basic|Digest|ApiKey)\s+([A-Za-z0-9._~+/=-]{8,})", re.IGNORECASE)
-_QUERY = re.compile(
+_AUTHORIZATION_SCHEME = re.compile(r"\b(?:Bearer|Basic|Digest|ApiKey)\s+([A-Za-z0-9._~+/=-]{8,})", re.IGNORECASE)
+_URL_QUERY_SECRET = re.compile(
     r"[?&;](?P<name>[\w.-]{0,64}(?:sig|signature|auth|code|key|session\w*))=(?P<bare>[^\s&\"'<>#]{12,})", re.IGNORECASE
 )
-_BEGIN = re.compile(r"-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----")
-_END = re.compile(r"-----END (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----")
-_BODY = re.compile(r"(?:[A-Za-z0-9+/=]|\\[nr]|[\s|>:,\[\]()\"'-])*")
-_BODY_BACKWARDS = re.compile(r"\s*[A-Za-z0-9+/=]{16,}(?:\s+[A-Za-z0-9+/=]{16,})*")
-_PUTTY = re.compile(r"PuTTY-User-Key-File-[0-9](?:.*?\nPrivate-MAC:[^\n]*|.*)", re.DOTALL)
-_LONGEST_KEY = 64 * 1024
-_HARMLESS = re.compile(
+_PRIVATE_KEY_BEGIN = re.compile(r"-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----")
+_PRIVATE_KEY_END = re.compile(r"-----END (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----")
+_PRIVATE_KEY_BODY = re.compile(r"(?:[A-Za-z0-9+/=]|\\[nr]|[\s|>:,\[\]()\"'-])*")
+_PRIVATE_KEY_BODY_REVERSED = re.compile(r"\s*[A-Za-z0-9+/=]{16,}(?:\s+[A-Za-z0-9+/=]{16,})*")
+_PUTTY_KEY = re.compile(r"PuTTY-User-Key-File-[0-9](?:.*?\nPrivate-MAC:[^\n]*|.*)", re.DOTALL)
+_MAX_PRIVATE_KEY_CHARACTERS = 64 * 1024
+_HARMLESS_VALUE = re.compile(
     r"[+-]?[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?[a-zA-Z%]{0,3}|0[xX][0-9A-Fa-f]{1,8}|[\W_]*|.{1,2}"
 )
-_OPENS = (("{", "[", "("), ("{env:",))  # [0]: how a token never begins; [1]: how a password hardly ever does
+_NON_SECRET_BEGINNINGS = (
+    ("{", "[", "("),
+    ("{env:",),
+)  # [0]: how a token never begins; [1]: how a password hardly ever does
 
 
 def is_secret(name: str, value: str) -> bool:
@@ -78,10 +81,10 @@ def is_secret(name: str, value: str) -> bool:
     if kind == "token" and name.lower().endswith("auth"):
         # Not `auth: none`, nor `auth=publickey`.
         return re.fullmatch(r"(?=\S*\d)\S{12,}|[A-Za-z0-9+/]{16,}={0,2}", value) is not None
-    return kind == "password" or _HARMLESS.fullmatch(value) is None
+    return kind == "password" or _HARMLESS_VALUE.fullmatch(value) is None
 
 
-def secret_places(text: str) -> Iterator[Place]:
+def secret_places(text: str) -> Iterator[TextSpan]:
     """The place of everything that looks like a secret."""
     for _, match in known_tokens(text):
         yield match.span()
@@ -90,87 +93,89 @@ def secret_places(text: str) -> Iterator[Place]:
     if "://" in text and "@" in text:
         yield from secrets_in_urls(text)
     if "?" in text and "=" in text:
-        yield from (match.span("bare") for match in _QUERY.finditer(text))
+        yield from (match.span("bare") for match in _URL_QUERY_SECRET.finditer(text))
     for line, start in _lines_of_interest(text):
         yield from ((start + first, start + last) for first, last in _in_line(line))
 
 
-def _private_keys(text: str) -> Iterator[Place]:
+def _private_keys(text: str) -> Iterator[TextSpan]:
     """The place of every private key, also of one whose beginning or end is missing."""
-    for match in _PUTTY.finditer(text):
+    for match in _PUTTY_KEY.finditer(text):
         yield match.span()
     at = 0
-    while begin := _BEGIN.search(text, at):
-        end = _END.search(text, begin.end(), begin.end() + _LONGEST_KEY)
-        body = _BODY.match(text, begin.end())
+    while begin := _PRIVATE_KEY_BEGIN.search(text, at):
+        end = _PRIVATE_KEY_END.search(text, begin.end(), begin.end() + _MAX_PRIVATE_KEY_CHARACTERS)
+        body = _PRIVATE_KEY_BODY.match(text, begin.end())
         at = end.end() if end else body.end() if body else begin.end()
         yield begin.start(), at
     begun = 0
-    for end in _END.finditer(text):  # a log that begins in the middle of a key
-        body = _BODY_BACKWARDS.match(text[max(begun, end.start() - _LONGEST_KEY) : end.start()][::-1])
+    for end in _PRIVATE_KEY_END.finditer(text):  # a log that begins in the middle of a key
+        body = _PRIVATE_KEY_BODY_REVERSED.match(
+            text[max(begun, end.start() - _MAX_PRIVATE_KEY_CHARACTERS) : end.start()][::-1]
+        )
         begun = end.end()
         if body:
             yield end.start() - body.end(), end.end()
 
 
-_HINTS = re.compile(
+_SECRET_LINE_HINTS = re.compile(
     r"auth|cookie|bearer|basic |digest |apikey|jwt|session|x-\w|curl|wget|sshpass|sudo|login", re.IGNORECASE
 )
 
 
 def _lines_of_interest(text: str) -> Iterator[tuple[str, int]]:
     """The lines that may hold a secret, each with its offset in the text: the other patterns are slow."""
-    if not may_name_secrets(text) and not _HINTS.search(text):
+    if not may_name_secrets(text) and not _SECRET_LINE_HINTS.search(text):
         return
     start = 0
     for line in text.split("\n"):
-        if may_name_secrets(line) or _HINTS.search(line):
+        if may_name_secrets(line) or _SECRET_LINE_HINTS.search(line):
             yield line, start
         start += len(line) + 1
 
 
-def _in_line(line: str) -> Iterator[Place]:
+def _in_line(line: str) -> Iterator[TextSpan]:
     """The places of secrets in a line, as offsets in it."""
-    for pattern in (_FLAG, _SET):
+    for pattern in (_COMMAND_OPTION, _SETENV_COMMAND):
         for match in pattern.finditer(line):
             yield from _value(match, match["name"], line)
     yield from _assigned(line)
-    for match in _HEADER.finditer(line):
+    for match in _SECRET_HTTP_HEADER.finditer(line):
         yield from _inside(match)
-    for match in _SCHEME.finditer(line):
+    for match in _AUTHORIZATION_SCHEME.finditer(line):
         if any(char.isdigit() or char in "=._" for char in match[1]) or len(match[1]) >= 16:
             yield match.span(1)
-    for pattern in (LOGIN_OF_CURL, LOGIN_OF_REGISTRY, LOGIN_OF_WANDB, _NETRC):
+    for pattern in (LOGIN_OF_CURL, LOGIN_OF_REGISTRY, LOGIN_OF_WANDB, _NETRC_PASSWORD):
         for match in pattern.finditer(line):
             if not stands_for_one(match[1]):
                 yield match.span(1)
-    for match in TYPED_FOR_A_PROMPT.finditer(line):
+    for match in PASSWORD_FOR_PROMPT.finditer(line):
         yield match.span(match.lastindex or 0)
 
 
-def _assigned(line: str) -> Iterator[Place]:
+def _assigned(line: str) -> Iterator[TextSpan]:
     """The secrets in assignments (`name=value`) of a line. A value that is no secret is searched for assignments as
     well: `args=--token=…`."""
     at = 0
-    while match := _ASSIGNED.search(line, at):
+    while match := _ASSIGNMENT.search(line, at):
         found = list(_value(match, match["name"], line))
         yield from found
         at = found[0][1] if found else match.end("sign")
 
 
-def _value(match: re.Match[str], name: str, line: str) -> Iterator[Place]:
+def _value(match: re.Match[str], name: str, line: str) -> Iterator[TextSpan]:
     """The place of a matched value if it is a secret by its name."""
     for start, end in _inside(match):
         value = line[start:end]
         password = may_name_secret(name) == "password"
-        if not is_secret(name, value) or (match["bare"] and value.startswith(_OPENS[password])):
+        if not is_secret(name, value) or (match["bare"] and value.startswith(_NON_SECRET_BEGINNINGS[password])):
             continue
         if match["bare"] and match.groupdict().get("sign") == ":" and password:
             end = len(line.rstrip())  # a password may have blanks: `password: correct horse battery staple`
         yield start, end
 
 
-def _inside(match: re.Match[str]) -> Iterator[Place]:
+def _inside(match: re.Match[str]) -> Iterator[TextSpan]:
     """The place of a matched value, without its quotes, or without the punctuation behind it; none if it is empty."""
     if match["quoted"] is not None:
         yield match.start("quoted") + 1, match.end("quoted") - 1
@@ -182,11 +187,11 @@ def _inside(match: re.Match[str]) -> Iterator[Place]:
 
 # --- taking them out ------------------------------------------------------------------------------------------------
 
-GONE = "REDACTED"
+REDACTED_TEXT = "REDACTED"
 """What stands in place of a secret: a plain word, since `***` is no valid value in JSON, YAML, a shell and a URL."""
 
 # Keys of `result.json` and `events.jsonl`, which stay even if a person or a machine has such a name.
-_OF_RUNS = frozenset(
+_RUN_FILE_KEYS = frozenset(
     """version run_id playbook inventory verdict exit_code stopped_at seconds causes stages not_run nodes run_dir
     cleaned name check outcomes silent node proof metrics findings warnings cause says remedy evidence peers event
     time stage text rank data outcome hostname path size sha256 command code missing truncated files status all pass
@@ -205,7 +210,7 @@ class Scrubber:
         self.machines: Machines | None = Machines() if hide_addresses else None
         self.secrets_found = 0
         self._known = Forms(secrets)
-        self._ours = _OF_RUNS | _words_of_schemas()
+        self._ours = _RUN_FILE_KEYS | _words_of_schemas()
 
     def learn(self, text: str) -> None:
         """Learn the names of people and machines in a text, in every encoding that it may hold."""
@@ -218,17 +223,17 @@ class Scrubber:
 
     def text(self, text: str) -> str:
         """The text with every secret and name replaced, also inside of encoded parts."""
-        gone: list[Place] = []
-        others: list[tuple[Place, str]] = []
+        gone: list[TextSpan] = []
+        others: list[tuple[TextSpan, str]] = []
         for view in views(text):
             gone += self._known.find(view)
             gone += [view.raw(*place) for place in secret_places(view.text)]
             others += [(_bare(text, view.raw(*place)), other) for place, other in self._names(view.text)]
-        places = [(place, GONE) for place in joined(gone)]
-        self.secrets_found += sum(text[start:end] != GONE for (start, end), _ in places)
+        places = [(place, REDACTED_TEXT) for place in joined(gone)]
+        self.secrets_found += sum(text[start:end] != REDACTED_TEXT for (start, end), _ in places)
         return _without_names(text, places, others)
 
-    def _names(self, text: str) -> Iterator[tuple[Place, str]]:
+    def _names(self, text: str) -> Iterator[tuple[TextSpan, str]]:
         yield from self.people.find(text)
         if self.machines:
             yield from self.machines.find(text)
@@ -255,8 +260,8 @@ class Scrubber:
         if value is None or isinstance(value, bool):
             return value
         if is_secret(name, str(value)):
-            self.secrets_found += str(value) != GONE
-            return GONE
+            self.secrets_found += str(value) != REDACTED_TEXT
+            return REDACTED_TEXT
         if isinstance(value, str) and (login := self.people.login(name, value)):
             return login
         return self.text(value) if isinstance(value, str) else value
@@ -280,7 +285,9 @@ class Scrubber:
             return self.text(text)
         places = list(_secret_values(document))
         self.secrets_found += len(places)
-        scrubbed = self._yaml_text(_without_names(text, [(place, GONE) for place in joined(places)], []), document)
+        scrubbed = self._yaml_text(
+            _without_names(text, [(place, REDACTED_TEXT) for place in joined(places)], []), document
+        )
         again = parse_document(scrubbed, name)
         if again.data is not None and not again.problems and _shape(again.data) == _shape(document.data):
             return scrubbed
@@ -312,7 +319,7 @@ def _words_of_schemas() -> frozenset[str]:
     return frozenset(key for kind in ("inventory", "playbook") for key in keys(schema(kind)))
 
 
-def _secret_values(document: Document) -> Iterator[Place]:
+def _secret_values(document: Document) -> Iterator[TextSpan]:
     """The places of the values of secret names in a YAML file, in any style: plain, quoted, or a block of lines."""
     starts = line_starts(document.text)
     for keys, value in scalars(document.data):
@@ -337,14 +344,14 @@ def _shape(value: object) -> object:
     return None
 
 
-def _bare(text: str, place: Place) -> Place:
+def _bare(text: str, place: TextSpan) -> TextSpan:
     """The place without a backslash in front that belongs to no escape, but to a path: `C:\\Users\\Émile`."""
     start, end = place
     escape = text[start] == "\\" and not text[start + 1 : start + 2].isascii()
     return (start + escape, end)
 
 
-def _without_names(text: str, gone: list[tuple[Place, str]], others: list[tuple[Place, str]]) -> str:
+def _without_names(text: str, gone: list[tuple[TextSpan, str]], others: list[tuple[TextSpan, str]]) -> str:
     """The text with its secrets (`gone`) and names (`others`) replaced. Of names that overlap, the earliest and longest
     counts; a name that overlaps a secret is taken out with it."""
     hidden = [place for place, _ in gone]
@@ -354,7 +361,7 @@ def _without_names(text: str, gone: list[tuple[Place, str]], others: list[tuple[
         if both == hidden:
             break
         hidden = both
-    chosen = [(place, GONE) for place in hidden]
+    chosen = [(place, REDACTED_TEXT) for place in hidden]
     last = 0
     for (start, end), other in sorted(others, key=lambda one: (one[0][0], -one[0][1])):
         if last <= start < end and not _touches((start, end), hidden):
@@ -363,7 +370,7 @@ def _without_names(text: str, gone: list[tuple[Place, str]], others: list[tuple[
     return replaced(text, sorted(chosen))
 
 
-def _touches(place: Place, ordered: list[Place]) -> bool:
+def _touches(place: TextSpan, ordered: list[TextSpan]) -> bool:
     """Whether a place shares a character with one of the `ordered` places, which do not overlap each other."""
     at = bisect_left(ordered, place)
     return any(place[0] < end and start < place[1] for start, end in ordered[max(0, at - 1) : at + 1])

@@ -15,32 +15,32 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from runbook.diagnose.kept_lines import LIMITS, ScanLimits
+from runbook.diagnose.kept_lines import DEFAULT_SCAN_LIMITS, ScanLimits
 from runbook.diagnose.rule_types import Rule, Sign, Tier, joined
 from runbook.diagnose.scan import Catalogue, Scanner
 from runbook.files.shipped_files import own_table
-from runbook.parsers.nvidia_logs import BECAUSE_OF, CAUSE_OF
+from runbook.parsers.nvidia_logs import CAUSE_BY_XID, CAUSED_BY_XID
 
-FAMILIES = (
+RULE_FAMILIES = (
     *("reaching", "slurm", "addresses", "sockets", "interfaces", "rendezvous", "ranks", "program", "builds"),
     *("accelerators", "containers", "rdma", "nccl", "ncclras", "unexplained"),
 )
-XID = r"(?:(?-i:\bX[Ii][Dd]\b)|\b(?:GPU|NVRM)\b.{0,40}\bxid\b)"
+XID_PREFIX = r"(?:(?-i:\bX[Ii][Dd]\b)|\b(?:GPU|NVRM)\b.{0,40}\bxid\b)"
 """How a driver's line names an Xid. In small letters the word needs GPU or NVRM before it: databases call a transaction
 xid as well."""
-_NAMED = re.compile(r"\{\{(\w+)((?: [\w-]+)*)\}\}")
+_TEXT_REFERENCE = re.compile(r"\{\{(\w+)((?: [\w-]+)*)\}\}")
 
-Table = Mapping[str, Any]
+TomlTable = Mapping[str, Any]
 
 
-TABLES: list[Table] = [own_table("runbook.diagnose", "rules", f"{family}.toml") for family in FAMILIES]
-_TEXTS: Table = {name: text for table in TABLES for name, text in table.get("texts", {}).items()}
+RULE_TABLES: list[TomlTable] = [own_table("runbook.diagnose", "rules", f"{family}.toml") for family in RULE_FAMILIES]
+_PATTERN_TEXTS: TomlTable = {name: text for table in RULE_TABLES for name, text in table.get("texts", {}).items()}
 
 
 def _filled(told: str | list[str]) -> str:
     """The pattern with each `{{name}}` replaced by its text."""
-    return _NAMED.sub(
-        lambda named: _xid(named[2].split()) if named[1] == "xid" else _filled(_TEXTS[named[1]]), joined(told)
+    return _TEXT_REFERENCE.sub(
+        lambda named: _xid(named[2].split()) if named[1] == "xid" else _filled(_PATTERN_TEXTS[named[1]]), joined(told)
     )
 
 
@@ -48,17 +48,17 @@ def _xid(which: Iterable[str]) -> str:
     """The pattern of a line with one of these Xids, given as numbers and causes; neither: any number."""
     which = frozenset(which)
     given = {int(one) for one in which if one.isdecimal()}
-    numbers = given | {number for number, cause in CAUSE_OF.items() if cause in which}
+    numbers = given | {number for number, cause in CAUSE_BY_XID.items() if cause in which}
     told = "|".join(map(str, sorted(numbers))) or r"\d+"
-    return rf"{XID}(?: \([^)]*\))?(?: (?:error|event|code))?[:=]? *{BECAUSE_OF}(?P<xid>{told})\b(?!, \w+ Nonfatal\b)"
+    return rf"{XID_PREFIX}(?: \([^)]*\))?(?: (?:error|event|code))?[:=]? *{CAUSED_BY_XID}(?P<xid>{told})\b(?!, \w+ Nonfatal\b)"
 
 
-def _sign(told: Table) -> Sign:
+def _sign(told: TomlTable) -> Sign:
     pattern = _filled(told["pattern"]) if "pattern" in told else None
     return Sign(**{**told, "keys": joined(told["keys"]), "pattern": pattern})
 
 
-def _rule(told: Table) -> Rule:
+def _rule(told: TomlTable) -> Rule:
     signs = tuple(
         one if isinstance(one, str) else _sign(one) if "keys" in one else one["name"] for one in told["signs"]
     )
@@ -66,15 +66,15 @@ def _rule(told: Table) -> Rule:
     return Rule(**{**told, **others, "signs": signs, "tier": Tier[told.get("tier", "FAULT")]})
 
 
-RULES: tuple[Rule, ...] = tuple(_rule(rule) for table in TABLES for rule in table["rules"])
+RULES: tuple[Rule, ...] = tuple(_rule(rule) for table in RULE_TABLES for rule in table["rules"])
 SIGNS: tuple[Sign, ...] = (
-    *(_sign(sign) for table in TABLES for sign in table.get("signs", ())),
+    *(_sign(sign) for table in RULE_TABLES for sign in table.get("signs", ())),
     *(sign for rule in RULES for sign in rule.signs if isinstance(sign, Sign)),
 )
 
 CATALOGUE = Catalogue(SIGNS)
 
 
-def scanner(limits: ScanLimits = LIMITS) -> Scanner:
+def scanner(limits: ScanLimits = DEFAULT_SCAN_LIMITS) -> Scanner:
     """A scanner that knows every sign."""
     return Scanner(CATALOGUE, limits)

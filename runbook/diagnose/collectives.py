@@ -17,9 +17,9 @@ from runbook.model.units import number, small_number, spans_of
 
 # --- watchdog lines -------------------------------------------------------------------------------------------------
 
-UNEVEN = ("ALLTOALL", "SEND", "RECV", "GATHER", "SCATTER")
+UNEVEN_SIZE_OPERATIONS = ("ALLTOALL", "SEND", "RECV", "GATHER", "SCATTER")
 """Operations whose sizes may differ between ranks."""
-FEW = 1 / 3
+MAX_SILENT_RATIO = 1 / 3
 """The most ranks without a line for each rank with one: with more, the log is an excerpt, or one machine's, and none is
 called silent."""
 
@@ -104,7 +104,7 @@ def _judge(first: Mapping[int, Hit], enqueued: Mapping[int, Hit], *, busy: bool)
         return
     ranks = sorted(rank for rank in first if rank >= 0)
     # No silent ranks are named if too many are missing, or if a number is not a rank.
-    few = len(ranks) > 1 and ranks[-1] + 1 - len(ranks) <= len(ranks) * FEW
+    few = len(ranks) > 1 and ranks[-1] + 1 - len(ranks) <= len(ranks) * MAX_SILENT_RATIO
     silent = sorted(set(range(ranks[-1] + 1)) - set(ranks)) if few else []
     cut_off = bool(enqueued) and not set(ranks) <= set(enqueued) and not busy
     if silent and not cut_off:
@@ -129,7 +129,7 @@ def _difference(hits: Sequence[Hit], sequence: str) -> str:
 
 def _uneven(hit: Hit) -> bool:
     """Whether the sizes of this operation may differ between ranks."""
-    return hit.groups["op"].upper().lstrip("_").startswith(UNEVEN)
+    return hit.groups["op"].upper().lstrip("_").startswith(UNEVEN_SIZE_OPERATIONS)
 
 
 def _call(hit: Hit) -> str:

@@ -16,35 +16,37 @@ from runbook.model.grouping import grouped
 from runbook.model.nccl_devices import leads_nowhere
 from runbook.model.units import number, small_number
 
-NEAR = 80  # the most lines of one traceback
-CALLS = 16  # the most lines of a traceback from the frame of a web client to the error of its socket
-STACK = 40  # the most lines of a task's stack in the kernel's log
-CODE = 5  # the most lines of code below a frame of a traceback, with the marks under it
-ANSWERS = (1, 3)  # lines from a question at Python's prompt to its answer: a warning between them takes two
-LEAVING = 12  # the most lines of a process between an exception that nothing caught and its end
-BOX = 8  # the most lines of a warning of Open MPI's, from the one that tells a code to the one that tells what it does
-SUMMARY = 6  # the most lines of one process in torchrun's summary
-AT_ONCE_S = 0.2  # a host that is up, or its firewall, rejects a connection within that time
-HEADS_OF_BENCHMARKS = 24  # the most lines between the lists of ranks of two benchmarks that run at once
-LARGE = 1000  # bytes; a ping of at least so many tests the packet size of the way
-ASKING_S = 0.9  # the kernel asks by ARP that long for an address before it gives up
+MAX_TRACEBACK_LINES = 80  # the most lines of one traceback
+MAX_CLIENT_CALL_LINES = 16  # the most lines of a traceback from the frame of a web client to the error of its socket
+MAX_KERNEL_STACK_LINES = 40  # the most lines of a task's stack in the kernel's log
+MAX_FRAME_CODE_LINES = 5  # the most lines of code below a frame of a traceback, with the marks under it
+ANSWER_DISTANCES = (1, 3)  # lines from a question at Python's prompt to its answer: a warning between them takes two
+MAX_EXIT_LINES = 12  # the most lines of a process between an exception that nothing caught and its end
+MAX_OPENMPI_WARNING_LINES = (
+    8  # the most lines of a warning of Open MPI's, from the one that tells a code to the one that tells what it does
+)
+MAX_SUMMARY_LINES = 6  # the most lines of one process in torchrun's summary
+MAX_REJECTION_S = 0.2  # a host that is up, or its firewall, rejects a connection within that time
+MAX_RANK_LIST_GAP = 24  # the most lines between the lists of ranks of two benchmarks that run at once
+LARGE_PING_BYTES = 1000  # bytes; a ping of at least so many tests the packet size of the way
+ARP_TIMEOUT_S = 0.9  # the kernel asks by ARP that long for an address before it gives up
 
-THROWN = re.compile(r"\bterminate called\b.*\bc10::")
-TYPED = re.compile(r"(?:\([\w.-]{1,40}\) )?(?:\$|\+{1,3}|\[?[\w.-]{1,40}@[\w.-]{1,60}[^$#>]{0,80}[$#]) \S")
+UNCAUGHT_C10_EXCEPTION = re.compile(r"\bterminate called\b.*\bc10::")
+TYPED_COMMAND = re.compile(r"(?:\([\w.-]{1,40}\) )?(?:\$|\+{1,3}|\[?[\w.-]{1,40}@[\w.-]{1,60}[^$#>]{0,80}[$#]) \S")
 """A command behind a prompt, or as `set -x` prints it."""
-LISTED = re.compile(r"\[(\d+)\]([\w.-]+):(\S+)")
+NCCL_LISTED_INTERFACE = re.compile(r"\[(\d+)\]([\w.-]+):(\S+)")
 """An interface in NCCL's list: its index, name and address."""
 
-TELLS_FAILURE = ("nccl-warn", "network-exception", "other-exception", "glog-error", "says-failed", "trouble")
+FAILURE_SIGNS = ("nccl-warn", "network-exception", "other-exception", "glog-error", "says-failed", "trouble")
 """Signs of lines that name a failure, which may be one that no rule knows."""
 
-MET = ("p-to-p-channels", "joined")
+RANKS_MET_SIGNS = ("p-to-p-channels", "joined")
 """Signs of lines that NCCL prints when all ranks of a communicator have told each other where they are."""
 
-WRAPPERS = ("launcher-failed", "nccl-failed", "traceback")
+WRAPPER_SIGNS = ("launcher-failed", "nccl-failed", "traceback")
 """Signs of lines that say only that something failed."""
 
-FOLLOWS_AN_ERROR = (
+PRIOR_FAILURE_SIGNS = (
     *("nccl-failed", "failed-collective", "cuda-error", "accelerator-failed", "peer-closed", "store-gone"),
     *("waits-for-rank", "socket-timeout", "client-timed-out", "watchdog", "watchdog-stuck", "reads-from-lost-peer"),
     *("rendezvous-closed", "shutdown-barrier", "aborted-comm", "late-rank"),
@@ -52,7 +54,7 @@ FOLLOWS_AN_ERROR = (
 """Signs of lines in which other ranks report that a rank is gone, and of failures that raise exceptions: an exception
 after such a line may follow from it."""
 
-HYDRA = re.compile(r"=\s+KILLED BY SIGNAL: \d")
+HYDRA_BANNER = re.compile(r"=\s+KILLED BY SIGNAL: \d")
 """A line of the banner of Hydra, the process manager of MPICH and Intel MPI."""
 
 ENDED_FROM_OUTSIDE = ("cancelled", "step-cancelled", "told-to-end", "nodes-taken-back")
@@ -61,7 +63,7 @@ ENDED_FROM_OUTSIDE = ("cancelled", "step-cancelled", "told-to-end", "nodes-taken
 ENDED_BY_SLURM = ("told-to-end", "step-cancelled")
 """Signs of lines about tasks that Slurm ends because another task of their step has failed."""
 
-DIFFER = (
+DIFFERING_VALUE_SIGNS = (
     ("torch-version", "version", "versions-differ"),
     ("nccl-version", "version", "nccl-versions-differ"),
     ("active-mtu", "mtu", "mtus-differ"),
@@ -69,7 +71,7 @@ DIFFER = (
 """(sign, group, derived sign): lines with `sign` name a value in `group`; if the values differ between speakers, the
 derived sign holds."""
 
-NOT_PLACED = {
+WAITING_POD_SIGNS = {
     "waits-for-machine": "pod-without-machine",
     "waits-for-image": "pod-without-image",
     "waits-for-container": "pod-not-started",
@@ -78,15 +80,15 @@ NOT_PLACED = {
 }
 """By the sign of a line about a pod or container that waits, the derived sign if nothing later shows that it runs."""
 
-Hits = Mapping[str, Sequence[Hit]]
+HitsBySign = Mapping[str, Sequence[Hit]]
 """Hits by the name of their sign."""
-Place = tuple[str, str, int]
+LinePlace = tuple[str, str, int]
 """Source, speaker, and number of a line."""
-Numbers = Mapping[tuple[str, str], Sequence[int]]
+LineNumbers = Mapping[tuple[str, str], Sequence[int]]
 """Numbers of lines, by source and speaker."""
 
 
-def derive(hits: Hits) -> Iterator[Hit]:
+def derive(hits: HitsBySign) -> Iterator[Hit]:
     """All derived signs, each with a line that proves it."""
     yield from compare(hits.get("watchdog", ()), hits.get("watchdog-state", ()), hits.get("other-work", ()))
     yield from read_report(hits)
@@ -113,7 +115,7 @@ def derive(hits: Hits) -> Iterator[Hit]:
     yield from _of_its_own_proxy(hits)
     yield from _answered_no(hits)
     yield from _gpu_of_rank_missing(hits)
-    for sign, group, name in DIFFER:
+    for sign, group, name in DIFFERING_VALUE_SIGNS:
         yield from _differ(sign, group, name, hits)
     yield from _between_rails(hits.get("pair-failed", ()))
     if hits.get("step-cancelled") and not hits.get("task-exited"):
@@ -127,7 +129,7 @@ def derive(hits: Hits) -> Iterator[Hit]:
     yield from _bootstrap_networks(hits)
     yield from _master_wants_more(hits)
     yield from _large_pings(hits.get("ping-size", ()), hits.get("ping-loss", ()))
-    for sign, name in NOT_PLACED.items():
+    for sign, name in WAITING_POD_SIGNS.items():
         yield from _not_placed(sign, name, hits)
     for hit in hits.get("nccl-gave-up", ())[:1]:  # the innermost call prints first
         if hit.groups["where"].startswith("graph/"):
@@ -141,7 +143,7 @@ def derive(hits: Hits) -> Iterator[Hit]:
 def without_ignored(hits: Sequence[Hit]) -> list[Hit]:
     """The hits without those of tracebacks below `Exception ignored in`: they come from finalizers, which run as a
     process exits and end nothing."""
-    told: dict[str, set[Place]] = defaultdict(set)
+    told: dict[str, set[LinePlace]] = defaultdict(set)
     for hit in hits:
         told[hit.sign].add((*hit.line.voice, hit.line.number))
     ignored = {place for start in told["ignored-exception"] for place in _finalizer(start, told)}
@@ -151,14 +153,14 @@ def without_ignored(hits: Sequence[Hit]) -> list[Hit]:
 def without_last_crashes(hits: Sequence[Hit]) -> list[Hit]:
     """The hits without crashes of a process that torch's own C++ exception is ending: such a process may get any signal
     on its way out."""
-    ended = _numbers([hit for hit in hits if hit.sign == "aborted" and THROWN.search(hit.line.text)])
-    return [hit for hit in hits if hit.sign != "crashed" or not _below(hit, ended, LEAVING)]
+    ended = _numbers([hit for hit in hits if hit.sign == "aborted" and UNCAUGHT_C10_EXCEPTION.search(hit.line.text)])
+    return [hit for hit in hits if hit.sign != "crashed" or not _below(hit, ended, MAX_EXIT_LINES)]
 
 
 def without_clean_up(hits: Sequence[Hit]) -> list[Hit]:
     """The hits without the SIGKILL by which Hydra ends an application's other processes, if one process crashed."""
-    crashed = any(hit.sign == "crashed" and HYDRA.search(hit.line.text) for hit in hits)
-    return [hit for hit in hits if not (crashed and hit.sign == "killed" and HYDRA.search(hit.line.text))]
+    crashed = any(hit.sign == "crashed" and HYDRA_BANNER.search(hit.line.text) for hit in hits)
+    return [hit for hit in hits if not (crashed and hit.sign == "killed" and HYDRA_BANNER.search(hit.line.text))]
 
 
 def without_cancelled(hits: Sequence[Hit]) -> list[Hit]:
@@ -170,7 +172,7 @@ def without_cancelled(hits: Sequence[Hit]) -> list[Hit]:
     return [
         hit
         for hit in hits
-        if hit.sign not in FOLLOWS_AN_ERROR or hit.line.number < ended.get(hit.line.source, hit.line.number + 1)
+        if hit.sign not in PRIOR_FAILURE_SIGNS or hit.line.number < ended.get(hit.line.source, hit.line.number + 1)
     ]
 
 
@@ -185,10 +187,10 @@ def without_survived(hits: Sequence[Hit]) -> list[Hit]:
     ]
 
 
-def _finalizer(start: Place, told: Mapping[str, set[Place]]) -> Iterator[Place]:
+def _finalizer(start: LinePlace, told: Mapping[str, set[LinePlace]]) -> Iterator[LinePlace]:
     """The places of this line and of the one traceback that begins right below it; none if its end is not found."""
     source, who, at = start
-    for line_number in range(at + 1, at + NEAR):
+    for line_number in range(at + 1, at + MAX_TRACEBACK_LINES):
         place = (source, who, line_number)
         if (place in told["traceback"]) != (line_number == at + 1):
             return
@@ -203,7 +205,7 @@ def with_fetches(hits: Sequence[Hit]) -> list[Hit]:
     frames = _numbers([hit for hit in hits if hit.sign == "fetching"])
 
     def fetches(hit: Hit) -> bool:
-        return hit.line.text.startswith("socket.gaierror") and _below(hit, frames, CALLS)
+        return hit.line.text.startswith("socket.gaierror") and _below(hit, frames, MAX_CLIENT_CALL_LINES)
 
     return [
         replace(hit, sign="fetched-in-vain") if hit.sign == "lookup-failed" and fetches(hit) else hit for hit in hits
@@ -241,7 +243,7 @@ def with_summaries(hits: Sequence[Hit]) -> Iterator[Hit]:
         if "exitcode" not in line.text and "Signal " not in line.text:
             yield hit
             continue
-        above = [(line.source, line.number - back) for back in range(1, SUMMARY)]
+        above = [(line.source, line.number - back) for back in range(1, MAX_SUMMARY_LINES)]
         rank = next((ranks[place] for place in above if place in ranks), line.rank)
         node = next((hosts[place] for place in above if place in hosts), line.node)
         yield replace(hit, line=replace(line, rank=rank, node=node))
@@ -269,11 +271,11 @@ def _unanswered(refusals: Sequence[Hit]) -> Iterator[Hit]:
         # Several lines about one attempt have the same time. No two attempts may have followed each other at once.
         gaps = [after - before for before, after in pairwise(times) if after - before > 0.01]
         instant = any(
-            after.line.when - before.line.when < AT_ONCE_S
+            after.line.when - before.line.when < MAX_REJECTION_S
             for before, after in pairwise(hits)
             if before.line.when is not None and after.line.when is not None and _attempt(before) and _attempt(after)
         )
-        if gaps and max(gaps) >= ASKING_S and not instant and sum(map(_attempt, hits)) > 1:
+        if gaps and max(gaps) >= ARP_TIMEOUT_S and not instant and sum(map(_attempt, hits)) > 1:
             named = next((hit for hit in hits if "host" in hit.groups), hits[0])
             yield Hit("nobody-has-address", named.line, named.groups)
 
@@ -283,7 +285,7 @@ def _attempt(hit: Hit) -> bool:
     return "any network address" not in hit.line.text and "failed to connect to" in hit.line.text
 
 
-def _master_in_vain(hits: Hits) -> Iterator[Hit]:
+def _master_in_vain(hits: HitsBySign) -> Iterator[Hit]:
     """`master-dials-itself-in-vain`: rank 0 cannot connect to the master's address, which is its own node's."""
     for sign in ("client-timed-out", "no-route", "drops"):
         for hit in hits.get(sign, ()):
@@ -350,7 +352,7 @@ def _members_missing(told: Sequence[Hit]) -> Iterator[Hit]:
         yield Hit("members-missing", members[0].line, {"came": str(len(members)), "wanted": str(size)})
 
 
-def _ids(hits: Hits) -> Iterator[Hit]:
+def _ids(hits: HitsBySign) -> Iterator[Hit]:
     """`ids-differ`: nodes were given different ids of the run; and `never-met`: any sign that ranks did not meet."""
     ids: dict[str, Hit] = {}
     for hit in hits.get("run-id", ()):
@@ -361,7 +363,7 @@ def _ids(hits: Hits) -> Iterator[Hit]:
         yield from (Hit("never-met", hit.line) for hit in hits.get(sign, ())[:1])
 
 
-def _all_clients(hits: Hits) -> Iterator[Hit]:
+def _all_clients(hits: HitsBySign) -> Iterator[Hit]:
     """`every-node-a-client`: in torchrun's c10d rendezvous even the owner of the endpoint dials it as a client. A
     service's name is owned by no node."""
     timed_out = hits.get("client-timed-out", ())
@@ -381,7 +383,7 @@ def _all_clients(hits: Hits) -> Iterator[Hit]:
         yield from (Hit("every-node-a-client", hit.line, hit.groups) for hit in speakers.values())
 
 
-def _resets(hits: Hits) -> Iterator[Hit]:
+def _resets(hits: HitsBySign) -> Iterator[Hit]:
     """`store-reset-at-once`: the store hangs up near code that connects, on the first message; `store-reset-in-use`:
     near code that uses the store."""
     connecting, using = _numbers(hits.get("connecting", ())), _numbers(hits.get("using-store", ()))
@@ -392,7 +394,7 @@ def _resets(hits: Hits) -> Iterator[Hit]:
             yield Hit("store-reset-in-use", hit.line, hit.groups)
 
 
-def _gone_before(hits: Hits) -> Iterator[Hit]:
+def _gone_before(hits: HitsBySign) -> Iterator[Hit]:
     """`store-gone-before`: the store was gone before any collective timed out, so that the process that keeps it is
     none of the ranks that wait."""
     waits = [hit.line for hit in hits.get("watchdog", ())]
@@ -402,14 +404,14 @@ def _gone_before(hits: Hits) -> Iterator[Hit]:
             return
 
 
-def _numbers(hits: Sequence[Hit]) -> Numbers:
+def _numbers(hits: Sequence[Hit]) -> LineNumbers:
     numbers: dict[tuple[str, str], list[int]] = defaultdict(list)
     for hit in hits:
         numbers[hit.line.voice].append(hit.line.number)
     return numbers
 
 
-def _unanswered_syns(hits: Hits) -> Iterator[Hit]:
+def _unanswered_syns(hits: HitsBySign) -> Iterator[Hit]:
     """`syn-unanswered`: tcpdump shows one SYN several times, and no answer to any SYN."""
     seen: set[tuple[str, str, str]] = set()
     for hit in () if hits.get("syn-answered") else hits.get("syn", ()):
@@ -419,7 +421,7 @@ def _unanswered_syns(hits: Hits) -> Iterator[Hit]:
         seen.add(what)
 
 
-def _no_such_gid(hits: Hits) -> Iterator[Hit]:
+def _no_such_gid(hits: HitsBySign) -> Iterator[Hit]:
     """`gid-index-empty`: NCCL was given a GID index that `show_gids` does not list."""
     listed = {number(hit.groups["index"]) for hit in hits.get("gid-row", ())}
     for hit in hits.get("gid-index-set", ()) if listed else ():
@@ -427,12 +429,12 @@ def _no_such_gid(hits: Hits) -> Iterator[Hit]:
             yield Hit("gid-index-empty", hit.line, hit.groups)
 
 
-def _near(hit: Hit, numbers: Numbers) -> bool:
-    """Whether one of these lines of the same speaker is at most NEAR lines away from the hit."""
-    return any(abs(at - hit.line.number) <= NEAR for at in numbers.get(hit.line.voice, ()))
+def _near(hit: Hit, numbers: LineNumbers) -> bool:
+    """Whether one of these lines of the same speaker is at most MAX_TRACEBACK_LINES lines away from the hit."""
+    return any(abs(at - hit.line.number) <= MAX_TRACEBACK_LINES for at in numbers.get(hit.line.voice, ()))
 
 
-def _below(hit: Hit, numbers: Numbers, most: int) -> bool:
+def _below(hit: Hit, numbers: LineNumbers, most: int) -> bool:
     """Whether one of these lines of the same speaker stands at most `most` lines above the hit."""
     return any(0 < hit.line.number - at <= most for at in numbers.get(hit.line.voice, ()))
 
@@ -440,33 +442,33 @@ def _below(hit: Hit, numbers: Numbers, most: int) -> bool:
 def _hung_in_storage(tasks: Sequence[Hit], frames: Sequence[Hit]) -> Iterator[Hit]:
     """`hung-in-storage`: a task hangs in the kernel, and its stack, printed below, names a file system or a disk."""
     for task in tasks:
-        below = range(task.line.number + 1, task.line.number + STACK)
+        below = range(task.line.number + 1, task.line.number + MAX_KERNEL_STACK_LINES)
         if any(frame.line.number in below and frame.line.source == task.line.source for frame in frames):
             yield Hit("hung-in-storage", task.line, task.groups)
 
 
-def _files_and_terminals(hits: Hits) -> Iterator[Hit]:
+def _files_and_terminals(hits: HitsBySign) -> Iterator[Hit]:
     """`file-failed` or `terminal-gone`, for an I/O error that names no file: the nearest frame above it tells which."""
     files, terminals = _numbers(hits.get("file-frame", ())), _numbers(hits.get("terminal-frame", ()))
     for hit in hits.get("bare-io-error", ()):
-        above = {*range(hit.line.number - NEAR, hit.line.number)}
+        above = {*range(hit.line.number - MAX_TRACEBACK_LINES, hit.line.number)}
         file, terminal = (max(above & {*frames.get(hit.line.voice, ())}, default=0) for frames in (files, terminals))
         if file or terminal:
             yield Hit("file-failed", hit.line) if file > terminal else Hit("terminal-gone", hit.line)
 
 
-def _inner_interfaces(hits: Hits) -> Iterator[Hit]:
+def _inner_interfaces(hits: HitsBySign) -> Iterator[Hit]:
     """`socket-through-inner-interface`: a channel uses an interface of NCCL's list that no other machine can reach."""
     used = {(hit.line.node, hit.groups["at"]): hit for hit in hits.get("through-socket", ())}
     for listed in hits.get("lists-interfaces", ()):
-        for at, name, address in LISTED.findall(listed.groups["list"]):
+        for at, name, address in NCCL_LISTED_INTERFACE.findall(listed.groups["list"]):
             channel = used.get((listed.line.node, at))
             if channel and (leads_nowhere(name) or address.startswith(("127.", "169.254.", "192.168.122.", "fe80:"))):
                 yield Hit("socket-through-inner-interface", channel.line, {"name": name})
                 yield Hit("socket-through-inner-interface", listed.line, {"name": name})
 
 
-def _masters_differ(hits: Hits) -> Iterator[Hit]:
+def _masters_differ(hits: HitsBySign) -> Iterator[Hit]:
     """`masters-differ`: commands with different node ranks name different master addresses."""
     told = hits.get("master-told", ())
     masters = {(hit.groups["number"], hit.groups["address"]): hit for hit in told}
@@ -476,14 +478,14 @@ def _masters_differ(hits: Hits) -> Iterator[Hit]:
         yield from (Hit("masters-differ", hit.line, groups) for hit in masters.values())
 
 
-def _prepares_data(hits: Hits) -> Iterator[Hit]:
+def _prepares_data(hits: HitsBySign) -> Iterator[Hit]:
     """`prepares-data`: the last bar of a preparation of data is not complete."""
     for hit in hits.get("preparation", ())[-1:]:
         if int(hit.groups["part"]) < 100:
             yield Hit("prepares-data", hit.line, hit.groups)
 
 
-def _bootstrap_networks(hits: Hits) -> Iterator[Hit]:
+def _bootstrap_networks(hits: HitsBySign) -> Iterator[Hit]:
     """`bootstrap-in-another-network`: a peer cannot be reached at the address that NCCL chose there, which belongs to
     another interface and another /24 network than the address that NCCL chose on the node that dials."""
     chosen = {hit.groups["address"]: hit for hit in hits.get("bootstrap-at", ())}
@@ -501,7 +503,7 @@ def _bootstrap_networks(hits: Hits) -> Iterator[Hit]:
                 yield Hit("bootstrap-in-another-network", there.line)
 
 
-def _master_wants_more(hits: Hits) -> Iterator[Hit]:
+def _master_wants_more(hits: HitsBySign) -> Iterator[Hit]:
     """`told-different-sizes`: the master has counted all ranks whose logs are here and waits for more, while the others
     wait for the master."""
     waits = [hit for hit in hits.get("waits-for-rank-key", ()) if hit.groups["key"].endswith("/0")]
@@ -514,8 +516,8 @@ def _master_wants_more(hits: Hits) -> Iterator[Hit]:
 
 
 def _large_pings(sizes: Sequence[Hit], losses: Sequence[Hit]) -> Iterator[Hit]:
-    """`large-pings-vanish`: pings of LARGE bytes or more are lost, and all that are shorter are answered: of all pings,
-    or of those to one target."""
+    """`large-pings-vanish`: pings of LARGE_PING_BYTES bytes or more are lost, and all that are shorter are answered: of
+    all pings, or of those to one target."""
     pings: dict[str, list[tuple[int, bool, tuple[Hit, Hit]]]] = defaultdict(list)
     by_source = grouped((hit.line.source, hit) for hit in sizes)
     for loss in losses:
@@ -527,42 +529,48 @@ def _large_pings(sizes: Sequence[Hit], losses: Sequence[Hit]) -> Iterator[Hit]:
     for found in pings.values():
         lost = [size for size, answered, _ in found if not answered]
         passed = [size for size, answered, _ in found if answered]
-        if lost and passed and max(passed) < min(lost) >= LARGE:
+        if lost and passed and max(passed) < min(lost) >= LARGE_PING_BYTES:
             told = [hit for _, answered, both in found if not answered for hit in both]
             yield from (Hit("large-pings-vanish", hit.line) for hit in told)
             return
 
 
-def _unfamiliar(hits: Hits) -> Iterator[Hit]:
+def _unfamiliar(hits: HitsBySign) -> Iterator[Hit]:
     """`unfamiliar-error`: a line that names a failure, unless it says only that something failed, is a typed command,
     or is known to be harmless."""
-    known = {hit.line for sign in WRAPPERS for hit in hits.get(sign, ())}
+    known = {hit.line for sign in WRAPPER_SIGNS for hit in hits.get(sign, ())}
     # Warnings of NCCL before its ranks met did not keep them from meeting.
-    met = {hit.line.source: hit.line.number for sign in MET for hit in hits.get(sign, ())}
+    met = {hit.line.source: hit.line.number for sign in RANKS_MET_SIGNS for hit in hits.get(sign, ())}
     known |= {hit.line for hit in hits.get("nccl-warn", ()) if hit.line.number < met.get(hit.line.source, 0)}
-    told = [hit.line for sign in TELLS_FAILURE for hit in hits.get(sign, ())]
+    told = [hit.line for sign in FAILURE_SIGNS for hit in hits.get(sign, ())]
     # Some launchers log all that a child prints, its steps too, as ERROR; the child's own level stands behind that.
     known |= {line for line in told if "INFO" in line.text and shows_progress(line.text)}
     # What a library says before it goes on in another way.
     instead = _numbers(hits.get("goes-another-way", ()))
-    known |= {line for line in told if any(abs(at - line.number) <= BOX for at in instead.get(line.voice, ()))}
-    yield from (Hit("unfamiliar-error", line) for line in told if line not in known and not TYPED.match(line.text))
+    known |= {
+        line
+        for line in told
+        if any(abs(at - line.number) <= MAX_OPENMPI_WARNING_LINES for at in instead.get(line.voice, ()))
+    }
+    yield from (
+        Hit("unfamiliar-error", line) for line in told if line not in known and not TYPED_COMMAND.match(line.text)
+    )
 
 
-def _raised_oddly(hits: Hits) -> Iterator[Hit]:
+def _raised_oddly(hits: HitsBySign) -> Iterator[Hit]:
     """`raised-oddly`: a class with an unusual name at the end of a traceback, right below the code of its last
     frame."""
     frames = _numbers(hits.get("frame", ()))
     for hit in hits.get("odd-class", ()):
-        if _below(hit, frames, CODE + 1):
+        if _below(hit, frames, MAX_FRAME_CODE_LINES + 1):
             yield Hit("raised-oddly", hit.line, hit.groups)
 
 
-def _raised_first(hits: Hits) -> Iterator[Hit]:
+def _raised_first(hits: HitsBySign) -> Iterator[Hit]:
     """`raised-first`: a program raised an error before any line shows that a collective, a GPU or another process
     failed, so that those failures follow from it."""
     ended = ENDED_BY_SLURM if hits.get("task-exited") else ()
-    later = [hit.line for sign in (*FOLLOWS_AN_ERROR, *ended) for hit in hits.get(sign, ())]
+    later = [hit.line for sign in (*PRIOR_FAILURE_SIGNS, *ended) for hit in hits.get(sign, ())]
     raised = [hit for sign in ("other-error", "oddly-named", "bare-error") for hit in hits.get(sign, ())]
     for hit in raised if later else ():
         if all(_before(hit.line, line) for line in later):
@@ -577,7 +585,7 @@ def _before(line: Line, other: Line) -> bool:
     return line.source != other.source or line.number < other.number
 
 
-def _of_its_own_proxy(hits: Hits) -> Iterator[Hit]:
+def _of_its_own_proxy(hits: HitsBySign) -> Iterator[Hit]:
     """`own-proxy-failed`: a rank's proxy failed before any line shows that a peer was gone, so that the connection
     which closed was the one to its own proxy."""
     closed = [hit.line for hit in hits.get("peer-closed", ())]
@@ -586,12 +594,12 @@ def _of_its_own_proxy(hits: Hits) -> Iterator[Hit]:
             yield Hit("own-proxy-failed", hit.line)
 
 
-def _answered_no(hits: Hits) -> Iterator[Hit]:
+def _answered_no(hits: HitsBySign) -> Iterator[Hit]:
     """`answers-no-gpu`: `False` below the question at Python's prompt whether there is a GPU, with at most one warning
     between them."""
     asked = {hit.line.place for hit in hits.get("asks-for-gpu", ())}
     for hit in hits.get("answers-no", ()):
-        if any((hit.line.source, hit.line.number - below) in asked for below in ANSWERS):
+        if any((hit.line.source, hit.line.number - below) in asked for below in ANSWER_DISTANCES):
             yield Hit("answers-no-gpu", hit.line)
 
 
@@ -615,21 +623,21 @@ def _barriers_of_other_sizes(barriers: Sequence[Hit]) -> Iterator[Hit]:
 def _benchmarks_alone(firsts: Sequence[Hit]) -> Iterator[Hit]:
     """`each-alone`: two hosts have each printed the list of ranks of a benchmark, which rank 0 alone prints."""
     for before, after in pairwise(firsts):
-        near = before.line.source == after.line.source and after.line.number - before.line.number <= HEADS_OF_BENCHMARKS
+        near = before.line.source == after.line.source and after.line.number - before.line.number <= MAX_RANK_LIST_GAP
         if near and before.groups["on"] != after.groups["on"]:
             yield from (Hit("each-alone", hit.line) for hit in (before, after))
             return
 
 
-def _gpu_of_rank_missing(hits: Hits) -> Iterator[Hit]:
+def _gpu_of_rank_missing(hits: HitsBySign) -> Iterator[Hit]:
     """`gpu-of-rank-missing`: the line of code above an IndexError takes a GPU from a list by the number of the rank."""
     code = _numbers(hits.get("takes-gpu-of-rank", ()))
     for hit in hits.get("index-too-large", ()):
-        if _below(hit, code, CODE):
+        if _below(hit, code, MAX_FRAME_CODE_LINES):
             yield Hit("gpu-of-rank-missing", hit.line)
 
 
-def _not_placed(sign: str, name: str, hits: Hits) -> Iterator[Hit]:
+def _not_placed(sign: str, name: str, hits: HitsBySign) -> Iterator[Hit]:
     """The derived sign `name` for each hit of `sign` about a pod or container that does not run, unless a later line of
     its log shows that a pod got further: it was assigned, has its image, or started."""
     past = {hit.line.source: hit.line.number for hit in hits.get("pod-placed", ())}
@@ -638,7 +646,7 @@ def _not_placed(sign: str, name: str, hits: Hits) -> Iterator[Hit]:
             yield Hit(name, hit.line)
 
 
-def _differ(sign: str, group: str, name: str, hits: Hits) -> Iterator[Hit]:
+def _differ(sign: str, group: str, name: str, hits: HitsBySign) -> Iterator[Hit]:
     """The derived sign `name`, if the values in `group` of lines with `sign` differ between speakers. Versions of NCCL
     may also differ in one speaker's lines, if NCCL's bootstrap reports a mismatch between processes."""
     values: dict[str, Hit] = {}

@@ -26,20 +26,22 @@ from runbook.diagnose.rule_types import Hit, Line, Rule, Tier
 from runbook.diagnose.scan import Scanner
 
 NO_EVIDENCE = "insufficient-evidence"
-EVIDENCE = 6  # the most lines that are quoted for a cause
-ENDINGS = frozenset(
+MAX_EVIDENCE_LINES = 6  # the most lines that are quoted for a cause
+ENDING_SIGNS = frozenset(
     """traceback launcher-failed glog-error nccl-failed aborted killed crashed exception hangs watchdog client-timed-out
     told-to-end cancelled step-cancelled hung-up""".split()
 )
 """Signs after which a run does not go on by itself."""
-SO_FAR = "nothing failed so far, and no line shows that it finished or went on: no step, no connection, no end"
-MISTAKES = frozenset(
+NO_FAILURE_SO_FAR = (
+    "nothing failed so far, and no line shows that it finished or went on: no step, no connection, no end"
+)
+PROGRAM_ERRORS = frozenset(
     """KeyError IndexError TypeError AttributeError NameError UnboundLocalError SyntaxError IndentationError TabError
     ImportError ModuleNotFoundError ZeroDivisionError NotImplementedError RecursionError""".split()
 )
 """Python's errors that a mistake in the program raises, whatever other processes do."""
-ORDER: Mapping[Confidence, int] = {"high": 0, "medium": 1, "low": 2}
-WORDS = {
+CONFIDENCE_ORDER: Mapping[Confidence, int] = {"high": 0, "medium": 1, "low": 2}
+DEFAULT_GROUP_WORDS = {
     **dict.fromkeys("symbol arch gid value".split(), "see the line"),
     **dict.fromkeys("how versions".split(), "see the lines"),
     **dict.fromkeys("what message".split(), "see its lines"),
@@ -109,7 +111,7 @@ def judge(scanner: Scanner) -> list[Cause]:
     if not found and not scanner.told:
         return [_nothing("high", "these logs are empty", mend("insufficient-evidence", "empty"))]
     if not found and scanner.reached is Reached.NOTHING:
-        return [_nothing("low", SO_FAR, mend("insufficient-evidence", "so-far"))]
+        return [_nothing("low", NO_FAILURE_SO_FAR, mend("insufficient-evidence", "so-far"))]
     if not found and (words := _last_words(scanner, seen, ignored)):
         return [words]
     return [*found[:1], *(_folded(cause, found[0]) for cause in found[1:] if _beside(cause, found[0]))]
@@ -118,7 +120,9 @@ def judge(scanner: Scanner) -> list[Cause]:
 def _what_failed(found: Sequence[Cause], seen: Mapping[str, Sequence[Hit]]) -> list[Cause]:
     """The causes, without those of tier WRAPPER if others tell more. Causes of tier WRAPPER that stay come first, and
     have medium confidence if the logs also hold a line of a known error."""
-    unknown = sorted((one for one in found if one.tier is Tier.WRAPPER), key=lambda one: ORDER[one.confidence])
+    unknown = sorted(
+        (one for one in found if one.tier is Tier.WRAPPER), key=lambda one: CONFIDENCE_ORDER[one.confidence]
+    )
     others = [cause for cause in found if cause.tier is not Tier.WRAPPER]
     faint = all(cause.tier is Tier.NOTE and cause.confidence == "low" for cause in others)
     if others and (not faint or all(cause.confidence == "low" for cause in unknown)):
@@ -144,7 +148,9 @@ def _last_words(scanner: Scanner, seen: Mapping[str, Sequence[Hit]], ignored: Se
     if not words:
         return None
     says = f"it ends with words that no rule knows ({words[-1].line.shown[:120]}), and no line shows that it went on"
-    return replace(_nothing("low", says, mend("insufficient-evidence", "so-far")), evidence=tuple(words[-EVIDENCE:]))
+    return replace(
+        _nothing("low", says, mend("insufficient-evidence", "so-far")), evidence=tuple(words[-MAX_EVIDENCE_LINES:])
+    )
 
 
 def _nothing(confidence: Confidence, says: str, remedy: str) -> Cause:
@@ -171,7 +177,7 @@ def _cause(rule: Rule, seen: Mapping[str, Sequence[Hit]]) -> Cause:
     """The cause of a rule that holds, with its sentence filled in and its lines."""
     proof = _by_clock([hit for name in rule.names for hit in seen.get(name, ())])
     first = proof[0]
-    groups = Told(WORDS | {"who": _speaker(first.line), "line": first.line.shown[:120]})
+    groups = Told(DEFAULT_GROUP_WORDS | {"who": _speaker(first.line), "line": first.line.shown[:120]})
     for hit in reversed(proof):
         groups.update(hit.groups)
     groups.update(first.groups)
@@ -221,11 +227,11 @@ def _by_clock(hits: list[Hit]) -> list[Hit]:
 
 
 def _distinct(hits: Sequence[Hit]) -> list[Hit]:
-    """At most EVIDENCE hits: the first of each sign and speaker, no line twice."""
+    """At most MAX_EVIDENCE_LINES hits: the first of each sign and speaker, no line twice."""
     chosen: dict[tuple[str, int], Hit] = {}
     speakers: set[tuple[str, str]] = set()
     for hit in hits:
-        if (hit.sign, hit.line.who) not in speakers and len(chosen) < EVIDENCE:
+        if (hit.sign, hit.line.who) not in speakers and len(chosen) < MAX_EVIDENCE_LINES:
             speakers.add((hit.sign, hit.line.who))
             chosen.setdefault(hit.line.place, hit)
     return list(chosen.values())
@@ -235,7 +241,7 @@ def _merge(found: Iterable[Cause]) -> list[Cause]:
     """The causes, each id once: with the sentence of its rule of the lowest tier, then the surest, and the lines of all
     its rules."""
     merged: dict[str, Cause] = {}
-    for cause in sorted(found, key=lambda cause: (cause.tier, ORDER[cause.confidence])):
+    for cause in sorted(found, key=lambda cause: (cause.tier, CONFIDENCE_ORDER[cause.confidence])):
         if before := merged.get(cause.cause):
             cause = replace(before, evidence=tuple(_distinct([*before.evidence, *cause.evidence])))
         merged[cause.cause] = cause
@@ -256,7 +262,7 @@ def _recovered(cause: Cause, seen: Mapping[str, Sequence[Hit]], scanner: Scanner
     retried = cause.tier in (Tier.NETWORK, Tier.WRAPPER) or cause.cause == "rank-behind"
     went_on = scanner.last_progress if retried else scanner.steady_progress
     sources = {proof.line.source for proof in cause.evidence}
-    signs = {hit.sign for hit in cause.evidence} | (set() if cause.cause in of_kind("at start") else ENDINGS)
+    signs = {hit.sign for hit in cause.evidence} | (set() if cause.cause in of_kind("at start") else ENDING_SIGNS)
     hits = [hit for sign in signs for hit in seen.get(sign, ()) if hit.line.source in sources]
     if all(
         hit.line.number < max(went_on.get(hit.line.source, 0), scanner.passed.get(hit.line.source, 0)) for hit in hits
@@ -275,7 +281,7 @@ def _recovered(cause: Cause, seen: Mapping[str, Sequence[Hit]], scanner: Scanner
     return all(
         hit.line.number < (end := scanner.ended.get(hit.line.source, 0))
         and hit.line.rank is None
-        and (hit.sign not in ENDINGS or hit.line.number < scanner.last_progress.get(hit.line.source, 0) != end)
+        and (hit.sign not in ENDING_SIGNS or hit.line.number < scanner.last_progress.get(hit.line.source, 0) != end)
         for hit in hits
     )
 
@@ -289,7 +295,7 @@ def _failed_before_the_next_run(hit: Hit, seen: Mapping[str, Sequence[Hit]], sca
         return False
     return any(
         one.line.source == hit.line.source and hit.line.number <= one.line.number < commands[after]
-        for sign in ENDINGS
+        for sign in ENDING_SIGNS
         for one in seen.get(sign, ())
     )
 
@@ -343,5 +349,5 @@ def _own_mistake(cause: Cause, root: Cause) -> bool:
     return (
         cause.cause == "program-error"
         and root.tier < Tier.NETWORK
-        and any(hit.groups.get("type") in MISTAKES and hit.line.who not in roots for hit in cause.evidence)
+        and any(hit.groups.get("type") in PROGRAM_ERRORS and hit.line.who not in roots for hit in cause.evidence)
     )

@@ -11,11 +11,11 @@ from runbook.diagnose.rule_types import Hit
 
 Speaker = tuple[int | None, str | None]
 """Rank and node of the process that printed a line, each None if not known."""
-Raw = tuple[int, bytes, tuple[int, ...], Speaker]
+UnreadLine = tuple[int, bytes, tuple[int, ...], Speaker]
 """A line that is not read yet: its number, its bytes, the indexes of the signs that may be on it, its speaker."""
-SIGNS_AT_ONCE = 8  # a line that may hold so many signs still costs as much as any line
-SEARCHED = 4000  # bytes of a line that are searched for progress
-COLOURS = re.compile(rb"\x1b?\[(?:\d{1,3};)*\d{1,3}m(?!\d*(?:s\b|<))")
+SIGNS_PER_LINE_COST = 8  # a line that may hold so many signs still costs as much as any line
+MAX_SEARCHED_BYTES = 4000  # bytes of a line that are searched for progress
+COLOUR_ESCAPES = re.compile(rb"\x1b?\[(?:\d{1,3};)*\d{1,3}m(?!\d*(?:s\b|<))")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class ScanLimits:
         )
 
 
-LIMITS = ScanLimits()
+DEFAULT_SCAN_LIMITS = ScanLimits()
 
 
 class SourceLines:
@@ -74,11 +74,11 @@ class SourceLines:
         self.name = name
         self._limits = limits
         self.kept: dict[int, KeptHits] = {}
-        self.shapes: dict[bytes, tuple[list[int], deque[Raw]]] = {}
-        self.settled: dict[bytes, deque[Raw]] = {}
+        self.shapes: dict[bytes, tuple[list[int], deque[UnreadLine]]] = {}
+        self.settled: dict[bytes, deque[UnreadLine]] = {}
         """By a shape of which enough lines were read, its last lines. A caller with many such lines adds them here
         directly, and calls `count_settled` after each chunk."""
-        self._last: deque[Raw] = deque(maxlen=limits.last_of_a_shape * 16)
+        self._last: deque[UnreadLine] = deque(maxlen=limits.last_of_a_shape * 16)
         self.late: deque[tuple[int, bytes, Speaker]] = deque(maxlen=limits.late)
         self._read = 0.0
         self._read_bytes = 0.0
@@ -95,11 +95,11 @@ class SourceLines:
     def put_off(self, number: int, raw: bytes, speaker: Speaker) -> None:
         """Keeps a line that was not searched: it is read at the end of the source, if it is among the last such
         lines."""
-        long = len(raw) > SEARCHED
+        long = len(raw) > MAX_SEARCHED_BYTES
         self.passed_over += long or len(self.late) == self.late.maxlen
         self.late.append((number, searched(raw) if long else raw, speaker))
 
-    def wants(self, shape: bytes, raw: Raw, most: int) -> bool:
+    def wants(self, shape: bytes, raw: UnreadLine, most: int) -> bool:
         """Whether the line is to be read now: `most` lines of its shape are. Else it is remembered while it is among
         the last lines."""
         limits = self._limits
@@ -133,11 +133,11 @@ class SourceLines:
             self._read_bytes += _price(raw) * len(raw[1])
             return True
         if known is None or not self._remember(known[1], raw):
-            self.passed_over += len(self._last) == self._last.maxlen or len(raw[1]) > SEARCHED
+            self.passed_over += len(self._last) == self._last.maxlen or len(raw[1]) > MAX_SEARCHED_BYTES
             self._last.append((raw[0], searched(raw[1]), raw[2], raw[3]))
         return False
 
-    def _remember(self, last: deque[Raw], raw: Raw) -> bool:
+    def _remember(self, last: deque[UnreadLine], raw: UnreadLine) -> bool:
         """Adds the line to the last lines of its shape; if memory is short, in place of all of them, since the newest
         line tells most. False if there is no room even so."""
         dropped = len(last[0][1]) if len(last) == last.maxlen else 0
@@ -157,17 +157,17 @@ class SourceLines:
         if self._bytes + self._settled_bytes > self._limits.kept_bytes:
             for last in self.settled.values():
                 newest, more = last[-1], len(last) - 1
-                self.passed_over += more + (len(newest[1]) > SEARCHED)
+                self.passed_over += more + (len(newest[1]) > MAX_SEARCHED_BYTES)
                 last.clear()
                 last.append((newest[0], searched(newest[1]), *newest[2:]))
             self._settled_bytes = sum(map(_bytes_of, self.settled.values()))
 
-    def last(self) -> list[Raw]:
+    def last(self) -> list[UnreadLine]:
         """The last lines of every shape, in order; at most as many as the limits allow to read in full."""
         lines = [*(raw for _, last in self.shapes.values() for raw in last), *self._last]
         lines = sorted(lines, key=lambda raw: raw[0], reverse=True)
         self._read = self._read_bytes = 0
-        few: list[Raw] = []
+        few: list[UnreadLine] = []
         for raw in lines:
             self._read += _price(raw)
             self._read_bytes += _price(raw) * len(raw[1])
@@ -186,13 +186,13 @@ class SourceLines:
         self.late.clear()
 
 
-def _bytes_of(lines: deque[Raw]) -> int:
+def _bytes_of(lines: deque[UnreadLine]) -> int:
     return sum(len(raw[1]) for raw in lines)
 
 
-def _price(raw: Raw) -> float:
+def _price(raw: UnreadLine) -> float:
     """The cost to read this line in full, in lines with few signs."""
-    return max(1, len(raw[2]) / SIGNS_AT_ONCE)
+    return max(1, len(raw[2]) / SIGNS_PER_LINE_COST)
 
 
 class KeptHits:
@@ -218,6 +218,10 @@ class KeptHits:
 
 
 def searched(raw: bytes) -> bytes:
-    """The line without colours; of a line of more than SEARCHED bytes only its beginning and its end."""
-    few = raw if len(raw) <= SEARCHED else raw[: SEARCHED // 2] + b" " + raw[1 - SEARCHED // 2 :]
-    return COLOURS.sub(b"", few) if b"[" in few else few
+    """The line without colours; of a line of more than MAX_SEARCHED_BYTES bytes only its beginning and its end."""
+    few = (
+        raw
+        if len(raw) <= MAX_SEARCHED_BYTES
+        else raw[: MAX_SEARCHED_BYTES // 2] + b" " + raw[1 - MAX_SEARCHED_BYTES // 2 :]
+    )
+    return COLOUR_ESCAPES.sub(b"", few) if b"[" in few else few

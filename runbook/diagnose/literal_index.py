@@ -6,16 +6,16 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-WORDS = 100_000  # the most words that are remembered
-WORD_BYTES = 200  # a word of so many bytes is not remembered
+MAX_CACHED_WORDS = 100_000  # the most words that are remembered
+MAX_WORD_BYTES = 200  # a word of so many bytes is not remembered
 DIGITS = b"0123456789"
 
-_Keys = dict[bytes, frozenset[int]]
+_SetsByLiteral = dict[bytes, frozenset[int]]
 """By a literal, the numbers of the sets that it is in."""
-_About = tuple[frozenset[int], _Keys, _Keys]
+_WordEntry = tuple[frozenset[int], _SetsByLiteral, _SetsByLiteral]
 """For a word: the sets with a literal inside the word; the literals that may go on beyond the word; and both kinds of
 literals together, which are all that a line may hold because of this word."""
-NOTHING: _About = (frozenset(), {}, {})
+EMPTY_WORD_ENTRY: _WordEntry = (frozenset(), {}, {})
 
 
 class Index:
@@ -27,12 +27,12 @@ class Index:
             for key in keys:
                 owners.setdefault(key.encode(), set()).add(at)
         # A line that holds a literal has a word that holds the literal's longest word.
-        self._by_word: dict[bytes, _Keys] = {}
+        self._by_word: dict[bytes, _SetsByLiteral] = {}
         for literal, sets in owners.items():
             self._by_word.setdefault(max(literal.split(), key=len), {})[literal] = frozenset(sets)
-        self._held: dict[bytes, _Keys] = {}
+        self._held: dict[bytes, _SetsByLiteral] = {}
         self._search = re.compile(one_of(list(self._by_word))).search
-        self._known: dict[bytes, _About] = {}
+        self._known: dict[bytes, _WordEntry] = {}
 
     def find(self, lowered: bytes) -> tuple[int, ...]:
         """The numbers of the sets that have a literal on the line, sorted; exact. The line is in lower case."""
@@ -40,13 +40,13 @@ class Index:
         words = set(bare.split())
         typed = words if len(bare) == len(lowered) else set(lowered.split())
         found: set[int] = set()
-        candidates: _Keys = {}
+        candidates: _SetsByLiteral = {}
         known = self._known
         for word in words:
             about = known.get(word)
             if about is None:
                 about = self._about(word)
-                if len(known) < WORDS and len(word) < WORD_BYTES:
+                if len(known) < MAX_CACHED_WORDS and len(word) < MAX_WORD_BYTES:
                     known[word] = about
             inside, beyond, keys = about
             if not keys:
@@ -61,19 +61,19 @@ class Index:
                 found |= sets
         return tuple(sorted(found))
 
-    def _about(self, word: bytes) -> _About:
+    def _about(self, word: bytes) -> _WordEntry:
         """The literals that a line may hold because of this word."""
         match = self._search(word)
         if match is None:
-            return NOTHING
-        keys: _Keys = {}
+            return EMPTY_WORD_ENTRY
+        keys: _SetsByLiteral = {}
         while match is not None:
             keys |= self._held_by(match[0])
             match = self._search(word, match.start() + 1)
         inside = frozenset[int]().union(*(sets for key, sets in keys.items() if key in word))
         return inside, {key: sets for key, sets in keys.items() if key not in word}, keys
 
-    def _held_by(self, word: bytes) -> _Keys:
+    def _held_by(self, word: bytes) -> _SetsByLiteral:
         """The literals whose longest word is `word`, or another such word inside it, which is on the line as well."""
         if word not in self._held:
             inside = (keys for other, keys in self._by_word.items() if other in word)

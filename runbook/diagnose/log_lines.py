@@ -19,26 +19,26 @@ from runbook.model.units import small_number
 
 # --- other languages ------------------------------------------------------------------------------------------------
 
-ENGLISH = {
+ENGLISH_BY_PHRASE = {
     phrase: english
     for english, phrases in own_table("runbook.diagnose", "languages.toml").items()
     for phrase in phrases
 }
-ABROAD = tuple(phrase.encode().lower().decode() for phrase in ENGLISH)
+FOREIGN_PHRASES = tuple(phrase.encode().lower().decode() for phrase in ENGLISH_BY_PHRASE)
 """The foreign phrases, in lower case as `bytes.lower` gives it, which leaves letters beyond ASCII alone."""
 
 
 def in_english(text: str) -> str:
-    """The line with each phrase of ENGLISH translated."""
-    for phrase, english in ENGLISH.items():
+    """The line with each phrase of ENGLISH_BY_PHRASE translated."""
+    for phrase, english in ENGLISH_BY_PHRASE.items():
         text = text.replace(phrase, english)
     return text
 
 
 # --- text, speaker and time -----------------------------------------------------------------------------------------
 
-LONGEST = 2000  # bytes of a line that are read
-SHOWN = 300  # characters of a line that are quoted
+MAX_LINE_BYTES = 2000  # bytes of a line that are read
+MAX_SHOWN_CHARACTERS = 300  # characters of a line that are quoted
 
 # Escape sequences: CSI (as bytes, as JSON or a pager writes it, and colours whose escape a forum dropped), OSC, and
 # short ones; then all other control characters.
@@ -48,7 +48,7 @@ ESCAPES = re.compile(
 )
 
 MONTHS = {name: at for at, name in enumerate("jan feb mar apr may jun jul aug sep oct nov dec".split(), 1)}
-CLOCKS = (
+TIMESTAMP_PATTERNS = (
     re.compile(
         r"\b(?P<year>20\d\d)[-/](?P<month>\d\d)[-/](?P<day>\d\d)[T _](?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d(?:[.,]\d+)?)"
         r"(?P<zone> ?[+-]\d\d:?\d\d\b)?"
@@ -63,9 +63,9 @@ CLOCKS = (
 )
 
 # A name with a digit is taken as a host, but not the name of a module or error: urllib3, h5py, cv2.error.
-NO_HOST = r"(?!python|pip|mount\.|[\w.]+(?:Error|Exception|Timeout|\.error)\b)"
-HOST = rf"(?:localhost|(?=[\w.-]*\d){NO_HOST}[a-z][\w-]*(?:\.[\w-]+)*|(?:\d{{1,3}}\.){{3}}\d{{1,3}})"
-PREFIXES = (
+NOT_A_HOST = r"(?!python|pip|mount\.|[\w.]+(?:Error|Exception|Timeout|\.error)\b)"
+HOST_PATTERN = rf"(?:localhost|(?=[\w.-]*\d){NOT_A_HOST}[a-z][\w-]*(?:\.[\w-]+)*|(?:\d{{1,3}}\.){{3}}\d{{1,3}})"
+LINE_PREFIX_PATTERNS = (
     r"\A(?:[>|`]+ ?|\*\*(?!\*) ?)",  # quoted in a forum, or a table of a log viewer
     r"\A(?:20\S+Z )?std(?:out|err) [FP] ",  # Kubernetes' own files
     r"\A(?:(?:(?P<node>[\w.-]+) )?\[std(?:out|err)\] |std(?:out|err): )",
@@ -97,8 +97,8 @@ PREFIXES = (
     r"\A(?i:<?rank ?(?P<rank>\d+)[>:] ?)",
     r"\A(?P<rank>\d{1,5}): ",  # srun -l
     r"\A\[pod/(?P<node>[\w.-]+)/[\w.-]+\] ?",  # kubectl logs --prefix
-    rf"\A(?P<node>{HOST}) *\| ",  # docker compose
-    rf"\A(?P<node>{HOST}): ",  # pdsh, DeepSpeed, ansible
+    rf"\A(?P<node>{HOST_PATTERN}) *\| ",  # docker compose
+    rf"\A(?P<node>{HOST_PATTERN}): ",  # pdsh, DeepSpeed, ansible
     (
         r"\A\[?(?:[A-Z][a-z]{2} )?(?:20\d\d[-/]\d\d[-/]\d\d[T _]"
         r"|[A-Z][a-z]{2} +\d{1,2} )\d\d:\d\d:\d\d(?:[.,]\d+)?(?: 20\d\d)?(?:Z|[+-]\d\d:?\d\d)?\]?,?[ \t]+"
@@ -115,8 +115,8 @@ def _first_of(patterns: Iterable[str]) -> re.Pattern[str]:
     return re.compile("|".join(f"(?P<p{at}>{pattern})" for at, pattern in enumerate(own)))
 
 
-PREFIX = _first_of(PREFIXES)
-GUESSES = re.compile(
+LINE_PREFIX = _first_of(LINE_PREFIX_PATTERNS)
+CAUSE_GUESSES = re.compile(
     r"(?:\b(?:potential|possible|common) (?:root )?(?:causes?|reasons?)\b.*"
     r"|\b(?:(?:can|may|might|could) (?:also )?(?:happen|occur)"
     r"|(?:usually|typically|often|normally) (?:happens?|occurs?)"
@@ -126,25 +126,25 @@ GUESSES = re.compile(
     re.IGNORECASE,
 )
 """A program's list of possible causes, or a sentence about when an error may happen: it reports none of them."""
-NCCL = re.compile(r"\A(?P<node>[\w.-]+):\d+:\d+ \[\d+\] ")
-SLURM = re.compile(r"\b(?:srun|slurmstepd): error: (?P<node>[\w.-]+): tasks? (?P<rank>\d+)?")
+NCCL_PREFIX = re.compile(r"\A(?P<node>[\w.-]+):\d+:\d+ \[\d+\] ")
+SLURM_TASK_ERROR = re.compile(r"\b(?:srun|slurmstepd): error: (?P<node>[\w.-]+): tasks? (?P<rank>\d+)?")
 RANK_INSIDE = re.compile(r"\[(?:[^\]\[]*\b)?Rank ?(?P<rank>\d+)\]|\bon rank[: ]+(?P<at>\d+)\b", re.IGNORECASE)
-BEFORE = (
+SHELL_PROMPT = (
     r"(?:\([\w.-]+\) )?(?:(?:\[?(?:[\w.-]+@(?P<node>[\w.-]+)(?![\w.-]))[^\]$#>\n]*\]?)?[$#%❯] ?"
     r"|(?P<windows>PS (?:[A-Z]:|/)[^>\n]*> ?|[A-Z]:\\[^>\n]*> ?))"
 )
 """A prompt of a shell, of cmd or of PowerShell."""
-STARTERS = frozenset(
+LAUNCH_PROGRAMS = frozenset(
     """mpirun mpiexec prterun srun sbatch torchrun python deepspeed accelerate horovodrun colossalai composer lightning
     bash sh hccl_test""".split()
 )
-BENCHMARKS = ("_perf", "_bw", "_lat", "_perftest")
+BENCHMARK_SUFFIXES = ("_perf", "_bw", "_lat", "_perftest")
 """Endings of the names of benchmarks: all_reduce_perf, ib_write_bw, ib_send_lat."""
-PROMPT = re.compile(rf"{BEFORE}(?P<words>\S.*)\Z")
+PROMPTED_COMMAND = re.compile(rf"{SHELL_PROMPT}(?P<words>\S.*)\Z")
 SECTION = re.compile(r"^(?:###+|==>|=== ?|--- ?|>>>) *(?P<title>[^#=<>-].*)")
 SECTION_RANK = re.compile(r"\brank[ _-]?(?P<rank>\d+)\b", re.IGNORECASE)
-SECTION_NODE = re.compile(rf"^(?:node |host |on )?(?P<node>{HOST}|(?:node|host|worker|master)[\w.-]*)(?![\w/])")
-ENDINGS = ("log", "out", "err", "txt", "gz")  # of files, and no nodes
+SECTION_NODE = re.compile(rf"^(?:node |host |on )?(?P<node>{HOST_PATTERN}|(?:node|host|worker|master)[\w.-]*)(?![\w/])")
+FILE_ENDINGS = ("log", "out", "err", "txt", "gz")  # of files, and no nodes
 PATH_RANK = re.compile(r"rank[-_.]?0*(?P<rank>\d+)(?:\.(?P<node>[A-Za-z][\w-]*))?\b")
 
 
@@ -158,13 +158,13 @@ def read_line(
 ) -> Line:
     """A line, read from its bytes. `section` is the speaker (rank, node) if the line itself names none; `foreign`: the
     line holds a phrase of another language, to be translated."""
-    shown = ESCAPES.sub("", raw[:LONGEST].decode("utf-8", "replace")).rstrip()
+    shown = ESCAPES.sub("", raw[:MAX_LINE_BYTES].decode("utf-8", "replace")).rstrip()
     text, rank, node = unprefixed(in_english(shown) if foreign else shown)
-    text = GUESSES.sub("", text.removesuffix("│").rstrip())
-    if told := SLURM.match(text):
+    text = CAUSE_GUESSES.sub("", text.removesuffix("│").rstrip())
+    if told := SLURM_TASK_ERROR.match(text):
         node = told["node"]
         rank = small_number(told["rank"]) if rank is None and text[told.end() : told.end() + 1] == ":" else rank
-    if nccl := NCCL.match(text):
+    if nccl := NCCL_PREFIX.match(text):
         node = nccl["node"]
     if rank is None and (inside := RANK_INSIDE.search(text)):
         rank = small_number(inside["rank"] or inside["at"])
@@ -175,7 +175,9 @@ def read_line(
     elif node is None:
         node = section[1]
     seconds, period = when(shown) or (None, 0.0)
-    return Line(source, number, text, shown[:SHOWN].strip(), rank=rank, node=node, when=seconds, period=period)
+    return Line(
+        source, number, text, shown[:MAX_SHOWN_CHARACTERS].strip(), rank=rank, node=node, when=seconds, period=period
+    )
 
 
 def unprefixed(text: str) -> tuple[str, int | None, str | None]:
@@ -184,7 +186,7 @@ def unprefixed(text: str) -> tuple[str, int | None, str | None]:
     rank: int | None = None
     node: str | None = None
     for _ in range(9):
-        found = PREFIX.match(text)
+        found = LINE_PREFIX.match(text)
         if not found:
             break
         groups, which = found.groupdict(), (found.lastgroup or "")[1:]
@@ -196,19 +198,19 @@ def unprefixed(text: str) -> tuple[str, int | None, str | None]:
 
 def is_typed(line: str) -> bool:
     """Whether the line is for certain a command behind a prompt; `#` and `%` alone also begin other lines."""
-    prompt = PROMPT.match(line)
+    prompt = PROMPTED_COMMAND.match(line)
     return prompt is not None and bool(prompt["node"] or prompt["windows"] or line.startswith("$ "))
 
 
 def starts_a_run(line: str) -> bool:
     """Whether the line is for certain a command that starts a program, and does not only show what one has left."""
-    prompt = PROMPT.match(line)
+    prompt = PROMPTED_COMMAND.match(line)
     if prompt is None or not is_typed(line):
         return False
     words = [word for word in re.split(r"[\s;&|'\"]+", prompt["words"]) if "=" not in word]
     programs = [word.rpartition("/")[2].rstrip("0123456789.") for word in words]
     return words[:1] == [f"./{programs[0]}"] or any(
-        program in STARTERS or program.endswith(BENCHMARKS) for program in programs
+        program in LAUNCH_PROGRAMS or program.endswith(BENCHMARK_SUFFIXES) for program in programs
     )
 
 
@@ -231,11 +233,11 @@ def section_of_path(path: str) -> tuple[int | None, str | None]:
     found = PATH_RANK.search(path.replace("\\", "/").rpartition("/")[2])
     if not found:
         return None, None
-    return small_number(found["rank"]), None if found["node"] in ENDINGS else found["node"]
+    return small_number(found["rank"]), None if found["node"] in FILE_ENDINGS else found["node"]
 
 
-DAY = 86400.0
-YEAR = 12 * 31 * DAY
+DAY_S = 86400.0
+YEAR_S = 12 * 31 * DAY_S
 """Seconds of a year by a clock that tells no year: only the order of its times counts, so that every month has 31
 days."""
 
@@ -244,20 +246,20 @@ def when(text: str) -> tuple[float, float] | None:
     """(seconds, period) of the first time in a line; None without one. With a year: the seconds by UTC, and 0. Without
     a year or a day: the seconds since the clock began, and after how many seconds it begins again. A time without a
     zone counts as UTC, as containers have it."""
-    for clock in CLOCKS:
+    for clock in TIMESTAMP_PATTERNS:
         if found := clock.search(text[:200]):
             told = found.groupdict()
             seconds = int(told["h"]) * 3600 + int(told["m"]) * 60 + float(told["s"].replace(",", "."))
             if "day" not in told:
-                return seconds, DAY
+                return seconds, DAY_S
             month = int(told["month"]) if "month" in told else MONTHS.get(told["name"].lower(), 0)
             day = int(told["day"])
             if not (1 <= month <= 12 and 1 <= day <= 31):
                 continue
             if "year" not in told:
-                return (month * 31 + day) * DAY + seconds, YEAR
+                return (month * 31 + day) * DAY_S + seconds, YEAR_S
             days = date(int(told["year"]), month, 1).toordinal() + day
-            return days * DAY + seconds - _east_of_utc(told["zone"]), 0.0
+            return days * DAY_S + seconds - _east_of_utc(told["zone"]), 0.0
     return None
 
 
@@ -286,7 +288,7 @@ def by_one_clock(hits: Sequence[Hit]) -> list[Hit]:
             return line
         if line.period == period:
             return replace(line, when=line.when + period) if line.when <= again else line
-        of_no_year = line.period == YEAR and period == 0.0
+        of_no_year = line.period == YEAR_S and period == 0.0
         return replace(line, when=_nearest(line.when, times[0]) if of_no_year else None)
 
     return [replace(hit, line=one(hit.line)) for hit in hits]
@@ -294,16 +296,16 @@ def by_one_clock(hits: Sequence[Hit]) -> list[Hit]:
 
 def _nearest(when: float, other: float) -> float:
     """The time `when` of a clock without a year as a time with a year: the year in which it is nearest to `other`."""
-    days, seconds = divmod(when, DAY)
+    days, seconds = divmod(when, DAY_S)
     month, day = divmod(int(days) - 1, 31)  # of the month, from 0
-    year = date.fromordinal(int(other // DAY)).year
+    year = date.fromordinal(int(other // DAY_S)).year
     firsts = [date(one, month, 1).toordinal() for one in (year - 1, year, year + 1)]
-    return min(((first + day + 1) * DAY + seconds for first in firsts), key=lambda time: abs(time - other))
+    return min(((first + day + 1) * DAY_S + seconds for first in firsts), key=lambda time: abs(time - other))
 
 
 # --- broken and packed lines ----------------------------------------------------------------------------------------
 
-OPENERS = (
+BROKEN_LINE_OPENERS = (
     *(".cpp:", ".cc:", ".hpp:", ".h:", ".c:", "nccl warn", "warning: "),
     *("error", "exception", "fail", "barrier", "connect to", "socket"),
 )
@@ -318,21 +320,21 @@ CONTINUES_A_SENTENCE = re.compile(
     r"(?:[a-z(,;&]|\d+(?:\)|,| [a-z])))"
 )
 """The beginning of a piece that goes on with a sentence, as no line of its own begins."""
-DIGITS = re.compile(r"\d+")
-PIECES = 5  # the most pieces of one line
-PIECE = 400  # bytes; a longer line is never a piece
+DIGIT_RUN = re.compile(r"\d+")
+MAX_PIECES = 5  # the most pieces of one line
+MAX_PIECE_BYTES = 400  # bytes; a longer line is never a piece
 
-KEYS = frozenset(
+MESSAGE_KEYS = frozenset(
     """message msg log textPayload line text error err exception exc_info traceback py_callstack stack stacktrace stderr
     stdout output reason cause detail""".split()
 )
 """Keys under which loggers put a program's output."""
-CODES = frozenset({"exitcode", "exitstatus", "returncode"})
+EXIT_CODE_KEYS = frozenset({"exitcode", "exitstatus", "returncode"})
 """Keys, without `_` and in lower case, of how a process ended."""
-LEVELS = frozenset({"info", "debug", "notice", "trace", "warn", "warning"})
-KEYED = re.compile(rb"[\w\"'] ?: ?b?[\"']")
-BREAK = re.compile(rb"(?<!\\)(?:\\\\)?(?:\\r)?\\n")
-TAB = re.compile(rb"(?<!\\)\\t")
+HARMLESS_LEVELS = frozenset({"info", "debug", "notice", "trace", "warn", "warning"})
+QUOTED_KEY_VALUE = re.compile(rb"[\w\"'] ?: ?b?[\"']")
+ESCAPED_LINE_BREAK = re.compile(rb"(?<!\\)(?:\\\\)?(?:\\r)?\\n")
+ESCAPED_TAB = re.compile(rb"(?<!\\)\\t")
 
 
 class BrokenLine:
@@ -346,7 +348,11 @@ class BrokenLine:
     def takes(self, raw: bytes) -> bool:
         """Whether `raw` is a further piece of this line; if so, it is added."""
         self._pieces = self._pieces or [_text(self.begun)]
-        if len(self._pieces) == PIECES or len(raw) > PIECE or ENDS_A_SENTENCE.search(self._pieces[-1].rstrip()):
+        if (
+            len(self._pieces) == MAX_PIECES
+            or len(raw) > MAX_PIECE_BYTES
+            or ENDS_A_SENTENCE.search(self._pieces[-1].rstrip())
+        ):
             return False
         piece = _text(raw)
         prefix = _prefix(piece)
@@ -370,8 +376,8 @@ class BrokenLine:
 
 
 def may_go_on(raw: bytes) -> bool:
-    """Whether a line with one of OPENERS may go on in the next line."""
-    return len(raw) <= PIECE and not ENDS_A_SENTENCE.search(_text(raw).rstrip())
+    """Whether a line with one of BROKEN_LINE_OPENERS may go on in the next line."""
+    return len(raw) <= MAX_PIECE_BYTES and not ENDS_A_SENTENCE.search(_text(raw).rstrip())
 
 
 def unpacked(raw: bytes) -> list[bytes]:
@@ -382,24 +388,24 @@ def unpacked(raw: bytes) -> list[bytes]:
             return list(_printed(json.loads(line)))
         except (ValueError, RecursionError):
             pass
-    if b"\\n" not in raw or not KEYED.search(raw):
+    if b"\\n" not in raw or not QUOTED_KEY_VALUE.search(raw):
         return []
-    lines = BREAK.split(raw)
-    return [TAB.sub(b"\t", line).replace(b'\\"', b'"') for line in lines] if len(lines) > 1 else []
+    lines = ESCAPED_LINE_BREAK.split(raw)
+    return [ESCAPED_TAB.sub(b"\t", line).replace(b'\\"', b'"') for line in lines] if len(lines) > 1 else []
 
 
 def _printed(document: object, level: str = "") -> Iterator[bytes]:
-    """The lines of text under KEYS in a JSON document, each after its time and, if it is no error, its level. A level
-    given as `level` is the enclosing document's."""
+    """The lines of text under MESSAGE_KEYS in a JSON document, each after its time and, if it is no error, its level. A
+    level given as `level` is the enclosing document's."""
     if not isinstance(document, dict):
         return
     told = document.get("level", document.get("levelname"))
-    lesser = f"{told.upper()} " if isinstance(told, str) and told.lower() in LEVELS else level
+    lesser = f"{told.upper()} " if isinstance(told, str) and told.lower() in HARMLESS_LEVELS else level
     at = next((document[key] for key in ("time", "timestamp", "ts") if isinstance(document.get(key), str)), "")
     for key, value in document.items():
-        if key in KEYS and isinstance(value, str):
+        if key in MESSAGE_KEYS and isinstance(value, str):
             yield from (f"{at} {lesser}{line}".strip().encode("utf-8", "replace") for line in value.split("\n"))
-        elif key.lower().replace("_", "") in CODES and isinstance(value, int) and value:
+        elif key.lower().replace("_", "") in EXIT_CODE_KEYS and isinstance(value, int) and value:
             yield f"{at} {lesser}exit code: {value}".strip().encode()
         elif isinstance(value, dict):
             yield from _printed(value, lesser)
@@ -415,4 +421,4 @@ def _prefix(piece: str) -> str:
 
 def _constant_part(prefix: str) -> str:
     """A prefix without its digits, which change from line to line."""
-    return DIGITS.sub("", prefix).strip()
+    return DIGIT_RUN.sub("", prefix).strip()

@@ -18,34 +18,34 @@ class Reached(IntEnum):
     PROGRESS = 2  # steps, results, an end
 
 
-_BEGINS = (
+_SETUP_VERBS = (
     rb"(?:(?:down)?load\w*|fetch\w*|pull\w*|import(?:ed|ing)?|creat\w*|build\w*|built|compil\w*|initiali[sz]\w*|init"
     rb"|set-?up|setting up|configur\w*|prepar\w*|pars(?:ed|ing)|reading|tokeniz\w*|captur\w*|scann\w*|cach(?:ed|ing)"
     rb"|clon(?:ed|ing)|regist\w*|mount\w*|allocat\w*|install\w*|warm\w*|index\w*|open(?:ed|ing)|detect\w*|attach\w*)"
 )
 BEFORE_STEPS = (
     # a bar, or a rate, of work before the first step; a colour may stand before it
-    rb"(?:\b|\dm)(?:" + _BEGINS + rb"|map|filter|generating)\b[^|%\r]{0,80}(?:\d%\s?\||[kmg]b/s)"
+    rb"(?:\b|\dm)(?:" + _SETUP_VERBS + rb"|map|filter|generating)\b[^|%\r]{0,80}(?:\d%\s?\||[kmg]b/s)"
     rb"|(?:\b|\dm)(?:generating \w+ split|running tokenizer)\b"
     # the end of such work, or of a set-up
-    rb"|(?:\b|\dm)" + _BEGINS + rb"\b.{0,40}\b(?:done|finished|completed?|succe\w+)\b"
-    rb"|\b(?:done|finished|completed?|succe\w+)(?: with)? " + _BEGINS + rb"\b"
+    rb"|(?:\b|\dm)" + _SETUP_VERBS + rb"\b.{0,40}\b(?:done|finished|completed?|succe\w+)\b"
+    rb"|\b(?:done|finished|completed?|succe\w+)(?: with)? " + _SETUP_VERBS + rb"\b"
     rb"|\b(?:start|resum|begin|continu)\w*\b.{0,40}\b(?:from|at) (?:step|iter\w*|epoch|batch)\b"
 )
 """Parts of lines about what a run does before it trains: loading, compiling, the step at which it is to begin."""
-AT_NOTHING = rb"(?!\d*[:/\d ]{0,16}(?<!\d)0%\|)"
+NOT_ZERO_PERCENT = rb"(?!\d*[:/\d ]{0,16}(?<!\d)0%\|)"
 """Behind a number: it does not belong to a bar at 0 %."""
-NONE = rb"[\"']?\s*[=:]\s*[\"']?(?:0|false|none|null|no)\b"
-BAD = (
+NO_VALUE = rb"[\"']?\s*[=:]\s*[\"']?(?:0|false|none|null|no)\b"
+UNLESS_FAILURE = (
     rb"^(?!.*\b(?:(?:(?<!expected )fail\w*|errors?|exceptions?)\b(?=\W{0,3}[=:])(?!"
-    + NONE
+    + NO_VALUE
     + rb")|(?:fail\w*|exception)\b(?!\W{0,3}[=:])|abort\w*|cancel+ed|kill\w*|timed out|time-?out (?:after|waiting)"
     rb"|terminat\w+|waiting|will|not (?:yet )?(?:done|finish\w*|complete\w*))|.*(?:" + BEFORE_STEPS + rb"))"
 )
 """The beginning of a pattern that matches no line with a failure, or with work before the first step."""
 
 PROGRESS = re.compile(
-    BAD + rb"(?:.*?(?:"
+    UNLESS_FAILURE + rb"(?:.*?(?:"
     # an end
     rb"\b(?:done|finished|succeeded|exiting)\b"
     rb"|(?<!barrier )(?<!init )\b(?:complete[ds]?|successful(?:ly)?"
@@ -63,7 +63,7 @@ PROGRESS = re.compile(
     # on the way
     rb"|\b\d+%\s?\|(?![^|\r]*\|\s*0/\d[^\r]{0,24}<\?)|\[\d+:\d\d<(?!\?)|\bin the forward pass\b"
     rb"|(?<!-)\b(?:batch(?!=\d+\b(?!/))|global_step|iter(?:ation)?|step|epoch|episode)\W{0,12}\d(?!\d*\((?:factor|bytes)\))"
-    + AT_NOTHING
+    + NOT_ZERO_PERCENT
     + rb"|\"(?:step|epoch|loss)\""
     rb"))"
     # a row of a benchmark: a size, counts, then what was measured
@@ -76,7 +76,7 @@ PROGRESS = re.compile(
 """A line of a run that made steps, measured something or came to a good end."""
 
 TESTS_PASSED = re.compile(
-    BAD + rb"(?:=* *\d+ passed\b.* in [\d.]+ ?m?s|ok(?: \((?:skipped|expected failures)=\d+.*\))?\s*$"
+    UNLESS_FAILURE + rb"(?:=* *\d+ passed\b.* in [\d.]+ ?m?s|ok(?: \((?:skipped|expected failures)=\d+.*\))?\s*$"
     rb"|\[  passed  \] \d+ test|final summary::hpcg result is valid\b)",
 )
 """The line in which a test suite says at its end that all tests passed: errors that they printed were on purpose."""
@@ -93,8 +93,9 @@ TABLE_ROW = re.compile(rb"\A[\s|]*\d{1,15}(?:[\s|]+[\[(]?[-+]?\d[\d.:e%+-]{0,20}
 """A row below TABLE_HEAD, as the benchmarks of OSU, Intel and perftest print it for each size once it was measured, and
 trainers for each epoch."""
 
-ENDED = re.compile(
-    BAD + rb"(?:.*?\b(?:training|run|job|trial|benchmark|evaluation|everything|all|program)\b.{0,40}\b(?:done|finished"
+RUN_ENDED = re.compile(
+    UNLESS_FAILURE
+    + rb"(?:.*?\b(?:training|run|job|trial|benchmark|evaluation|everything|all|program)\b.{0,40}\b(?:done|finished"
     rb"|complete[ds]?|succeeded)\b|.*?\btraining end(?:ed|s)?\W{0,4}\Z|.*?'train_runtime': \d"
     rb"|.*?\bexited with (?:code|status) 0\b|.*?\bfinished\W{1,3}rc=0\b|.*?\bcompleted\s+0:0\b"
     rb"|.*?\bexit(?:s|ed)? successfully\b"
@@ -108,11 +109,11 @@ ENDED = re.compile(
 )
 """A line in which a run says that it has ended well."""
 
-_ONE = (
+_RUN_SUBJECT = (
     rb"(?:rank|worker|node|process|task|pod|job|gpu|host|trainer|replica|peer|server|agent|launcher|actor|executor"
     rb"|instance|machine|container|link|port|master|coordinator|scheduler|run|training|service|daemon|cluster|it|we)"
 )
-_GOOD = (
+_GOOD_OUTCOME = (
     rb"(?:(?:re-?|un)?(?:start|load|launch|creat|connect|join|register|initiali[sz]|spawn|sync|bind|configur|detect"
     rb"|select|enter|resum|recover|assign|enabl|listen|sav|begin|prepar|us|receiv|report|running|wait|accept|map|serv"
     rb"|warm)\w*"
@@ -125,10 +126,10 @@ LAST_WORDS = re.compile(
     rb"|\[?[iw](?:\d{4})? )(?:"
     # a rank, node or the like, and a word for what became of it that is no good word
     rb"(?:.*[\]:)>|] +)?(?:the )?"
-    + _ONE
+    + _RUN_SUBJECT
     + rb"(?: ?[#:=-]? ?[\w.-]{0,60}\d[\w.-]{0,60})?(?: (?:to|on|of) [\w.-]{1,60})?(?: (?:is|was|has|have|had|got|went"
     rb"|just|been|now|suddenly|seems?|appears?|to|be))* (?!"
-    + _GOOD
+    + _GOOD_OUTCOME
     + rb")[a-z][a-z'-]{2,}(?: (?:away|down|out|off|over"
     rb"|dark|silently|early|again|(?:for|after) \d+ ?\w+))?[ .!]*\Z"
     rb"|.*\b(?:gone|lost|dead|nowhere|vanish\w*|disappear\w*|broken?|halted|bail(?:ed|ing)|giv(?:e|ing) up|kaput|quit"
@@ -171,7 +172,7 @@ SETUP = re.compile(
 """A line of a run whose setup got somewhere: ranks met, NCCL chose a network, or a service runs."""
 
 
-REACHED_KEYS = tuple(
+REACHED_LITERALS = tuple(
     "done|finish|succe|exit|complete|code: |save|goodbye|destroy|failed=|passed|reduce ok|bandwidth"
     "|packets transmitted|acc|perplexity|ppl|throughput|error|err |_err|loss|b/s|flop|examples/s"
     "|images/s|img/s|ms/step|float|half|double|int|%|forward pass|batch|step|iter|epoch|joined|barrier"
@@ -189,7 +190,7 @@ def reached(line: bytes, goes_on: bool) -> Reached:
     return Reached.SETUP if SETUP.match(line) else Reached.NOTHING
 
 
-NOISE = re.compile(
+HARMLESS_ERROR = re.compile(
     r"\[hardware error\]: (?!.*(?:uncorrect|deferred|fatal|containable|poison|panic))|\bedac mc\d+: \d+ ce\b"
     r"|\bcoordinator was stopped\.?$|hwloc.{0,40} received invalid information|hwloc will now ignore"
     r"|failed with: intersection without inclusion|unable to find any relevant network interfaces|"
@@ -240,7 +241,7 @@ NOISE = re.compile(
     r"|\b[efz]?grep (?:--?[\w=]+ )*['\"]|^\W{0,4}(?:\[\w+\] )?fix(?:ed|es)?\b|/xid-errors\b",
 )
 
-PROGRESS_KEYS = (
+GOES_ON_LITERALS = (
     *("loss", "epoch", "it/s]", "s/it]", "iter", "tokens/s", "samples/s", "step", "it/s,", "s/it,", "bus bandwidth"),
     *("finished", "completed", "succeeded", "residual", "has connected to", "startup complete", "ready to roll"),
     *("images/s", "img/s", "examples/s", "[batch=", "hello world", "hello, world", "reporting for duty", "success: "),
@@ -253,7 +254,7 @@ GOES_ON = re.compile(
     # `epochs 3` without a total, as in `epochs 3/10`, is a setting; so it is for iterations and steps
     rb"(?:.*(?:loss(?:/\w+){0,3}\W{0,8}-?\d|(?<!\?)it/s[\],]|(?<!\?)s/it[\],]"
     rb"|(?<![-_])\bepoch(?:\W{0,4}\d|s\W{0,3}\d+ ?/ ?\d)"
-    + AT_NOTHING
+    + NOT_ZERO_PERCENT
     + rb"|\biter(?:ation)?(?:\W{0,5}\d|s\W{0,3}\d+ ?/ ?\d)"
     rb"|(?:tokens|samples)/s|\b(?:images|img|examples)/s|\[batch=\d+/\d"
     rb"|(?:(?<!-)\b|_)(?<!max_)(?<!num_)(?<!total_)step(?:\W{0,5}\d(?!\d*\((?:factor|bytes)\))|s\W{0,3}\d+ ?/ ?\d)"

@@ -15,21 +15,21 @@ from functools import partial
 from typing import NamedTuple
 
 from runbook.diagnose.kept_lines import (
-    LIMITS,
-    SEARCHED,
+    DEFAULT_SCAN_LIMITS,
+    MAX_SEARCHED_BYTES,
     KeptHits,
-    Raw,
     ScanLimits,
     SourceLines,
     Speaker,
+    UnreadLine,
     searched,
 )
 from runbook.diagnose.literal_index import DIGITS, Index, one_of
 from runbook.diagnose.log_lines import (
-    ABROAD,
-    LONGEST,
-    OPENERS,
-    SHOWN,
+    BROKEN_LINE_OPENERS,
+    FOREIGN_PHRASES,
+    MAX_LINE_BYTES,
+    MAX_SHOWN_CHARACTERS,
     BrokenLine,
     in_english,
     may_go_on,
@@ -41,13 +41,13 @@ from runbook.diagnose.log_lines import (
     unprefixed,
 )
 from runbook.diagnose.progress_lines import (
-    ENDED,
     EXIT_CODE_ASKED,
     GOES_ON,
+    GOES_ON_LITERALS,
+    HARMLESS_ERROR,
     LAST_WORDS,
-    NOISE,
-    PROGRESS_KEYS,
-    REACHED_KEYS,
+    REACHED_LITERALS,
+    RUN_ENDED,
     TABLE_HEAD,
     TABLE_ROW,
     TESTS_PASSED,
@@ -57,21 +57,22 @@ from runbook.diagnose.progress_lines import (
 )
 from runbook.diagnose.rule_types import Hit, Line, Sign
 
-STEADY = 3  # so many lines of progress after a failure are more than other ranks print before they notice it
-COMMANDS = 10_000  # the most commands that are remembered of a source
-ENDING = 20  # the last lines of a source, in which a run may say that it has ended
-LAST = 3  # the last lines of these, which are taken as a run's last words
-FAR = 200  # a match that begins behind so many characters of a long line is quoted from AROUND characters before it
-AROUND = 60
-OVERLAP = 200  # bytes that pieces of a long line share
-# `Scanner.work` counts in the time of a line with a known shape. It adds NEW_SHAPE for a line of a new shape, and for a
-# line that is read in full IN_FULL and A_BYTE for each of its bytes; PUT_OFF for a line that is put off, OPEN for one
-# that may go on in the next, and WITH_SIGNS for one that may hold a sign.
-NEW_SHAPE, IN_FULL, A_BYTE = 100, 400, 10
-PUT_OFF, OPEN, WITH_SIGNS = 25, 16, 5
-ESCAPED = b"\\u"  # escapes of JSON hold digits: lines with other letters would have the same shape
+MIN_STEADY_LINES = 3  # so many lines of progress after a failure are more than other ranks print before they notice it
+MAX_COMMANDS = 10_000  # the most commands that are remembered of a source
+MAX_ENDING_LINES = 20  # the last lines of a source, in which a run may say that it has ended
+MAX_LAST_WORDS = 3  # the last lines of these, which are taken as a run's last words
+# a match that begins behind so many characters of a long line is quoted from QUOTE_LEAD_CHARACTERS characters before it
+MAX_QUOTE_OFFSET = 200
+QUOTE_LEAD_CHARACTERS = 60
+OVERLAP_BYTES = 200  # bytes that pieces of a long line share
+# `Scanner.work` counts in the time of a line with a known shape. It adds NEW_SHAPE_WORK for a line of a new shape, and
+# for a line that is read in full FULL_READ_WORK and BYTE_WORK for each of its bytes; PUT_OFF_WORK for a line that is
+# put off, OPEN_LINE_WORK for one that may go on in the next, and SIGNS_WORK for one that may hold a sign.
+NEW_SHAPE_WORK, FULL_READ_WORK, BYTE_WORK = 100, 400, 10
+PUT_OFF_WORK, OPEN_LINE_WORK, SIGNS_WORK = 25, 16, 5
+JSON_ESCAPE = b"\\u"  # escapes of JSON hold digits: lines with other letters would have the same shape
 HEADINGS = ("###", "==>", "---", "===", ">>>")
-MAY_GO_ON = re.compile(one_of([key.encode() for key in PROGRESS_KEYS]))
+GOES_ON_HINT = re.compile(one_of([key.encode() for key in GOES_ON_LITERALS]))
 HEADING_BYTES = tuple(heading.encode() for heading in HEADINGS)
 
 
@@ -87,7 +88,7 @@ class _Kind(NamedTuple):
     late: bool = False  # they were not searched, and are read at the end of the source, if at all
 
 
-LATER = _Kind(late=True)
+READ_LATER = _Kind(late=True)
 
 
 class Catalogue:
@@ -95,14 +96,14 @@ class Catalogue:
 
     def __init__(self, signs: Sequence[Sign]) -> None:
         self.signs = signs
-        others = (PROGRESS_KEYS, HEADINGS, OPENERS, REACHED_KEYS, ABROAD)
+        others = (GOES_ON_LITERALS, HEADINGS, BROKEN_LINE_OPENERS, REACHED_LITERALS, FOREIGN_PHRASES)
         self.index = Index([*(sign.literals for sign in signs), *others])
 
 
 class Scanner:
     """A scan over logs. Feed it each source in turn; then `hits` are the hits that it kept, by sources and lines."""
 
-    def __init__(self, catalogue: Catalogue, limits: ScanLimits = LIMITS) -> None:
+    def __init__(self, catalogue: Catalogue, limits: ScanLimits = DEFAULT_SCAN_LIMITS) -> None:
         self._limits = limits
         self._signs = catalogue.signs
         self._index = catalogue.index
@@ -116,9 +117,11 @@ class Scanner:
         self.told = False  # whether any line is not blank
         self.reached = Reached.NOTHING
         self._asked = 0  # bytes of lines that were searched for `reached`
-        self._noted: deque[bytes] = deque(maxlen=ENDING)  # the last lines that were searched for `reached`
+        self._noted: deque[bytes] = deque(maxlen=MAX_ENDING_LINES)  # the last lines that were searched for `reached`
         self.last_progress: dict[str, int] = {}  # by source, the number of the last line of progress; 0: none
-        self.steady_progress: dict[str, int] = {}  # by source, the first of the last STEADY such lines; 0: fewer
+        self.steady_progress: dict[
+            str, int
+        ] = {}  # by source, the first of the last MIN_STEADY_LINES such lines; 0: fewer
         self.ends: dict[str, int] = {}  # by source, how many lines it has
         self.passed: dict[str, int] = {}  # by source, the line in which a suite of tests says that all passed
         self.commands: dict[str, list[int]] = {}  # by source, the lines with a command that starts a run
@@ -138,13 +141,13 @@ class Scanner:
         section = speaker or section_of_path(source)
         number = 0
         flooded = False
-        went_on: deque[int] = deque(maxlen=STEADY)
+        went_on: deque[int] = deque(maxlen=MIN_STEADY_LINES)
         kinds, settled, commands = self._shapes, here.settled, self.commands.setdefault(source, [])
         open_line: BrokenLine | None = None
         open_kind, open_shape = _Kind(), b""
         ending: list[bytes] = []
         for lines, shapes in _lines(chunks, partial(self._cut.update, [source]), self._limits.pending):
-            ending = [*ending, *map(searched, lines[-ENDING:])][-ENDING:]
+            ending = [*ending, *map(searched, lines[-MAX_ENDING_LINES:])][-MAX_ENDING_LINES:]
             self.work += len(lines)
             for raw, shape in zip(lines, shapes, strict=True):
                 number += 1
@@ -159,8 +162,8 @@ class Scanner:
                 if kind.goes_on:
                     went_on.append(number)
                 if kind.heads:
-                    section = section_of(raw[:LONGEST].decode("utf-8", "replace")) or section
-                if kind.starts and len(commands) < COMMANDS:
+                    section = section_of(raw[:MAX_LINE_BYTES].decode("utf-8", "replace")) or section
+                if kind.starts and len(commands) < MAX_COMMANDS:
                     commands.append(number)
                 if kind.opens and not open_line:
                     open_line, open_kind, open_shape = BrokenLine(number, raw), kind, shape
@@ -180,7 +183,7 @@ class Scanner:
         self.lines += number
         self.ends[source] = number
         self.last_progress[source] = went_on[-1] if went_on else 0
-        self.steady_progress[source] = went_on[0] if len(went_on) == STEADY else 0
+        self.steady_progress[source] = went_on[0] if len(went_on) == MIN_STEADY_LINES else 0
         if here.kept:
             self._sources.append(here)
 
@@ -191,17 +194,17 @@ class Scanner:
     def _put_off(self, raw: bytes) -> _Kind:
         """The kind of a line with a new shape in a source that has too many of them: it is searched for progress and
         headings only."""
-        self.work += PUT_OFF
-        low = (raw if len(raw) <= SEARCHED else searched(raw)).lower()
-        goes_on = MAY_GO_ON.search(low) is not None and GOES_ON.match(searched(low)) is not None
+        self.work += PUT_OFF_WORK
+        low = (raw if len(raw) <= MAX_SEARCHED_BYTES else searched(raw)).lower()
+        goes_on = GOES_ON_HINT.search(low) is not None and GOES_ON.match(searched(low)) is not None
         heads = raw.startswith(HEADING_BYTES)
-        return _Kind(goes_on=goes_on, heads=heads, late=True) if goes_on or heads else LATER
+        return _Kind(goes_on=goes_on, heads=heads, late=True) if goes_on or heads else READ_LATER
 
     def _unlike_all_before(self, shape: bytes, raw: bytes) -> _Kind:
         """The kind of a line with a new shape; remembers the shape while there is room."""
         self.told = self.told or bool(raw.strip())
         kind = self._kind(raw)
-        if not self._crowded and len(shape) < self._limits.shape_bytes and ESCAPED not in raw:
+        if not self._crowded and len(shape) < self._limits.shape_bytes and JSON_ESCAPE not in raw:
             self._shapes[shape] = kind
             self._remembered += len(shape)
         return kind
@@ -224,15 +227,17 @@ class Scanner:
                 self.reached = Reached.PROGRESS
             may_have_passed = b"passed" in low or b"ok" in low or b"is valid" in low
             passed = may_have_passed and any(map(TESTS_PASSED.match, (low, *_bare(raw))))
-            over = self.passed if passed else self.ended if ENDED.match(low) else None
+            over = self.passed if passed else self.ended if RUN_ENDED.match(low) else None
             if over is not None:
                 over[source] = at
                 self.reached = Reached.PROGRESS
         told = [(at, raw) for at, raw in enumerate(ending, number + 1 - len(ending)) if raw.strip()]
-        for at, piece in ((at, piece) for at, raw in told[-LAST:] for piece in unpacked(raw)[-LAST:] or [raw]):
+        for at, piece in (
+            (at, piece) for at, raw in told[-MAX_LAST_WORDS:] for piece in unpacked(raw)[-MAX_LAST_WORDS:] or [raw]
+        ):
             line = read_line(source, at, piece, section)
             text = line.text.lower()
-            if LAST_WORDS.match(text.encode()) and not NOISE.search(text) and not is_a_question(text):
+            if LAST_WORDS.match(text.encode()) and not HARMLESS_ERROR.search(text) and not is_a_question(text):
                 self.last_words.append(Hit("last-words", line))
 
     def _read_what_was_left(self, here: SourceLines) -> None:
@@ -272,17 +277,17 @@ class Scanner:
     def _close(self, here: SourceLines, line: BrokenLine, kind: _Kind, section: Speaker) -> None:
         """Reads a line that may have gone on in the next ones, both joined with them and alone, unless enough lines of
         its shape were read."""
-        self.work += OPEN
+        self.work += OPEN_LINE_WORK
         for raw in line.readings:
             shape = raw.translate(None, DIGITS)
             told = kind if raw is line.begun else self._shapes.get(shape) or self._kind(raw)
             if told.signs and self._wants(here, shape, (line.number, raw, told.signs, section), told.most):
                 self._read(here, line.number, raw, told.signs, section)
 
-    def _wants(self, here: SourceLines, shape: bytes, raw: Raw, most: int) -> bool:
+    def _wants(self, here: SourceLines, shape: bytes, raw: UnreadLine, most: int) -> bool:
         """Whether the line is to be read now. If lines of its shape were read often, a few of each further source are
         enough."""
-        self.work += WITH_SIGNS
+        self.work += SIGNS_WORK
         limits = self._limits
         if most <= limits.keeps_all and self._often[shape] >= limits.often:
             most = limits.of_an_often_one
@@ -294,15 +299,15 @@ class Scanner:
 
     def _kind(self, raw: bytes) -> _Kind:
         """The kind of a line, by searching it for all literals."""
-        self.work += NEW_SHAPE + len(raw) // 2
+        self.work += NEW_SHAPE_WORK + len(raw) // 2
         if b"\\" in raw:
             raw = b" ".join(unpacked(raw)) or raw
         found = self._index.find(raw.lower())
-        starts = starts_a_run(raw[:LONGEST].decode("utf-8", "replace"))
+        starts = starts_a_run(raw[:MAX_LINE_BYTES].decode("utf-8", "replace"))
         if not found:
             return _Kind(starts=starts)
         foreign = self._abroad in found
-        if foreign and len(raw) <= LONGEST:
+        if foreign and len(raw) <= MAX_LINE_BYTES:
             english = in_english(raw.decode("utf-8", "replace")).encode()
             found = self._index.find(english.lower())
         signs = found[: bisect_left(found, self._progress)]
@@ -311,7 +316,7 @@ class Scanner:
         opens = self._opener in found and may_go_on(raw)
         if goes_on or (self._telling in found and self._asked < self._limits.asked):
             self._note(raw, goes_on=goes_on)
-            if len(raw) <= SEARCHED:
+            if len(raw) <= MAX_SEARCHED_BYTES:
                 self._noted.append(raw)
         told = (*signs, self._abroad) if foreign else signs
         return _Kind(told, most, goes_on, heads=self._heading in found, starts=starts, opens=opens)
@@ -328,8 +333,11 @@ class Scanner:
     def _read(self, here: SourceLines, number: int, raw: bytes, found: tuple[int, ...], section: Speaker) -> None:
         """Reads a line in full and keeps its hits; `found` are the indexes of the signs that may be on it."""
         inside = raw.rstrip().split(b"\r") if b"\r" in raw.rstrip() else unpacked(raw)
-        if not inside and len(raw) > LONGEST:
-            inside = [raw[at : at + LONGEST] for at in range(0, len(raw) - OVERLAP, LONGEST - OVERLAP)]
+        if not inside and len(raw) > MAX_LINE_BYTES:
+            inside = [
+                raw[at : at + MAX_LINE_BYTES]
+                for at in range(0, len(raw) - OVERLAP_BYTES, MAX_LINE_BYTES - OVERLAP_BYTES)
+            ]
         if inside:
             for segment in inside:
                 shape = segment.translate(None, DIGITS)
@@ -338,11 +346,11 @@ class Scanner:
                 if kind.signs and self._wants(here, shape, (number, segment, kind.signs, section), kind.most):
                     self._read(here, number, segment, kind.signs, section)
             return
-        self.work += IN_FULL + A_BYTE * len(raw)
+        self.work += FULL_READ_WORK + BYTE_WORK * len(raw)
         foreign = found[-1] == self._abroad
         line = read_line(here.name, number, raw, section, foreign=foreign)
         low = line.text.lower()
-        if NOISE.search(low) or is_a_question(low):
+        if HARMLESS_ERROR.search(low) or is_a_question(low):
             return
         for at in found[:-1] if foreign else found:
             sign = self._signs[at]
@@ -354,7 +362,7 @@ class Scanner:
                 told = {name.rstrip(DIGITS.decode()): text for name, text in groups.items() if text}
                 self._texts += len(line.text)
                 if self._texts > self._limits.texts:
-                    line = replace(line, text=line.text[:SHOWN])
+                    line = replace(line, text=line.text[:MAX_SHOWN_CHARACTERS])
                 few = here.kept.get(at)
                 if few is None:
                     few = here.kept[at] = KeptHits(sign.keep if self._totals[at] < self._limits.hits else 2)
@@ -363,17 +371,23 @@ class Scanner:
 
 def _bare(raw: bytes) -> Iterator[bytes]:
     """The line's text without prefixes of launchers and loggers, in lower case; several if the line packs several."""
-    for piece in unpacked(raw)[:LAST] or [raw]:
+    for piece in unpacked(raw)[:MAX_LAST_WORDS] or [raw]:
         yield unprefixed(searched(piece).decode("utf-8", "replace"))[0].lower().encode()
 
 
 def _quoted_there(line: Line, sign: Sign) -> Line:
     """The line; if the sign's literal is far from its beginning, it is quoted around the literal."""
-    if len(line.text) <= SHOWN:
+    if len(line.text) <= MAX_SHOWN_CHARACTERS:
         return line
     lowered = line.text.lower()
     at = min((place for key in sign.literals if (place := lowered.find(key)) >= 0), default=0)
-    return replace(line, shown=f"… {line.text[at - AROUND : at - AROUND + SHOWN]}") if at > FAR else line
+    return (
+        replace(
+            line, shown=f"… {line.text[at - QUOTE_LEAD_CHARACTERS : at - QUOTE_LEAD_CHARACTERS + MAX_SHOWN_CHARACTERS]}"
+        )
+        if at > MAX_QUOTE_OFFSET
+        else line
+    )
 
 
 def _lines(chunks: Iterable[bytes], cut: Callable[[], None], most: int) -> Iterator[tuple[list[bytes], list[bytes]]]:

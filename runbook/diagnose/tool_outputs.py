@@ -14,8 +14,8 @@ from functools import cache
 from importlib import import_module
 from pathlib import PurePath
 
-from runbook.diagnose.judge import NO_EVIDENCE, ORDER, Cause
-from runbook.diagnose.log_lines import BEFORE, ESCAPES, PROMPT, is_typed
+from runbook.diagnose.judge import CONFIDENCE_ORDER, NO_EVIDENCE, Cause
+from runbook.diagnose.log_lines import ESCAPES, PROMPTED_COMMAND, SHELL_PROMPT, is_typed
 from runbook.diagnose.rule_types import Hit, Line, Tier, joined
 from runbook.files.shipped_files import own_table
 from runbook.model.grouping import grouped
@@ -24,16 +24,18 @@ from runbook.parsers.tool_reading import Fault, Reading, Support
 
 # --- outputs in a text ----------------------------------------------------------------------------------------------
 
-AROUND = re.compile(
+OUTPUT_FRAME_LINE = re.compile(
     r"\[exit code -?\d+\]|\[stderr\]|\[ended by its deadline|\[\.\.\. \d+ bytes left out|```|~~~"
     r"|(?:###+|==>|===|---) ?\S.*"
 )
 """Text around outputs: notes of `runbook collect`, fences, headings."""
 
-CUT_HERE = re.compile(r"\[ended by its deadline|\[\.\.\. \d+ bytes left out|\[\.\.\.\]")
+CUT_NOTE = re.compile(r"\[ended by its deadline|\[\.\.\. \d+ bytes left out|\[\.\.\.\]")
 """Notes that part of an output was left out."""
-LONGEST = 1000  # characters of a line that are read, to bound the cost of patterns; nft's JSON, one line, is read whole
-MOSTLY = 0.6  # if this share of lines fits a tool, all lines up to the next command are its output, odd ones too
+MAX_LINE_CHARACTERS = (
+    1000  # characters of a line that are read, to bound the cost of patterns; nft's JSON, one line, is read whole
+)
+MIN_FIT_SHARE = 0.6  # if this share of lines fits a tool, all lines up to the next command are its output, odd ones too
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +99,7 @@ def tools() -> tuple[Tool, ...]:
             tool.get("log", False),
             re.compile(rf"(?:sudo (?:-n )?)?(?:{tool['command']})"),
             re.compile(f"^(?:{joined(tool['start'])})".replace(r"\Z", "$"), re.MULTILINE),
-            re.compile(joined(tool["line"]) if "line" in tool else infiniband.LINE),
+            re.compile(joined(tool["line"]) if "line" in tool else infiniband.IBSTAT_LINE),
         )
         for tool in own_table("runbook.diagnose", "tools.toml")["tools"]
     )
@@ -107,7 +109,7 @@ def tools() -> tuple[Tool, ...]:
 def _typed() -> re.Pattern[str]:
     """The pattern of a prompt with a command of any known tool."""
     commands = "|".join(tool.command.pattern for tool in tools())
-    return re.compile(rf"^{BEFORE}(?:{commands})".replace(r"\Z", "$"), re.MULTILINE)
+    return re.compile(rf"^{SHELL_PROMPT}(?:{commands})".replace(r"\Z", "$"), re.MULTILINE)
 
 
 def read_paste(text: str, name: str = "") -> Paste:
@@ -118,7 +120,7 @@ def read_paste(text: str, name: str = "") -> Paste:
     """
     text = text.removeprefix("\ufeff").replace("\r\n", "\n")
     # Without empty lines: patterns would search a long run of them again and again.
-    searched = "\n".join(line[:LONGEST] for line in text.split("\n") if line[:LONGEST].strip())
+    searched = "\n".join(line[:MAX_LINE_CHARACTERS] for line in text.split("\n") if line[:MAX_LINE_CHARACTERS].strip())
     likely = [tool for tool in tools() if any(key in text for key in tool.keys) and tool.start.search(searched)]
     if likely or _typed().search(searched):
         paste = _PasteReader(text, likely).paste()
@@ -133,7 +135,7 @@ def read_paste(text: str, name: str = "") -> Paste:
 
 def _begins_another(line: str) -> bool:
     """Whether a line ends the output above it: a command that was typed, a heading, or a fence."""
-    if PROMPT.match(line) is None:
+    if PROMPTED_COMMAND.match(line) is None:
         return re.match(r"```|~~~|###+ |==> ", line) is not None
     return is_typed(line) or _typed().match(line) is not None
 
@@ -160,7 +162,7 @@ class _PasteReader:
 
     def __init__(self, text: str, likely: Sequence[Tool]) -> None:
         self._whole = [ESCAPES.sub("", line) for line in text.split("\n")]
-        self._lines = [line[:LONGEST] for line in self._whole]
+        self._lines = [line[:MAX_LINE_CHARACTERS] for line in self._whole]
         self._likely = likely
         self._taken = [not line.strip() for line in self._lines]
         self._open = 0  # the first line that may belong to no output
@@ -180,9 +182,9 @@ class _PasteReader:
     def _command(self, at: int) -> int | None:
         """Takes the output of a command that was typed on line `at`; gives the line after the output, or None if there
         is no such command."""
-        prompt = PROMPT.match(self._lines[at].rstrip())
+        prompt = PROMPTED_COMMAND.match(self._lines[at].rstrip())
         if prompt is None:
-            if AROUND.match(self._lines[at]):
+            if OUTPUT_FRAME_LINE.match(self._lines[at]):
                 self._taken[at] = True
             return None
         tool = next((tool for tool in tools() if tool.command.match(prompt["words"])), None)
@@ -227,7 +229,7 @@ class _PasteReader:
     def _mostly(self, line: re.Pattern[str], at: int, end: int) -> bool:
         """Whether most lines in this range fit a tool."""
         fits = [bool(line.match(self._lines[n])) for n in range(at, end) if self._lines[n].strip()]
-        return sum(fits) >= MOSTLY * len(fits)
+        return sum(fits) >= MIN_FIT_SHARE * len(fits)
 
     def _while(self, line: re.Pattern[str], at: int, end: int) -> int:
         """The first line in this range that does not fit a tool; the text's last line may be a cut one, and counts as
@@ -246,11 +248,13 @@ class _PasteReader:
         line = tool.line
         as_json = tool.name == "nft" and any('"nftables"' in self._lines[n] for n in range(at, end))
         lines = self._whole if as_json else self._lines
-        told = [lines[n] if line.match(lines[n]) or not AROUND.match(lines[n]) else "" for n in range(at, end)]
+        told = [
+            lines[n] if line.match(lines[n]) or not OUTPUT_FRAME_LINE.match(lines[n]) else "" for n in range(at, end)
+        ]
         while told and not told[-1].strip():
             told.pop()
-        cut = any(CUT_HERE.search(self._lines[n]) for n in range(at, end))
-        short = {n - at + 1 for n in range(at, end) if not as_json and len(self._whole[n]) > LONGEST}
+        cut = any(CUT_NOTE.search(self._lines[n]) for n in range(at, end))
+        short = {n - at + 1 for n in range(at, end) if not as_json and len(self._whole[n]) > MAX_LINE_CHARACTERS}
         reading = tool.read("\n".join(told))
         if reading is None:
             if not typed or not any(text.strip() for text in told):
@@ -259,7 +263,7 @@ class _PasteReader:
         if cut and not reading.unknown:
             reading = replace(reading, unknown="part of it was left out")
         if short:  # half a line proves nothing
-            why = f"of a line of it only the first {LONGEST:,} characters were read"
+            why = f"of a line of it only the first {MAX_LINE_CHARACTERS:,} characters were read"
             reading = replace(
                 reading,
                 unknown=reading.unknown or why,
@@ -269,17 +273,19 @@ class _PasteReader:
         self._found.append(ToolOutput(reading, at, tuple(self._lines[at:end]), node))
         self._is_log = self._is_log or tool.log
         for n in range(at, end):
-            self._taken[n] = self._taken[n] or bool(line.match(self._lines[n]) or AROUND.match(self._lines[n]))
+            self._taken[n] = self._taken[n] or bool(
+                line.match(self._lines[n]) or OUTPUT_FRAME_LINE.match(self._lines[n])
+            )
         return end
 
 
 # --- beside the causes of logs --------------------------------------------------------------------------------------
 
-SHOWN_OF_OUTPUT = 300  # characters of a line that are quoted
-UNREAD = "tool-output-unknown"
-FOR_RDMA = ("memlock-limit",)
+MAX_SHOWN_CHARACTERS = 300  # characters of a line that are quoted
+UNKNOWN_OUTPUT_CAUSE = "tool-output-unknown"
+RDMA_ONLY_CAUSES = ("memlock-limit",)
 """Causes that matter only to a job over RDMA."""
-OWNERS = ("ufw", "firewalld")
+RULE_OWNER_TOOLS = ("ufw", "firewalld")
 """Tools that own the rules which other tools list."""
 
 
@@ -298,7 +304,7 @@ class Source:
 
     def _hit(self, at: int) -> Hit:
         text = self.found.lines[at - 1].strip()
-        line = Line(self.name, self.found.above + at, text, text[:SHOWN_OF_OUTPUT], node=self.speaker)
+        line = Line(self.name, self.found.above + at, text, text[:MAX_SHOWN_CHARACTERS], node=self.speaker)
         return Hit(self.found.reading.tool, line)
 
     @property
@@ -330,7 +336,9 @@ def with_tools(causes: Sequence[Cause], sources: Sequence[Source], *, logs: bool
         told = [cause for cause in told if cause.tier is not Tier.WRAPPER]
     # Within a tier, a fault that logs name comes first; in other tiers a tool's fault explains the cause from logs.
     known = [(cause.tier, cause.tier is not Tier.FAULT, at, cause) for at, cause in enumerate(told)]
-    added = [(cause.tier, cause.tier is Tier.FAULT, ORDER[cause.confidence], cause) for cause in both.values()]
+    added = [
+        (cause.tier, cause.tier is Tier.FAULT, CONFIDENCE_ORDER[cause.confidence], cause) for cause in both.values()
+    ]
     found = [entry[-1] for entry in sorted([*known, *added], key=lambda entry: entry[:3])] if added or nearer else told
     if not found:
         return _unread(sources, logs)
@@ -353,14 +361,14 @@ def _faults(sources: Sequence[Source], *, rdma: bool) -> list[Cause]:
         (fault.cause, (source, fault))
         for source in sources
         for fault in source.found.reading.faults
-        if fault.cause not in FOR_RDMA or rdma or source.named
+        if fault.cause not in RDMA_ONLY_CAUSES or rdma or source.named
     )
     return [_cause(cause, pairs) for cause, pairs in found.items()]
 
 
 def _cause(cause: str, pairs: Sequence[tuple[Source, Fault]]) -> Cause:
     """The cause that these faults of outputs show: in the words of the surest fault, with lines of the first four."""
-    pairs = sorted(pairs, key=lambda pair: ORDER[pair[1].confidence])
+    pairs = sorted(pairs, key=lambda pair: CONFIDENCE_ORDER[pair[1].confidence])
     fault = pairs[0][1]
     nodes = list(dict.fromkeys(node for one, _ in pairs if (node := one.speaker)))
     also = f" (the same on {', '.join(nodes[1:5])})" if len(nodes) > 1 else ""
@@ -378,7 +386,7 @@ def _cause(cause: str, pairs: Sequence[tuple[Source, Fault]]) -> Cause:
 
 def _both(told: Cause, seen: Cause) -> Cause:
     """One cause of two, when logs and a tool show the same: the tool names the device, the logs name the ranks."""
-    surest = min(told.confidence, seen.confidence, key=lambda confidence: ORDER[confidence])
+    surest = min(told.confidence, seen.confidence, key=lambda confidence: CONFIDENCE_ORDER[confidence])
     if seen.confidence == "low":
         return replace(told, evidence=_each_once((*told.evidence, *seen.evidence)))
     return replace(
@@ -407,7 +415,7 @@ def _explained(cause: Cause, sources: Sequence[Source]) -> Cause:
         if cause.cause in support.causes and _is_about(support, cause)
     ]
     # ufw and firewalld own the rules that nft and iptables list, so their commands open a port.
-    fitting.sort(key=lambda pair: pair[0].found.reading.tool not in OWNERS)
+    fitting.sort(key=lambda pair: pair[0].found.reading.tool not in RULE_OWNER_TOOLS)
     exact = [pair for pair in fitting if pair[1].about]
     ports = _ports(cause)
     for at, (source, support) in enumerate((exact or fitting)[:2]):
@@ -451,5 +459,7 @@ def _unread(sources: Sequence[Source], logs: bool) -> list[Cause]:
             says = f"{reading.tool}: no fault is seen, which does not prove that all is well: {reading.unknown}"
             first = next((at for at, line in enumerate(source.found.lines, 1) if line.strip()), 1)
             remedy = "give all that it prints, in English (LC_ALL=C), with the command before it"
-            return [Cause(UNREAD, "low", says, remedy, source.hits((first,)), Tier.WRAPPER, node=source.node)]
+            return [
+                Cause(UNKNOWN_OUTPUT_CAUSE, "low", says, remedy, source.hits((first,)), Tier.WRAPPER, node=source.node)
+            ]
     return []

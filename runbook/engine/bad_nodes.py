@@ -24,10 +24,10 @@ from runbook.model.inventory import Inventory
 from runbook.model.node_ranges import fold
 from runbook.model.verdict import Finding, Outcome, Verdict
 
-OF_OURSELVES = frozenset({"controller-paused"})
+CONTROLLER_CAUSES = frozenset({"controller-paused"})
 """Causes that lie on the controller: no node is left out because of them."""
 
-MOST_EXACT = 24
+MAX_EXACT_PAIRS = 24
 """The most bad pairs for which the fewest nodes are searched exactly. With more, the node with the most pairs is left
 out first, which nearly always gives the fewest."""
 
@@ -60,7 +60,7 @@ def suspects(outcomes: Sequence[Outcome]) -> Suspects:
         for outcome in outcomes
         if outcome.verdict is Verdict.UNKNOWN
         for finding in reversed(outcome.findings)
-        if finding.cause not in of_kind("consequence") and finding.cause not in OF_OURSELVES
+        if finding.cause not in of_kind("consequence") and finding.cause not in CONTROLLER_CAUSES
     }
     if alike([failed.get(outcome.node, ()) for outcome in outcomes]):
         return Suspects(unknown=unknown)
@@ -99,7 +99,7 @@ def mutual(node: str, finding: Finding, failed: Mapping[str, Collection[Finding]
 
 def fewest(pairs: Collection[frozenset[str]], rank: Mapping[str, int]) -> frozenset[str]:
     """The fewest nodes whose removal breaks every pair; of several choices the nodes with the latest ranks, so that the
-    master stays. Beyond MOST_EXACT pairs the result may not be the fewest."""
+    master stays. Beyond MAX_EXACT_PAIRS pairs the result may not be the fewest."""
     left, gone = list(pairs), set[str]()
     while left:
         degree = Counter(node for pair in left for node in pair)
@@ -107,7 +107,7 @@ def fewest(pairs: Collection[frozenset[str]], rank: Mapping[str, int]) -> frozen
         if degree[node] == 1:  # no two pairs have a node in common
             return frozenset(gone.union(max(pair, key=rank.__getitem__) for pair in left))
         rest = [pair for pair in left if node not in pair]
-        if len(left) <= MOST_EXACT:
+        if len(left) <= MAX_EXACT_PAIRS:
             others = frozenset(other for pair in left if node in pair for other in pair - {node})
             without_it = fewest([pair for pair in left if not pair & others], rank) | others
             choices = (fewest(rest, rank) | {node}, without_it)
@@ -161,7 +161,7 @@ def another_master(before: PlannedStage, after: PlannedStage) -> bool:
     return before.check.looks_at_rendezvous and before.inventory.rendezvous != after.inventory.rendezvous
 
 
-REOPEN_S = 30.0
+SPARES_REOPEN_TIMEOUT_S = 30.0
 """Seconds for connecting again to the spares that are to take over."""
 
 RunStage = Callable[[Run, Plan, PlannedStage], list[Outcome]]
@@ -255,7 +255,7 @@ class Spares:
         may_leave(self._plan, [*self._gone, *leaving])
         plan, launch = self._with(leaving, coming, rest)
         nodes = [node for node in plan.inventory.nodes if node.name in coming]
-        run.site.each(nodes, run.site.reopen, timeout_s=REOPEN_S)
+        run.site.each(nodes, run.site.reopen, timeout_s=SPARES_REOPEN_TIMEOUT_S)
         before = itertools.takewhile(lambda stage: stage.name != launch.name, plan.stages)
         stages = [stage for stage in before if stage.check.names_bad_nodes and stage.skip is None]
         if unasked := not any(stage.check.id == Firewall.id for stage in stages):

@@ -24,7 +24,7 @@ from runbook.model.playbook import Playbook, Stage
 from runbook.model.redact import secrets_among, secrets_of
 from runbook.model.secrets import Secret
 
-FEWEST = 2
+DEFAULT_MIN_NODES = 2
 """The default for the least number of nodes with which a run goes on: one node alone proves nothing about a cluster."""
 
 
@@ -63,7 +63,7 @@ class PlannedStage:
     skip: str | None = None
     script: str = "ranks"
     drop_bad: bool = False
-    min_nodes: int = FEWEST
+    min_nodes: int = DEFAULT_MIN_NODES
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -159,7 +159,7 @@ def _plan(
             inventory=chosen,
             timeout_s=Reach.timeout_s,
             drop_bad=choice.without_bad or playbook.when_bad == "drop",
-            min_nodes=_first(choice.min_nodes, playbook.min_nodes, FEWEST),
+            min_nodes=_first(choice.min_nodes, playbook.min_nodes, DEFAULT_MIN_NODES),
         )
     ]
     for stage in _wanted(playbook.stages, choice, playbook.source):
@@ -186,7 +186,7 @@ def _dropping(planned: PlannedStage, stage: Stage, playbook: Playbook, choice: C
     return replace(
         planned,
         drop_bad=drops and planned.check.names_bad_nodes and planned.stop_on_failure,
-        min_nodes=_first(choice.min_nodes, stage.min_nodes, playbook.min_nodes, FEWEST),
+        min_nodes=_first(choice.min_nodes, stage.min_nodes, playbook.min_nodes, DEFAULT_MIN_NODES),
     )
 
 
@@ -255,7 +255,7 @@ def _facts(inventory: Inventory) -> dict[str, object]:
     }
 
 
-_TAGS_OF_ALL = ("all", "always", "tagged", "untagged")
+_SPECIAL_TAGS = ("all", "always", "tagged", "untagged")
 """Tags with a meaning of their own, as in Ansible, whether or not a stage has them."""
 
 
@@ -269,7 +269,7 @@ def _wanted(stages: Sequence[Stage], choice: Choice, source: str) -> list[Stage]
             help = did_you_mean(choice.start_at, [stage.name for stage in stages])
             raise FilesWrong.of("arguments.unknown-stage", f"{source} has no stage {choice.start_at!r}", help=help)
         wanted = wanted[wanted.index(matching[0]) :]
-    known = dict.fromkeys([*(tag for stage in stages for tag in stage.tags), *_TAGS_OF_ALL])
+    known = dict.fromkeys([*(tag for stage in stages for tag in stage.tags), *_SPECIAL_TAGS])
     unknown = [
         tag for tag in (*choice.tags, *choice.skip_tags) if tag not in known and tag not in {s.name for s in stages}
     ]

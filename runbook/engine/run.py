@@ -37,25 +37,25 @@ from runbook.model.inventory import Inventory
 from runbook.model.node_ranges import fold
 from runbook.model.redact import Redactor
 from runbook.model.safe_files import write_below
-from runbook.model.verdict import INTERRUPTED, OF_VERDICT, Finding, Outcome, Verdict, overall
+from runbook.model.verdict import EXIT_INTERRUPTED, EXIT_OF_VERDICT, Finding, Outcome, Verdict, overall
 from runbook.transport.node_sessions import Site
-from runbook.transport.session import SILENCE_S
+from runbook.transport.session import SILENCE_TIMEOUT_S
 
 if TYPE_CHECKING:
     from runbook.engine.bad_nodes import Spares, Suspects
 
 T = TypeVar("T")
 
-GRACE_S = 5.0
+LATE_CHECK_TIMEOUT_S = 5.0
 """Seconds that a check may take after its deadline to give its own answer, which says more than the engine's."""
 
-ENDING_S = 3600.0
+JOB_ENDING_TIMEOUT_S = 3600.0
 """The most seconds for steps that have their own deadlines: the grace of a job, and fetching its logs."""
 
-HURRIED_S = 15.0
+HURRIED_ENDING_TIMEOUT_S = 15.0
 """The most seconds for ending a job after its grace was cut short."""
 
-LOOK_S = 0.5
+HURRY_POLL_INTERVAL_S = 0.5
 """Seconds between two looks for the mark in the run folder that cuts the grace of the ranks short."""
 
 
@@ -106,7 +106,7 @@ def execute(plan: Plan, settings: RunSettings, tell: Emit) -> int:
         course.seen.extend(stopped.outcomes if isinstance(stopped, _StageStopped) else ())
     cleaned = _clean(run, interrupted, course.begun)
     verdict = Verdict.UNKNOWN if interrupted else overall(outcome.verdict for outcome in course.seen)
-    code = INTERRUPTED if interrupted else OF_VERDICT[verdict]
+    code = EXIT_INTERRUPTED if interrupted else EXIT_OF_VERDICT[verdict]
     seconds = round(time.monotonic() - begun, 3)
     names = [node.name for node in plan.inventory.nodes]
     emit(
@@ -288,7 +288,12 @@ def _run_check(plan: Plan, stage: PlannedStage, run: Run, emit: Emit) -> list[Ou
     future = _in_thread(lambda: stage.check.run(at), f"stage {stage.name}")
     begun = time.time()
     try:
-        _wait(future, time.monotonic() + stage.timeout_s + (ENDING_S if stage.check.ends_by_itself else GRACE_S))
+        _wait(
+            future,
+            time.monotonic()
+            + stage.timeout_s
+            + (JOB_ENDING_TIMEOUT_S if stage.check.ends_by_itself else LATE_CHECK_TIMEOUT_S),
+        )
     except KeyboardInterrupt:
         if stage.check.ends_by_itself:
             _let_end(future, run, say, begun)
@@ -333,24 +338,24 @@ def _wait(future: Future[Any], deadline: float) -> None:
 
 
 def _let_end(future: Future[list[Outcome]], run: Run, say: Callable[..., None], begun: float) -> None:
-    """Gives a check time to end the processes that it started, up to ENDING_S. Another Ctrl-C cuts their grace short;
-    so does a mark in the run folder, because two signals that come close together arrive as one."""
+    """Gives a check time to end the processes that it started, up to JOB_ENDING_TIMEOUT_S. Another Ctrl-C cuts their
+    grace short; so does a mark in the run folder, because two signals that come close together arrive as one."""
     run.stopping.set()
-    until, announced = time.monotonic() + ENDING_S, False
+    until, announced = time.monotonic() + JOB_ENDING_TIMEOUT_S, False
     while not future.done() and time.monotonic() < until:
         hurried = False
         try:
             if not announced:
                 announced = True
                 say("stopping: ranks have their grace to end; press Ctrl-C again to kill them")
-            _wait(future, min(until, time.monotonic() + LOOK_S))
+            _wait(future, min(until, time.monotonic() + HURRY_POLL_INTERVAL_S))
         except KeyboardInterrupt:
             if run.hurry.is_set():
                 return
             hurried = True
         if not run.hurry.is_set() and (hurried or ends_now(run.run_dir, begun)):
             run.hurry.set()
-            until = time.monotonic() + HURRIED_S
+            until = time.monotonic() + HURRIED_ENDING_TIMEOUT_S
 
 
 def complete(stage: PlannedStage, outcomes: list[Outcome]) -> list[Outcome]:
@@ -409,16 +414,16 @@ def _there(run: Run, nodes: Sequence[str], reached: Sequence[PlannedStage]) -> s
     if left_alone:
         job = run.run_id
         return f"the detached job may go on there; `runbook ps` shows it, `runbook stop {word(job)}` ends it"
-    later_s = max(0.0, run.site.patience_s - SILENCE_S)
+    later_s = max(0.0, run.site.patience_s - SILENCE_TIMEOUT_S)
     return f"what runs there ends by itself within {reached[-1].check.outlives_s + later_s:g} s"
 
 
 SLURM_JOB_ENDED = "slurm-job-ended"
 """The cause of a session that is lost because Slurm ended its job."""
-KILLED = frozenset({"terminated-from-outside", "rank-killed"})
+SLURM_KILL_CAUSES = frozenset({"terminated-from-outside", "rank-killed"})
 """The causes that are found for a process if Slurm ends its whole job."""
 
-SLURM_TOGETHER_S = 1.5
+SLURM_SIGNAL_WINDOW_S = 1.5
 """Seconds within which Slurm signals all processes of a job that it ends, the supervisors included."""
 
 
@@ -427,13 +432,15 @@ def as_ended_by_slurm(run: Run, inventory: Inventory, outcomes: Sequence[Outcome
     batch = {node.name for node in inventory.nodes if node.connection == "slurm"}
     sessions = {name: session for name, session in run.site.sessions.items() if name in batch}
     known = any(finding.cause == SLURM_JOB_ENDED for outcome in outcomes for finding in outcome.findings)
-    suspects = [o.node for o in outcomes if o.node in sessions and any(f.cause in KILLED for f in o.findings)]
+    suspects = [
+        o.node for o in outcomes if o.node in sessions and any(f.cause in SLURM_KILL_CAUSES for f in o.findings)
+    ]
 
     def over(name: str) -> Finding | None:
         lost = sessions[name].why_lost() if name in sessions else None
         return lost.finding if lost is not None and lost.cause == SLURM_JOB_ENDED else None
 
-    deadline = time.monotonic() + SLURM_TOGETHER_S
+    deadline = time.monotonic() + SLURM_SIGNAL_WINDOW_S
     # Slurm knows that the job ends before its signals arrive; a program with a grace may keep its session for long.
     while not known and not any(map(over, suspects)) and time.monotonic() < deadline:
         if all(sessions[name].lost for name in suspects):

@@ -21,13 +21,13 @@ from runbook.model.safe_files import is_file, object_below
 RUN_ID = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9a-f]{6}")
 """The id of a run: when it began, in local time, and six random digits."""
 
-FILES = ("events.jsonl", "result.json", "report.html", "crash.txt", "links.csv", "logs", "hang")
+RUN_FOLDER_FILES = ("events.jsonl", "result.json", "report.html", "crash.txt", "links.csv", "logs", "hang")
 """The names of a run's files and folders in the run folder."""
-ENDING = "ending.json"
+JOB_ENDING_FILE = "ending.json"
 """The file that marks that the job of a run is to end: its follower then no longer waits for silent nodes. It holds who
 asked for the end, `at` which time (in seconds since 1970), and whether `now`, without the ranks' grace."""
 
-MOST_OF_A_MARK = 4096
+MAX_ENDING_FILE_BYTES = 4096
 """The most bytes of that file that are read."""
 
 
@@ -53,7 +53,7 @@ def run_folder(named: str | None, run_id: str, note: Callable[[str], object] = l
             raise  # not a fault of the name
         raise _wrong(f"--run-dir {named}: {error.strerror}") from None
     try:
-        if used := [name for name in FILES if os.path.lexists(path / name)]:
+        if used := [name for name in RUN_FOLDER_FILES if os.path.lexists(path / name)]:
             note(f"{named} held the files of an earlier run: they are in {_put_aside(path, used)} now")
         yield path
     finally:
@@ -63,7 +63,7 @@ def run_folder(named: str | None, run_id: str, note: Callable[[str], object] = l
 
 def ends_now(run_dir: Path, since: float) -> bool:
     """Whether somebody has asked, at the time `since` or later, that the job of a run ends without its ranks' grace."""
-    wish = object_below(run_dir, ENDING, most=MOST_OF_A_MARK)
+    wish = object_below(run_dir, JOB_ENDING_FILE, most=MAX_ENDING_FILE_BYTES)
     at = wish.get("at")
     return bool(wish.get("now")) and isinstance(at, int | float) and at >= since
 
@@ -77,7 +77,7 @@ def folder_of_run(named: str) -> Iterator[Path]:
     except OSError as error:
         raise _wrong(f"--run-dir {named}: {error.strerror}") from None
     try:
-        if not _is_our_run(path, [name for name in FILES if os.path.lexists(path / name)]):
+        if not _is_our_run(path, [name for name in RUN_FOLDER_FILES if os.path.lexists(path / name)]):
             raise _wrong(f"--run-dir {named}: no run of this user wrote what is there")
         yield path
     finally:
@@ -198,7 +198,9 @@ def _put_aside(path: Path, used: Sequence[str]) -> Path:
     return path.with_name(aside.name) if path.name else aside
 
 
-LONGEST_FIRST = 24 << 20  # the most bytes of the first event, which holds the plan: a quarter of a kilobyte a node
+MAX_FIRST_EVENT_BYTES = (
+    24 << 20
+)  # the most bytes of the first event, which holds the plan: a quarter of a kilobyte a node
 
 
 def _is_our_run(path: Path, used: Sequence[str]) -> bool:
@@ -210,7 +212,7 @@ def _is_our_run(path: Path, used: Sequence[str]) -> bool:
             return False
     try:
         with (path / "events.jsonl").open("rb") as events:
-            first = json.loads(events.readline(LONGEST_FIRST) or b"{}")
+            first = json.loads(events.readline(MAX_FIRST_EVENT_BYTES) or b"{}")
     except (OSError, ValueError, RecursionError):
         return False
     return first == {} or (isinstance(first, dict) and first.get("event") == "run-started")

@@ -15,18 +15,18 @@ from pathlib import Path
 
 from runbook.engine.plan import Plan, PlannedStage
 from runbook.files.value_origins import Origins
-from runbook.files.yaml_document import Keys
+from runbook.files.yaml_document import KeyPath
 from runbook.launch.job import Job
 from runbook.launch.launchers import cannot_start, launch_spec, ranks_spec
 from runbook.launch.quote import CannotQuote
 from runbook.launch.ranks import RankLayout, layout
-from runbook.launch.script import LAUNCH, ScriptSpec, complaints, write
+from runbook.launch.script import LAUNCH_SCRIPT_NAME, ScriptSpec, complaints, write
 from runbook.model.errors import FilesWrong, Problem, Span
 from runbook.model.inventory import Inventory, Node
 from runbook.model.redact import Redactor
 from runbook.model.safe_files import open_regular
 
-_DERIVED: Mapping[str, Keys] = {
+_DERIVED_VARIABLES: Mapping[str, KeyPath] = {
     "MASTER_ADDR": ("rendezvous", "address"),
     "GLOO_SOCKET_IFNAME": ("network", "interface"),
     "NCCL_SOCKET_IFNAME": ("network", "interface"),
@@ -90,7 +90,7 @@ def _of_variable(name: str, node: Node, job: Job | None, origins: Origins) -> Sp
     if job and name in job.programs[node.name].env:
         return job.span("env", name)
     own = origins.span(node.name, "env", name)
-    return origins.document.span(*_DERIVED[name]) if own is None and name in _DERIVED else own
+    return origins.document.span(*_DERIVED_VARIABLES[name]) if own is None and name in _DERIVED_VARIABLES else own
 
 
 SCRIPT_MODE = 0o700
@@ -147,7 +147,7 @@ def node_files(plan: Plan, origins: Origins) -> list[NodeFiles]:
                 continue
             for name, data in script.files.items():
                 files[name] = ScriptFile(data, SCRIPT_MODE) if name == script.name else ScriptFile(data, secret=True)
-            if spec.name == LAUNCH:
+            if spec.name == LAUNCH_SCRIPT_NAME:
                 launch, takes_command = script.name, spec.command is None
             elif job is None:
                 files["rank.py"] = RANK_PROGRAM
@@ -173,21 +173,21 @@ def _specs(
         if node_ranks is None:
             continue
         if job := stage.check.user_job:
-            name = stage.script if launched else LAUNCH
+            name = stage.script if launched else LAUNCH_SCRIPT_NAME
             yield launch_spec(by_node, node_ranks, job, name=name, made_from=plan.sources), job
             launched = True
         else:
             yield ranks_spec(by_node, node_ranks, name=stage.script, made_from=plan.sources), None
     if not launched and not any(node.name in stage.check.spares for stage, _ in stages):
-        yield launch_spec(whole, whole.by_node[node.name], None, name=LAUNCH, made_from=plan.sources), None
+        yield launch_spec(whole, whole.by_node[node.name], None, name=LAUNCH_SCRIPT_NAME, made_from=plan.sources), None
 
 
-ENDINGS = (".sh", ".bat", ".ps1")
+SCRIPT_ENDINGS = (".sh", ".bat", ".ps1")
 """The endings of scripts."""
-LARGEST = 64 << 20
+MAX_SCRIPT_FILE_BYTES = 64 << 20
 """The most bytes of a file in the folder of scripts that are read: no file of ours is as large."""
-_HEAD = 1000  # characters at the beginning of a script that hold the line which says whose it is
-_OURS = re.compile(r"runbook \S+: (\S+), [0-9]+ of [0-9]+ ranks")
+_HEAD_CHARACTERS = 1000  # characters at the beginning of a script that hold the line which says whose it is
+_SCRIPT_OWNER = re.compile(r"runbook \S+: (\S+), [0-9]+ of [0-9]+ ranks")
 """The text in a script's head that says that it is ours, and for which node."""
 
 
@@ -211,7 +211,7 @@ class FileChange:
         return "as before" if self.before == self.after.data else "changed"
 
 
-def changes(out: Path, made: Iterable[NodeFiles], *, endings: Collection[str] = ENDINGS) -> Iterator[FileChange]:
+def changes(out: Path, made: Iterable[NodeFiles], *, endings: Collection[str] = SCRIPT_ENDINGS) -> Iterator[FileChange]:
     """The changes for every file of every node, and for the files to be removed, which an earlier rendering for these
     `endings` left behind.
 
@@ -235,8 +235,11 @@ def abandoned(out: Path, inventory: Inventory) -> list[str]:
     with contextlib.suppress(OSError), os.scandir(out) as entries:
         for entry in entries:
             scripts = [] if entry.name in known else _files(Path(entry.path)).values()
-            heads = (_head(path).decode("utf-8", "replace") for path in scripts if path.suffix in ENDINGS)
-            if any((ours := _OURS.search(head)) and ours[1] == entry.name and made_from.search(head) for head in heads):
+            heads = (_head(path).decode("utf-8", "replace") for path in scripts if path.suffix in SCRIPT_ENDINGS)
+            if any(
+                (ours := _SCRIPT_OWNER.search(head)) and ours[1] == entry.name and made_from.search(head)
+                for head in heads
+            ):
                 found.add(entry.name)
     return sorted(found)
 
@@ -297,10 +300,10 @@ def _files(folder: Path) -> dict[str, Path]:
 
 
 def _bytes(path: Path | None) -> bytes | None:
-    return None if path is None else _head(path, LARGEST)
+    return None if path is None else _head(path, MAX_SCRIPT_FILE_BYTES)
 
 
-def _head(path: Path, most: int = _HEAD) -> bytes:
+def _head(path: Path, most: int = _HEAD_CHARACTERS) -> bytes:
     """The first bytes of a file."""
     with open_regular(path) as file:
         return file.read(most)
@@ -311,10 +314,10 @@ def _left_behind(there: Mapping[str, Path], one: NodeFiles, endings: Collection[
     found: dict[str, bool] = {}
     still_needed = False
     for name, path in there.items():
-        if path.suffix not in ENDINGS:
+        if path.suffix not in SCRIPT_ENDINGS:
             continue
-        text = _head(path, LARGEST).decode("utf-8", "replace")
-        head = _OURS.search(text[:_HEAD])
+        text = _head(path, MAX_SCRIPT_FILE_BYTES).decode("utf-8", "replace")
+        head = _SCRIPT_OWNER.search(text[:_HEAD_CHARACTERS])
         if head is None or head[1] != one.node.name:
             continue
         if path.suffix not in endings:

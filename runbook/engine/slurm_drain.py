@@ -16,9 +16,9 @@ from runbook.model.verdict import Finding, Verdict
 if TYPE_CHECKING:
     from runbook.transport.slurm import SlurmNode
 
-REASON_BEGINS = "runbook: "
+DRAIN_REASON_PREFIX = "runbook: "
 """The beginning of the reasons that runbook gives to Slurm: by it, nodes drained by runbook are known."""
-LONGEST_REASON = 120  # the most characters of a reason; sinfo -R shows twenty of them
+MAX_REASON_CHARACTERS = 120  # the most characters of a reason; sinfo -R shows twenty of them
 
 
 class Verdicts:
@@ -64,7 +64,7 @@ def drain(bad: Mapping[str, Finding], run_id: str, at_most: float) -> Drained:
 
     cluster = nodes_in(ask("scontrol", "show", "node"))
     wanted = chosen(bad, cluster, done)
-    ours = [node for node in cluster.values() if out(node) and node.reason.startswith(REASON_BEGINS)]
+    ours = [node for node in cluster.values() if out(node) and node.reason.startswith(DRAIN_REASON_PREFIX)]
     if len(ours) + len(wanted) > len(cluster) * at_most / 100:
         before = f", and {len(ours)} are drained already" if ours else ""
         done.says.append(
@@ -109,10 +109,10 @@ def reason(finding: Finding, run_id: str) -> str:
     """The reason given to Slurm: one line with the run's id at its end, without characters that would end the quotes in
     which Slurm shows it."""
     what = re.sub(r"[^ -~]|[\"'\\]", " ", finding.says)
-    room = LONGEST_REASON - len(f"{REASON_BEGINS}{finding.cause}  ({run_id})")
+    room = MAX_REASON_CHARACTERS - len(f"{DRAIN_REASON_PREFIX}{finding.cause}  ({run_id})")
     short = " ".join(what.split())
     return (
-        f"{REASON_BEGINS}{finding.cause} {short if len(short) <= room else short[: room - 3].rstrip() + '...'} "
+        f"{DRAIN_REASON_PREFIX}{finding.cause} {short if len(short) <= room else short[: room - 3].rstrip() + '...'} "
         f"({run_id})"
     )
 

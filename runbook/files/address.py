@@ -11,15 +11,20 @@ from runbook.files.node_sets import foreign_range
 from runbook.files.suggestions import plain_signs
 from runbook.model.safe_text import visible
 
-_HOST = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_.])?")
-LONGEST_LABEL = 63
+_HOST_NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_.])?")
+MAX_LABEL_CHARACTERS = 63
 _BYTE = "(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
 _IPV4 = re.compile(rf"{_BYTE}(?:\.{_BYTE}){{3}}")
-_ENDPOINT = re.compile(r"\A(?:\[[^\[\]]*\]|[^:\[\]]*):[0-9]*")
-QUOTES = "\u201c\u201d\u201e\u2018\u2019\u201a"  # what word processors put for " and '
-_NUMBERS = re.compile(r"(?:0[xX][0-9A-Fa-f]*|[0-9]*)(?:\.(?:0[xX][0-9A-Fa-f]*|[0-9]*))*")  # never looked up as a name
-_OTHER_HELP = {",": "each node has one address", "/": "write the address of one machine, without a prefix length"}
-_OWN_NAMES = frozenset(
+_HOST_AND_PORT = re.compile(r"\A(?:\[[^\[\]]*\]|[^:\[\]]*):[0-9]*")
+TYPOGRAPHIC_QUOTES = "\u201c\u201d\u201e\u2018\u2019\u201a"  # what word processors put for " and '
+_NUMERIC_ADDRESS = re.compile(
+    r"(?:0[xX][0-9A-Fa-f]*|[0-9]*)(?:\.(?:0[xX][0-9A-Fa-f]*|[0-9]*))*"
+)  # never looked up as a name
+_HELP_BY_CHARACTER = {
+    ",": "each node has one address",
+    "/": "write the address of one machine, without a prefix length",
+}
+_LOOPBACK_NAMES = frozenset(
     (
         *("localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback"),
         *("localhost4", "localhost4.localdomain4", "localhost6", "localhost6.localdomain6", "localhost6.localdomain"),
@@ -46,8 +51,8 @@ def one_spelling(address: str) -> str:
 
 def address_fault(address: str) -> tuple[str, str | None] | None:
     """What is wrong with an address, and the help for it; None if the text may be an address."""
-    if _HOST.fullmatch(address):
-        if not _NUMBERS.fullmatch(address):
+    if _HOST_NAME.fullmatch(address):
+        if not _NUMERIC_ADDRESS.fullmatch(address):
             return _label_fault(address)
         if is_ip(address):
             return _nobody(address)
@@ -62,7 +67,7 @@ def address_fault(address: str) -> tuple[str, str | None] | None:
         return f"`{address}` is a URL, not an address", "write the host alone, without `//` and what surrounds it"
     if "@" in address:
         return f"`{address}` holds a login name", "write the host alone; the name goes into `ssh: {user: …}`"
-    if _ENDPOINT.fullmatch(address):
+    if _HOST_AND_PORT.fullmatch(address):
         host = strip_brackets(address.rpartition(":")[0])
         help = f"write `{host}` alone; the rendezvous port goes into `rendezvous: {{port: …}}`, sshd's into `ssh:`"
         return f"`{address}` is an address with a port", help
@@ -80,12 +85,12 @@ def address_fault(address: str) -> tuple[str, str | None] | None:
     if odd is None:
         return f"`{address}` is not a host name", "a host name ends in a letter or a digit"
     message = f"`{visible(address)}` holds `{visible(odd)}`, which no address has"
-    if odd in QUOTES:
+    if odd in TYPOGRAPHIC_QUOTES:
         return message, "YAML's own quotes are \" and '"
     plain = plain_signs(address)
     if plain != address and address_fault(plain) is None:
         return message, f"write {plain}"
-    return message, "write the name in its ASCII form (xn--…)" if ord(odd) > 127 else _OTHER_HELP.get(odd)
+    return message, "write the name in its ASCII form (xn--…)" if ord(odd) > 127 else _HELP_BY_CHARACTER.get(odd)
 
 
 def _label_fault(name: str) -> tuple[str, str | None] | None:
@@ -93,8 +98,11 @@ def _label_fault(name: str) -> tuple[str, str | None] | None:
     labels = name.removesuffix(".").split(".")
     if "" in labels:
         return f"`{name}` has two dots in a row, and no host name has", None
-    if long := next((label for label in labels if len(label) > LONGEST_LABEL), None):
-        return f"a part of `{name}` has {len(long)} characters, and no host name has more than {LONGEST_LABEL}", None
+    if long := next((label for label in labels if len(label) > MAX_LABEL_CHARACTERS), None):
+        return (
+            f"a part of `{name}` has {len(long)} characters, and no host name has more than {MAX_LABEL_CHARACTERS}",
+            None,
+        )
     return None
 
 
@@ -131,7 +139,7 @@ def is_loopback(address: str) -> bool:
         return _parsed(address).is_loopback
     except ValueError:
         name = address.lower().rstrip(".")
-        return name in _OWN_NAMES or name.endswith(".localhost")
+        return name in _LOOPBACK_NAMES or name.endswith(".localhost")
 
 
 def in_network(address: str, network: str) -> bool:

@@ -10,10 +10,10 @@ from typing import Any
 from runbook.files.address import address_fault, strip_brackets
 from runbook.files.misplaced_keys import node_in_our_keys
 from runbook.files.scalars import flow
-from runbook.files.yaml_document import Keys
+from runbook.files.yaml_document import KeyPath
 
-_LONGEST = 100  # characters of what is shown
-_MOST = 50  # items of a list that are looked at
+_MAX_SHOWN_CHARACTERS = 100  # characters of what is shown
+_MAX_ITEMS = 50  # items of a list that are looked at
 _MAIN_KEY = {
     "network": "interface",
     "infiniband": "hca",
@@ -23,25 +23,28 @@ _MAIN_KEY = {
 }
 """The key that a bare word is the value of, by the mapping in whose place the word stands; under `groups` the word
 stands in the place of a group."""
-_NAMES = ("name", "host", "hostname", "node")  # the keys by which others name the nodes of a list
-_TRUTHS = {**dict.fromkeys(("yes", "y", "on", "true"), True), **dict.fromkeys(("no", "n", "off", "false"), False)}
-_RENDEZVOUS = re.compile(r"(?P<master>[\w.-]+)(?::(?P<port>[0-9]{1,5}))?")
-_LOGIN = re.compile(r"(?:(?P<user>[^@\s]{1,64})@)?(?P<host>[\w.-]+)(?::(?P<port>[0-9]{1,5}))?")
-_CONTINUED = re.compile(r"\\[ \t]*\n")
+_NODE_NAME_KEYS = ("name", "host", "hostname", "node")  # the keys by which others name the nodes of a list
+_BOOLEAN_WORDS = {
+    **dict.fromkeys(("yes", "y", "on", "true"), True),
+    **dict.fromkeys(("no", "n", "off", "false"), False),
+}
+_MASTER_AND_PORT = re.compile(r"(?P<master>[\w.-]+)(?::(?P<port>[0-9]{1,5}))?")
+_SSH_LOGIN = re.compile(r"(?:(?P<user>[^@\s]{1,64})@)?(?P<host>[\w.-]+)(?::(?P<port>[0-9]{1,5}))?")
+_LINE_CONTINUATION = re.compile(r"\\[ \t]*\n")
 _INDICES = re.compile(r"([0-9]{1,2})\s*-\s*([0-9]{1,2})")
-_ASSIGNED = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
+_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 
 
-def meant(keys: Keys, value: object, sound: Callable[[Any], bool]) -> str | None:
+def meant(keys: KeyPath, value: object, sound: Callable[[Any], bool]) -> str | None:
     """The help that shows the value as the schema wants it, such as `network: {interface: ib0}` for the word ib0; None
     if no candidate is `sound`. `keys` is where the value stands."""
     if isinstance(value, Mapping) and value and all(key.startswith("-") for key in value):
         return f"a space is missing after the dash: `- {next(iter(value)).lstrip('-')}: …`"
-    if not keys or (isinstance(value, list | Mapping) and len(value) > _MOST):
+    if not keys or (isinstance(value, list | Mapping) and len(value) > _MAX_ITEMS):
         return None
     if (told := _told(keys[-1], value)) is not None:
         return told
-    if isinstance(value, str) and len(value) > 10 * _LONGEST:  # the result would be too long to show
+    if isinstance(value, str) and len(value) > 10 * _MAX_SHOWN_CHARACTERS:  # the result would be too long to show
         return None
     made = next((one for one in _candidates(keys, value) if sound(one)), None)
     if made is None:
@@ -50,14 +53,22 @@ def meant(keys: Keys, value: object, sound: Callable[[Any], bool]) -> str | None
         shown = flow(made)
     except (ValueError, RecursionError):
         return None
-    return f"write `{f'{keys[-1]}: ' if isinstance(keys[-1], str) else ''}{shown}`" if len(shown) <= _LONGEST else None
+    return (
+        f"write `{f'{keys[-1]}: ' if isinstance(keys[-1], str) else ''}{shown}`"
+        if len(shown) <= _MAX_SHOWN_CHARACTERS
+        else None
+    )
 
 
 def _told(name: str | int, value: object) -> str | None:
     """The help for a value that no other single value can replace; None for any other value."""
     if name == "check" and isinstance(value, list) and all(isinstance(item, str) for item in value):
         stages = ", ".join(f"`- check: {item}`" for item in value)
-        return f"write one stage for each: {stages}" if len(stages) <= _LONGEST else "write one stage for each"
+        return (
+            f"write one stage for each: {stages}"
+            if len(stages) <= _MAX_SHOWN_CHARACTERS
+            else "write one stage for each"
+        )
     if name == "container" and isinstance(value, str) and re.search("[/:]", value):
         return "no container is started from an image: name one that is there, `{runtime: docker, name: train}`"
     if name == "gpus" and isinstance(value, str) and value.lower() in ("all", "auto"):
@@ -65,10 +76,10 @@ def _told(name: str | int, value: object) -> str | None:
     return None
 
 
-def _candidates(keys: Keys, value: object) -> Iterator[object]:
+def _candidates(keys: KeyPath, value: object) -> Iterator[object]:
     """Values that may have been meant, the likeliest first."""
     name, within = keys[-1], keys[-2] if len(keys) > 1 else None
-    truth = _TRUTHS.get(value.strip().lower()) if isinstance(value, str) else value if value is True else None
+    truth = _BOOLEAN_WORDS.get(value.strip().lower()) if isinstance(value, str) else value if value is True else None
     if truth is not None:
         yield truth
         yield from ({},) if truth else ()
@@ -90,7 +101,7 @@ def _candidates(keys: Keys, value: object) -> Iterator[object]:
 
 def _of_text(name: str | int, within: str | int | None, text: str) -> Iterator[object]:
     """Candidates for a text, by the key `name` at which it stands and the key `within` which that stands."""
-    shape = {"rendezvous": _RENDEZVOUS, "ssh": _LOGIN}.get(str(name))
+    shape = {"rendezvous": _MASTER_AND_PORT, "ssh": _SSH_LOGIN}.get(str(name))
     if shape is not None and (found := shape.fullmatch(text)):
         yield {key: int(part) if key == "port" else part for key, part in found.groupdict().items() if part}
     elif name == "gpus" and (found := _INDICES.fullmatch(text)):
@@ -102,7 +113,7 @@ def _of_text(name: str | int, within: str | int | None, text: str) -> Iterator[o
         yield from _assigned(text.split())
     elif name in ("command", "launch"):
         try:
-            words = shlex.split(_CONTINUED.sub(" ", text))
+            words = shlex.split(_LINE_CONTINUATION.sub(" ", text))
         except ValueError:  # its quotes do not match
             return
         yield words if name == "command" else {"command": words}
@@ -130,7 +141,7 @@ def _of_list(name: str | int, items: list[object]) -> Iterator[object]:
     pairs = [item for item in items if isinstance(item, Mapping)]
     if len(pairs) < len(items):
         return
-    naming = next((key for key in _NAMES if all(isinstance(item.get(key), str) for item in pairs)), None)
+    naming = next((key for key in _NODE_NAME_KEYS if all(isinstance(item.get(key), str) for item in pairs)), None)
     if name == "nodes" and naming:
         rest = ({key: inner for key, inner in item.items() if key != naming} for item in pairs)
         yield {item[naming]: node_in_our_keys(settings) for item, settings in zip(pairs, rest, strict=True)}
@@ -138,6 +149,6 @@ def _of_list(name: str | int, items: list[object]) -> Iterator[object]:
 
 
 def _assigned(words: list[str]) -> Iterator[object]:
-    found = [_ASSIGNED.fullmatch(word) for word in words]
+    found = [_ASSIGNMENT.fullmatch(word) for word in words]
     if words and all(found):
         yield {one[1]: one[2] for one in found if one}

@@ -15,9 +15,9 @@ from runbook.model.errors import FilesWrong, Problem
 from runbook.model.playbook import Playbook
 from runbook.model.secrets import gives_secret
 
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_SHOWN = re.compile(r"[A-Za-z0-9_.-]*")
-_SEVERAL = re.compile(r"\S*(?:\s+[A-Za-z_][A-Za-z0-9_]*=\S*)+\s*")  # `1 b=2` of `a=1 b=2`, as Ansible takes it
+_VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_PRINTABLE_NAME = re.compile(r"[A-Za-z0-9_.-]*")
+_ASSIGNMENT_LIST = re.compile(r"\S*(?:\s+[A-Za-z_][A-Za-z0-9_]*=\S*)+\s*")  # `1 b=2` of `a=1 b=2`, as Ansible takes it
 
 
 def parse_extra(arguments: Iterable[str]) -> dict[str, object]:
@@ -28,7 +28,7 @@ def parse_extra(arguments: Iterable[str]) -> dict[str, object]:
         found, wrong = _one(argument)
         problems.extend(wrong)
         for name, value in found.items():
-            if _NAME.fullmatch(name):
+            if _VARIABLE_NAME.fullmatch(name):
                 variables[name] = value
             else:
                 message = f"-e {_shown(argument)}: `{_shown(name)}` cannot be the name of a variable"
@@ -80,7 +80,7 @@ def _of_inventory(data: object) -> set[str]:
 def _shown(text: str) -> str:
     """The name at the beginning of an argument, with `…` where more follows; left out if it is the name of a secret."""
     begins = text.lstrip()[:1]
-    name = _SHOWN.match(text.strip())
+    name = _PRINTABLE_NAME.match(text.strip())
     shown = name[0] if name else ""
     if gives_secret(shown):
         shown = ""
@@ -97,7 +97,7 @@ def _one(argument: str) -> tuple[dict[str, object], list[Problem]]:
     if not equals:
         help = "write -e name=value, -e @file.yml or -e '{\"name\": 1}'"
         return {}, [Problem("extra.syntax", f"-e {_shown(argument)}: there is no `=`", None, help)]
-    if _SEVERAL.fullmatch(text):
+    if _ASSIGNMENT_LIST.fullmatch(text):
         help = f'write one -e for each; of one value: -e \'{{"{_shown(name)}": "…"}}\''
         return {}, [Problem("extra.syntax", f"-e {_shown(argument)}: several variables in one -e", None, help)]
     value = text if text == "" else plain_scalar(text)

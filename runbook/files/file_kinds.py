@@ -12,24 +12,33 @@ from runbook.files.node_sets import ANSIBLE_RANGE
 from runbook.files.problems import NumberedLines
 from runbook.files.schema import schema
 from runbook.files.suggestions import nearest
-from runbook.files.yaml_document import VAULT, Document, mapping_problem, parse_document
+from runbook.files.yaml_document import VAULT_HELP, Document, mapping_problem, parse_document
 from runbook.model.command_quoting import word
 from runbook.model.errors import FilesWrong, Problem, Span
 
-Kind = Literal["inventory", "playbook"]
+FileKind = Literal["inventory", "playbook"]
 
 INVENTORY, PLAYBOOK = "an inventory", "a playbook"
 ANSIBLE_INVENTORY, ANSIBLE_PLAYBOOK, ANSIBLE_TASKS = "an Ansible inventory", "an Ansible playbook", "Ansible tasks"
 HOSTFILE, HOST_LIST = "a hostfile", "a host list"
 
-_PLAY = {"tasks", "roles", "pre_tasks", "post_tasks", "handlers", "gather_facts", "vars_files", "import_playbook"}
-_TASK = {
+_ANSIBLE_PLAY_KEYS = {
+    "tasks",
+    "roles",
+    "pre_tasks",
+    "post_tasks",
+    "handlers",
+    "gather_facts",
+    "vars_files",
+    "import_playbook",
+}
+_ANSIBLE_TASK_KEYS = {
     *("ansible.builtin", "action", "local_action", "block", "rescue", "always", "register", "notify", "become", "args"),
     *("become_user", "delegate_to", "run_once", "changed_when", "failed_when", "ignore_errors", "loop", "no_log"),
     *("import_tasks", "include_tasks", "import_role", "include_role", "set_fact", "command", "copy", "template"),
     *("apt", "dnf", "yum", "package", "pip", "service", "systemd", "user", "file", "lineinfile", "debug", "setup"),
 }
-_OF_GROUP = {"hosts", "vars", "children"}
+_ANSIBLE_GROUP_KEYS = {"hosts", "vars", "children"}
 _ANSIBLE_LINE = re.compile(r"\sansible_\w+ *=|\[\w*:\w+\]")
 _INI_LINE = re.compile(r"\A(?:\[[^\[\]\s,]+\][ \t]*(?:[#;].*)?$|\S.*\sansible_\w+ *=)")
 
@@ -38,9 +47,9 @@ def shape_of(data: object) -> str | None:
     """The kind of parsed data, by its keys: one of the constants above; None if the keys do not decide."""
     if isinstance(data, list):
         items = [item for item in data if isinstance(item, Mapping)]
-        if any("hosts" in item or not _PLAY.isdisjoint(item) for item in items):
+        if any("hosts" in item or not _ANSIBLE_PLAY_KEYS.isdisjoint(item) for item in items):
             return ANSIBLE_PLAYBOOK
-        if any(str(key).partition(".")[0] == "ansible" or key in _TASK for item in items for key in item):
+        if any(str(key).partition(".")[0] == "ansible" or key in _ANSIBLE_TASK_KEYS for item in items for key in item):
             return ANSIBLE_TASKS
         return None
     if not isinstance(data, Mapping):
@@ -52,7 +61,7 @@ def shape_of(data: object) -> str | None:
         return PLAYBOOK
     if stages is not None or isinstance(nodes, Mapping):
         return None
-    if not _PLAY.isdisjoint(data):
+    if not _ANSIBLE_PLAY_KEYS.isdisjoint(data):
         return ANSIBLE_PLAYBOOK
     return ANSIBLE_INVENTORY if _is_ansible_inventory(data) else None
 
@@ -61,15 +70,16 @@ def _is_ansible_inventory(data: Mapping[str, Any]) -> bool:
     """Whether the data has Ansible's group `all`, or holds only groups, one of them with hosts or children. `_meta`,
     which ansible-inventory prints, does not count."""
     groups = {name: group for name, group in data.items() if name != "_meta"}
-    if not _OF_GROUP.isdisjoint(groups.get("all") or () if isinstance(groups.get("all"), Mapping) else ()):
+    if not _ANSIBLE_GROUP_KEYS.isdisjoint(groups.get("all") or () if isinstance(groups.get("all"), Mapping) else ()):
         return True
     shaped = all(
-        group is None or (isinstance(group, Mapping) and group.keys() <= _OF_GROUP) for group in groups.values()
+        group is None or (isinstance(group, Mapping) and group.keys() <= _ANSIBLE_GROUP_KEYS)
+        for group in groups.values()
     )
     return shaped and any(group and not {"hosts", "children"}.isdisjoint(group) for group in groups.values())
 
 
-def wrong_kind(document: Document, wanted: Kind | None) -> Problem | None:
+def wrong_kind(document: Document, wanted: FileKind | None) -> Problem | None:
     """The one problem reported for a file that is clearly of another kind than the wanted one; None for other files.
 
     `wanted` is None for lint, which takes both.
@@ -88,7 +98,7 @@ def wrong_kind(document: Document, wanted: Kind | None) -> Problem | None:
     return Problem(id, message, _first_line(document), foreign.help if foreign else _cure(what, document))
 
 
-def unusable(document: Document, wanted: Kind) -> tuple[Problem, ...] | None:
+def unusable(document: Document, wanted: FileKind) -> tuple[Problem, ...] | None:
     """All problems of a file that is of another kind or holds no mapping; None for a file that can be examined."""
     if (other := wrong_kind(document, wanted)) is not None:
         return (other,)
@@ -98,7 +108,7 @@ def unusable(document: Document, wanted: Kind) -> tuple[Problem, ...] | None:
     return None if not_mapping is None else (*document.problems, not_mapping)
 
 
-def _shape(document: Document, wanted: Kind | None) -> str | None:
+def _shape(document: Document, wanted: FileKind | None) -> str | None:
     if not isinstance(document.data, Mapping) and _is_ini(document):
         return ANSIBLE_INVENTORY
     if isinstance(document.data, str) and wanted != "playbook":
@@ -158,8 +168,8 @@ def _cure(what: str, document: Document) -> str:
 _MODELINE = re.compile(
     r"^[ \t]*#[ \t]*yaml-language-server:[ \t]*\$schema=\S*(inventory|playbook)\.schema\.json", re.MULTILINE
 )
-_FOLDERS: Mapping[str, Kind] = {"inventories": "inventory", "playbooks": "playbook"}
-_SYNONYMS: Mapping[str, Kind] = {
+_KIND_BY_FOLDER: Mapping[str, FileKind] = {"inventories": "inventory", "playbooks": "playbook"}
+_KIND_BY_FOREIGN_KEY: Mapping[str, FileKind] = {
     "node": "inventory",
     "hosts": "inventory",
     "host": "inventory",
@@ -170,21 +180,21 @@ _SYNONYMS: Mapping[str, Kind] = {
 """What people write instead of `nodes` and `stages`."""
 
 
-def kind_of(document: Document, *, named: bool, folders: Sequence[str] = ()) -> Kind | None:
+def kind_of(document: Document, *, named: bool, folders: Sequence[str] = ()) -> FileKind | None:
     """Whether a file is an inventory or a playbook of runbook; None if it is neither. `named`: the user named this very
     file, so anything in it that looks like ours decides. `folders`: the names of the folders that it lies in, as far as
     they are the project's."""
     marked = _MODELINE.search(document.text)
     if marked:
         return "playbook" if marked[1] == "playbook" else "inventory"
-    folder = next((_FOLDERS[part] for part in reversed(folders) if part in _FOLDERS), None)
+    folder = next((_KIND_BY_FOLDER[part] for part in reversed(folders) if part in _KIND_BY_FOLDER), None)
     kind = _of_data(document.data, sure=named or folder is not None) if document.data is not None else None
     if document.data is None:
         kind = _of_text(document.text)
     return kind or folder
 
 
-def _of_data(data: object, *, sure: bool) -> Kind | None:
+def _of_data(data: object, *, sure: bool) -> FileKind | None:
     """The kind of parsed data, by its keys. With `sure` the file is meant to be one of ours."""
     if isinstance(data, list):
         return "playbook" if any(_is_stage(item) for item in data) else None
@@ -203,7 +213,7 @@ def _of_data(data: object, *, sure: bool) -> Kind | None:
         return "playbook"
     if data.keys() <= {"nodes", "name"}:
         return "inventory"  # whatever stands below `nodes:`
-    kinds: list[Kind] = [kind for key in data if (kind := _kind_of_key(key)) is not None]
+    kinds: list[FileKind] = [kind for key in data if (kind := _kind_of_key(key)) is not None]
     if not kinds and "nodes" in data and not isinstance(nodes, str):  # a playbook's `nodes:` is a pattern
         return "inventory"
     return max(kinds, key=kinds.count, default=None)
@@ -220,7 +230,7 @@ def _mostly_ours(data: Mapping[str, Any]) -> bool:
     return 2 * sum(key in known or _kind_of_key(key) is not None for key in data) >= len(data)
 
 
-def _kind_of_key(key: str) -> Kind | None:
+def _kind_of_key(key: str) -> FileKind | None:
     """The kind of file that has this key, if the other kind has not; a key that is nearly `nodes` or `stages` counts as
     that key."""
     inventory, playbook = _keys("inventory"), _keys("playbook")
@@ -229,14 +239,14 @@ def _kind_of_key(key: str) -> Kind | None:
     if key in inventory:
         return None
     near = nearest(key, ("nodes", "stages", "rendezvous"))
-    return _SYNONYMS.get(key) or (None if near is None else "playbook" if near == "stages" else "inventory")
+    return _KIND_BY_FOREIGN_KEY.get(key) or (None if near is None else "playbook" if near == "stages" else "inventory")
 
 
-def _keys(kind: Kind) -> set[str]:
+def _keys(kind: FileKind) -> set[str]:
     return set(schema(kind)["properties"])
 
 
-def _of_text(text: str) -> Kind | None:
+def _of_text(text: str) -> FileKind | None:
     """The kind of a file that is not valid YAML, by the first `stages:` or `nodes:` at the left margin."""
     found = re.search(r"^(stages|nodes)[ \t]*:", text, re.MULTILINE)
     return None if found is None else "playbook" if found[1] == "stages" else "inventory"
@@ -245,12 +255,12 @@ def _of_text(text: str) -> Kind | None:
 # Inventories of other programs: which kind a text is, or why that cannot be decided.
 
 _SECTION = re.compile(r"\[[^\[\]\s]+\]\s*(#.*)?")
-_SLOTS = re.compile(r"\A\S+(\s+(slots|count|cpu|max[_-]slots|slots[_-]max|user|username|ifname)\s*=\s*\S+)+")
-_COUNTED = re.compile(r"\A[^\s:=]+:(?P<slots>[0-9]{1,5})")
-_HOST = re.compile(r"[A-Za-z0-9_.,@\[\]:-]+")
-_SHAPES = (_SLOTS, _COUNTED, _HOST)
+_SLOTS_LINE = re.compile(r"\A\S+(\s+(slots|count|cpu|max[_-]slots|slots[_-]max|user|username|ifname)\s*=\s*\S+)+")
+_HOST_COLON_SLOTS = re.compile(r"\A[^\s:=]+:(?P<slots>[0-9]{1,5})")
+_HOST_WORD = re.compile(r"[A-Za-z0-9_.,@\[\]:-]+")
+_HOST_LINE_PATTERNS = (_SLOTS_LINE, _HOST_COLON_SLOTS, _HOST_WORD)
 _YAML_KEY = re.compile(r"""(---|(- +)?["']?[\w.-]+["']?:)(\s.*)?""")
-_MOST_SLOTS = 256  # `host:8` has slots; `host:2222` may well have a port
+_MAX_SLOTS = 256  # `host:8` has slots; `host:2222` may well have a port
 
 
 def foreign_kind_or_none(text: str, file: str) -> str | None:
@@ -291,7 +301,9 @@ def is_yaml(text: str, file: str) -> bool:
     lines = [line for _, line in _content(text)]
     if lines[0].startswith("{") or _YAML_KEY.fullmatch(lines[0]):
         return True
-    hosts = _INI_LINE.match(lines[0]) or all(any(shape.fullmatch(line) for shape in _SHAPES) for line in lines)
+    hosts = _INI_LINE.match(lines[0]) or all(
+        any(shape.fullmatch(line) for shape in _HOST_LINE_PATTERNS) for line in lines
+    )
     return not hosts and file.endswith((".yml", ".yaml", ".json"))  # people give their lists of hosts any name
 
 
@@ -305,10 +317,10 @@ def foreign_kind(text: str, file: str) -> str:
         return _yaml_kind(text, file)
     if any(" ansible_" in line for _, line in lines):
         return "ansible"
-    odd = next((found for found in lines if not any(shape.fullmatch(found[1]) for shape in _SHAPES)), None)
-    if odd is None or any(_SLOTS.fullmatch(line) for _, line in lines):  # a hostfile's odd line is reported later
+    odd = next((found for found in lines if not any(shape.fullmatch(found[1]) for shape in _HOST_LINE_PATTERNS)), None)
+    if odd is None or any(_SLOTS_LINE.fullmatch(line) for _, line in lines):  # a hostfile's odd line is reported later
         return _kind_of_hosts(text, file, lines)
-    if all(_HOST.fullmatch(word) for word in odd[1].split()):
+    if all(_HOST_WORD.fullmatch(word) for word in odd[1].split()):
         return "slurm"
     message = "this line belongs neither to a hostfile nor to an Ansible inventory nor to a host list"
     raise _cannot_tell(text, file, odd[0], message)
@@ -342,12 +354,12 @@ def _yaml_kind(text: str, file: str) -> str:
 
 def _kind_of_hosts(text: str, file: str, lines: list[tuple[int, str]]) -> str:
     """The format of a text whose lines are hosts: with slots, with a number behind a colon, or bare."""
-    if any(_SLOTS.fullmatch(line) for _, line in lines):
+    if any(_SLOTS_LINE.fullmatch(line) for _, line in lines):
         return "hostfile"
     if any(ANSIBLE_RANGE.search(line) for _, line in lines):
         return "ansible"
-    counts = [(number, int(match["slots"])) for number, line in lines if (match := _COUNTED.fullmatch(line))]
-    port = next((number for number, count in counts if count > _MOST_SLOTS), None)
+    counts = [(number, int(match["slots"])) for number, line in lines if (match := _HOST_COLON_SLOTS.fullmatch(line))]
+    port = next((number for number, count in counts if count > _MAX_SLOTS), None)
     if port is not None:
         raise _cannot_tell(text, file, port, "the number may be slots (a hostfile) or a port (Ansible)")
     names = [line for _, line in lines]
@@ -389,7 +401,7 @@ def foreign_file(document: Document) -> Foreign | None:
     if not document.text:
         return None
     if document.text.startswith("$ANSIBLE_VAULT"):
-        return Foreign("a file that Ansible Vault has encrypted", VAULT)
+        return Foreign("a file that Ansible Vault has encrypted", VAULT_HELP)
     ours = isinstance(document.data, Mapping) and any(map(_KEY.fullmatch, document.data))
     program = None if ours else _program(document)
     return _manifest(document) if program is None else Foreign(program, _start(program, document.path))
@@ -422,10 +434,10 @@ def _start(program: str, path: str) -> str:
 
 # A file may hold several manifests, and then it is read as text.
 
-_VERSION = re.compile(r"^apiVersion:[ \t]*\S+[ \t]*\r?$", re.MULTILINE)
-_KIND = re.compile(r"^kind:[ \t]*([A-Z][A-Za-z]*)[ \t]*\r?$", re.MULTILINE)
-_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
-_LABELS = {
+_MANIFEST_VERSION_LINE = re.compile(r"^apiVersion:[ \t]*\S+[ \t]*\r?$", re.MULTILINE)
+_MANIFEST_KIND_LINE = re.compile(r"^kind:[ \t]*([A-Z][A-Za-z]*)[ \t]*\r?$", re.MULTILINE)
+_KUBERNETES_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
+_JOB_NAME_LABELS = {
     **dict.fromkeys(("PyTorchJob", "MPIJob", "JAXJob", "TFJob", "PaddleJob"), "training.kubeflow.org/job-name"),
     **dict.fromkeys(("JobSet", "TrainJob"), "jobset.sigs.k8s.io/jobset-name"),
     "Job": "job-name",
@@ -439,7 +451,11 @@ def _manifest(document: Document) -> Foreign | None:
         kind = data.get("kind") if isinstance(data.get("apiVersion"), str) else None
         about = data.get("metadata")
     else:
-        found = _KIND.search(document.text) if data is None and _VERSION.search(document.text) else None
+        found = (
+            _MANIFEST_KIND_LINE.search(document.text)
+            if data is None and _MANIFEST_VERSION_LINE.search(document.text)
+            else None
+        )
         kind, about = found and found[1], None
     if not isinstance(kind, str):
         return None
@@ -449,6 +465,10 @@ def _manifest(document: Document) -> Foreign | None:
 
 def _pods(kind: str, about: Mapping[str, object]) -> str:
     """The argument of `-i` that names the manifest's pods; `LABEL=VALUE` stands where the manifest does not say it."""
-    label, name, namespace = _LABELS.get(kind), str(about.get("name")), str(about.get("namespace", ""))
-    where = f"{namespace}:" if _NAME.fullmatch(namespace) else ""
-    return f"kubernetes:{where}{label}={name}" if label and _NAME.fullmatch(name) else f"kubernetes:{where}LABEL=VALUE"
+    label, name, namespace = _JOB_NAME_LABELS.get(kind), str(about.get("name")), str(about.get("namespace", ""))
+    where = f"{namespace}:" if _KUBERNETES_NAME.fullmatch(namespace) else ""
+    return (
+        f"kubernetes:{where}{label}={name}"
+        if label and _KUBERNETES_NAME.fullmatch(name)
+        else f"kubernetes:{where}LABEL=VALUE"
+    )

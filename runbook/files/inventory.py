@@ -19,12 +19,12 @@ from runbook.files.scalars import port_ranges
 from runbook.files.schema import judge
 from runbook.files.suggestions import did_you_mean
 from runbook.files.value_origins import Layer, Origins
-from runbook.files.yaml_document import Document, Keys, collector_paused, document_of
+from runbook.files.yaml_document import Document, KeyPath, collector_paused, document_of
 from runbook.model.errors import FilesWrong, Problem
 from runbook.model.grouping import grouped
 from runbook.model.inventory import Infiniband, Inventory, Network, Node, Rendezvous
 
-_NOTHING: Mapping[str, object] = MappingProxyType({})
+_NO_EXTRA_VARS: Mapping[str, object] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Examined:
     draft: Inventory | None
     origins: Origins | None
     problems: tuple[Problem, ...]
-    wrong: frozenset[Keys] = frozenset()
+    wrong: frozenset[KeyPath] = frozenset()
 
     @property
     def inventory(self) -> Inventory | None:
@@ -47,7 +47,7 @@ class Examined:
 def load_inventory(
     source: str | Path | Document,
     *,
-    extra_vars: Mapping[str, object] = _NOTHING,
+    extra_vars: Mapping[str, object] = _NO_EXTRA_VARS,
     environ: Mapping[str, str] | None = None,
 ) -> tuple[Inventory, Origins]:
     """The inventory of a file, or of a document that is in no file, and the origin of each of its values.
@@ -63,7 +63,7 @@ def load_inventory(
 
 
 def examine_inventory(
-    document: Document, *, extra_vars: Mapping[str, object] = _NOTHING, environ: Mapping[str, str] | None = None
+    document: Document, *, extra_vars: Mapping[str, object] = _NO_EXTRA_VARS, environ: Mapping[str, str] | None = None
 ) -> Examined:
     """The inventory, the origins and all problems of a document, for lint and for loading alike; never raises for what
     is in a file."""
@@ -101,7 +101,7 @@ def natural(name: str) -> tuple[tuple[int, int, str], ...]:
     return tuple((0, int(part), part) if index % 2 else (1, 0, part) for index, part in enumerate(parts) if part)
 
 
-ORDERS: Mapping[str, Callable[[str], Any] | None] = {"inventory": None, "name": natural, "alphabet": str}
+NODE_ORDERS: Mapping[str, Callable[[str], Any] | None] = {"inventory": None, "name": natural, "alphabet": str}
 """For each value of `order:`, the sorting key of a node's name by which the nodes after the master are ranked; None for
 the order of the file."""
 
@@ -157,7 +157,7 @@ class _Assembly:
             login = (address, host, node.ssh.port or 22, node.ssh.jump)
             first = seen.setdefault(login, node)
             entry = entries[node.name]
-            keys: Keys = ("nodes", entry.key, "address")
+            keys: KeyPath = ("nodes", entry.key, "address")
             if first is node or keys in self._placed.wrong:
                 continue
             if entries[first.name].key == entry.key:
@@ -172,7 +172,7 @@ class _Assembly:
 
     def _ranked(self, nodes: list[Node]) -> list[Node]:
         master = self._master(nodes)
-        key = ORDERS[self._data.get("order") or "inventory"]
+        key = NODE_ORDERS[self._data.get("order") or "inventory"]
         if key is not None:
             nodes = sorted(nodes, key=lambda node: key(node.name))
         return sorted(nodes, key=lambda node: node.name != master)
@@ -190,7 +190,9 @@ class _Assembly:
             message = f"the master `{master}` is not among the nodes"
             help = _named_otherwise(master, ordered) or did_you_mean(master, entries)
             self._placed.about_value(("rendezvous", "master"), "unknown-master", message, help)
-        place: Keys = ("rendezvous", "address") if "address" in given else ("nodes", entries[first.name].key, "address")
+        place: KeyPath = (
+            ("rendezvous", "address") if "address" in given else ("nodes", entries[first.name].key, "address")
+        )
         address = strip_brackets(given.get("address", first.address))
         sound = "address" not in given or self._folding.check_address(address, place)
         if sound and is_loopback(address) and len(ordered) > 1 and any(node.connection != "local" for node in ordered):
@@ -207,7 +209,7 @@ class _Assembly:
     def _network(self) -> Network:
         given = self._data.get("network") or {}
         ports = given.get("ports", [])
-        items: list[tuple[Keys, object]] = [(("network", "ports"), ports)]
+        items: list[tuple[KeyPath, object]] = [(("network", "ports"), ports)]
         if isinstance(ports, list):
             items = [(("network", "ports", index), item) for index, item in enumerate(ports) if item is not None]
         found: list[tuple[int, int]] = []

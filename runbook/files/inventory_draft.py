@@ -12,19 +12,22 @@ from typing import Any
 import runbook
 from runbook.files.node_sets import folded, folded_rows
 from runbook.files.scalars import flow, scalar
-from runbook.files.value_origins import DEEP
+from runbook.files.value_origins import DEEP_MERGED_KEYS
 from runbook.model.safe_text import visible
 
-Setting = tuple[str, ...]  # a node's key: ("gpus",), ("ssh", "user"), ("vars", "rack")
-Settings = Mapping[Setting, object]
+SettingPath = tuple[str, ...]  # a node's key: ("gpus",), ("ssh", "user"), ("vars", "rack")
+SettingsByPath = Mapping[SettingPath, object]
 
-WIDTH = 110  # columns; a node that does not fit is written over several lines
+MAX_LINE_COLUMNS = 110  # columns; a node that does not fit is written over several lines
 # The keys of a node, in the order in which they are written.
-KEYS = (
+NODE_KEY_ORDER = (
     *("address", "connection", "ssh", "slurm", "kubernetes", "container", "inside", "python", "shell", "activate"),
     *("workdir", "gpus", "processes", "rack", "leaf", "env", "vars"),
 )
-RANGED: tuple[Setting, ...] = (("address",), ("ssh", "host"))  # the keys that may hold a range, as the node's name does
+RANGED_SETTINGS: tuple[SettingPath, ...] = (
+    ("address",),
+    ("ssh", "host"),
+)  # the keys that may hold a range, as the node's name does
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +35,7 @@ class NodeDraft:
     """A node to write. `says` are comment lines above it; `left_out` writes the node itself as a comment."""
 
     name: str
-    settings: Settings
+    settings: SettingsByPath
     says: tuple[str, ...] = ()
     left_out: bool = False
 
@@ -51,7 +54,7 @@ class Draft:
     header: tuple[str, ...] = ()
     blocks: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    group_settings: Mapping[str, Settings] = field(default_factory=dict)
+    group_settings: Mapping[str, SettingsByPath] = field(default_factory=dict)
     comments: Mapping[tuple[str, str], str] = field(default_factory=dict)
     hints: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     footer: tuple[str, ...] = ()
@@ -78,7 +81,7 @@ def _lines(draft: Draft) -> Iterator[str]:
     lifted = _lifted(draft, nodes, shared)
     yield from _block(draft, "defaults", _nested(shared))
     yield "nodes:"
-    above: dict[str, set[Setting]] = {node.name: set(shared) for node in nodes}
+    above: dict[str, set[SettingPath]] = {node.name: set(shared) for node in nodes}
     for group, settings in lifted.items():
         for name in draft.groups[group]:
             above[name].update(settings)
@@ -115,34 +118,34 @@ def _block(draft: Draft, block: str, values: Mapping[str, object]) -> Iterator[s
 def _beside(line: str, comment: str | None) -> Iterator[str]:
     if comment is None:
         yield line
-    elif len(line) + len(comment) + 4 <= WIDTH + 10:
+    elif len(line) + len(comment) + 4 <= MAX_LINE_COLUMNS + 10:
         yield f"{line}  # {comment}"
     else:
         yield from _comments(comment, "  ")
         yield line
 
 
-def _shared(nodes: Sequence[NodeDraft]) -> dict[Setting, object]:
-    """The settings that every node has in common. RANGED keys are never among them: a single node keeps these, since
-    they tell it from nodes to come."""
+def _shared(nodes: Sequence[NodeDraft]) -> dict[SettingPath, object]:
+    """The settings that every node has in common. RANGED_SETTINGS keys are never among them: a single node keeps these,
+    since they tell it from nodes to come."""
     first = nodes[0].settings if nodes else {}
     return {
         key: value
         for key, value in _sorted(first).items()
-        if key not in RANGED and all(_equal(node.settings, key, value) for node in nodes)
+        if key not in RANGED_SETTINGS and all(_equal(node.settings, key, value) for node in nodes)
     }
 
 
-def _lifted(draft: Draft, nodes: Sequence[NodeDraft], shared: Settings) -> dict[str, dict[Setting, object]]:
+def _lifted(draft: Draft, nodes: Sequence[NodeDraft], shared: SettingsByPath) -> dict[str, dict[SettingPath, object]]:
     """The settings that each group gives all of its nodes, by group, so that they need not be written node by node."""
     by_name = {node.name: node.settings for node in nodes}
-    found: dict[str, dict[Setting, object]] = {}
+    found: dict[str, dict[SettingPath, object]] = {}
     for group, settings in draft.group_settings.items():
         members = draft.groups.get(group, ())
         found[group] = {
             key: value
             for key, value in _sorted(settings).items()
-            if key not in RANGED
+            if key not in RANGED_SETTINGS
             and key not in shared
             and members
             and all(_equal(by_name[name], key, value) for name in members)
@@ -150,17 +153,17 @@ def _lifted(draft: Draft, nodes: Sequence[NodeDraft], shared: Settings) -> dict[
     return found
 
 
-def _equal(settings: Settings, key: Setting, value: object) -> bool:
+def _equal(settings: SettingsByPath, key: SettingPath, value: object) -> bool:
     return key in settings and settings[key] == value and isinstance(settings[key], bool) == isinstance(value, bool)
 
 
-def _nodes(nodes: Sequence[NodeDraft], above: Mapping[str, set[Setting]]) -> Iterator[str]:
+def _nodes(nodes: Sequence[NodeDraft], above: Mapping[str, set[SettingPath]]) -> Iterator[str]:
     """The lines of `nodes:`. Neighbours that differ only in name and address become one range. `above` has for each
     node the settings that a level above it gives."""
 
     def alike(node: NodeDraft) -> object:
-        own = {k: v for k, v in node.settings.items() if k not in above.get(node.name, ()) and k not in RANGED}
-        ranged = tuple(key in node.settings for key in RANGED)
+        own = {k: v for k, v in node.settings.items() if k not in above.get(node.name, ()) and k not in RANGED_SETTINGS}
+        ranged = tuple(key in node.settings for key in RANGED_SETTINGS)
         return flow({"/".join(key): value for key, value in _sorted(own).items()}), ranged, node.says, node.left_out
 
     for _, group in groupby(nodes, key=alike):
@@ -168,12 +171,14 @@ def _nodes(nodes: Sequence[NodeDraft], above: Mapping[str, set[Setting]]) -> Ite
         first = same[0]
         for line in first.says:
             yield from _comments(line, "  ")
-        rows = [(node.name, *(str(node.settings.get(key, "")) for key in RANGED)) for node in same]
+        rows = [(node.name, *(str(node.settings.get(key, "")) for key in RANGED_SETTINGS)) for node in same]
         for row, _ in folded_rows(rows):
-            settings: dict[Setting, object] = {
+            settings: dict[SettingPath, object] = {
                 key: value for key, value in first.settings.items() if key not in above.get(first.name, ())
             }
-            settings.update({key: text for key, text in zip(RANGED, row[1:], strict=True) if key in first.settings})
+            settings.update(
+                {key: text for key, text in zip(RANGED_SETTINGS, row[1:], strict=True) if key in first.settings}
+            )
             body = _nested(_sorted(settings))
             if first.left_out:
                 yield f"  # {scalar(row[0])}: {flow(body)}"
@@ -184,7 +189,7 @@ def _nodes(nodes: Sequence[NodeDraft], above: Mapping[str, set[Setting]]) -> Ite
 def _entry(name: str, body: Mapping[str, object], indent: str) -> Iterator[str]:
     """`name: {…}` on one line, or a key a line where that is too wide."""
     line = f"{indent}{scalar(name)}: {flow(body)}"
-    if len(line) <= WIDTH:
+    if len(line) <= MAX_LINE_COLUMNS:
         yield line
         return
     yield f"{indent}{scalar(name)}:"
@@ -195,19 +200,19 @@ def _entry(name: str, body: Mapping[str, object], indent: str) -> Iterator[str]:
             yield f"{indent}  {scalar(key)}: {flow(value)}"
 
 
-def _nested(settings: Settings) -> dict[str, object]:
+def _nested(settings: SettingsByPath) -> dict[str, object]:
     """{("ssh", "user"): "x"} as {"ssh": {"user": "x"}}."""
     found: dict[str, Any] = {}
     for key, value in settings.items():
-        if key[0] in DEEP:
+        if key[0] in DEEP_MERGED_KEYS:
             found.setdefault(key[0], {})[key[1]] = value
         else:
             found[key[0]] = value
     return found
 
 
-def _sorted(settings: Settings) -> dict[Setting, object]:
-    return dict(sorted(settings.items(), key=lambda item: KEYS.index(item[0][0])))
+def _sorted(settings: SettingsByPath) -> dict[SettingPath, object]:
+    return dict(sorted(settings.items(), key=lambda item: NODE_KEY_ORDER.index(item[0][0])))
 
 
 def _comments(text: str, indent: str = "") -> Iterator[str]:
@@ -216,7 +221,7 @@ def _comments(text: str, indent: str = "") -> Iterator[str]:
     inner = " " * (len(shown) - len(shown.lstrip()))
     lines = textwrap.wrap(
         shown.strip(),
-        WIDTH + 8 - len(indent) - len(inner),
+        MAX_LINE_COLUMNS + 8 - len(indent) - len(inner),
         subsequent_indent="    ",
         break_long_words=False,
         break_on_hyphens=False,

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 from runbook.files.shipped_files import own_table
 from runbook.files.suggestions import did_you_mean, nearest, spaced
-from runbook.files.yaml_document import Keys
+from runbook.files.yaml_document import KeyPath
 
-Path = tuple[str, ...]
+MappingPath = tuple[str, ...]
 
 
 class Advice(NamedTuple):
@@ -25,11 +25,11 @@ class Advice(NamedTuple):
 
 
 @cache
-def _elsewhere() -> Mapping[str, Mapping[str, Path | str]]:
+def _elsewhere() -> Mapping[str, Mapping[str, MappingPath | str]]:
     """The words of other programs, by the mapping in which they are found (`ssh`, `node`, …). Each word, in lower case
     and without `_` and `-`, has the path of our key, or a help sentence."""
     table = own_table("runbook.files", "misplaced_keys.toml")
-    places: dict[str, dict[str, Path | str]] = {
+    places: dict[str, dict[str, MappingPath | str]] = {
         mapping: {
             word: tuple(one["write"].split(".")) if "write" in one else one["says"]
             for one in entries
@@ -51,7 +51,7 @@ def _elsewhere() -> Mapping[str, Mapping[str, Path | str]]:
     return places
 
 
-def _words(kind: str, keys: Keys) -> Mapping[str, Path | str]:
+def _words(kind: str, keys: KeyPath) -> Mapping[str, MappingPath | str]:
     """The words of `_elsewhere` for the mapping at `keys`; empty if none are known there."""
     if kind == "playbook":
         mapping = "launch" if keys[2:] == ("launch",) else {0: "playbook", 2: "stage"}.get(len(keys), "")
@@ -70,7 +70,7 @@ def _words(kind: str, keys: Keys) -> Mapping[str, Path | str]:
 def advise(
     name: str,
     value: object,
-    keys: Keys,
+    keys: KeyPath,
     kind: str,
     rule: Mapping[str, Any],
     root: Mapping[str, Any],
@@ -118,7 +118,7 @@ def advise(
     return Advice(did_you_mean(name, known), None)
 
 
-def is_told(name: str, keys: Keys, kind: str) -> bool:
+def is_told(name: str, keys: KeyPath, kind: str) -> bool:
     """Whether `misplaced_keys.toml` has a sentence for an unknown key of the mapping at `keys`; no more need be said of
     that mapping."""
     return isinstance(_words(kind, keys).get(_plain(name)), str)
@@ -165,7 +165,7 @@ def written(path: Sequence[str], value: object) -> str:
     return f"{path[0]}: {shown}"
 
 
-def _below(rule: Mapping[str, Any], root: Mapping[str, Any], before: Path = ()) -> Iterator[Path]:
+def _below(rule: Mapping[str, Any], root: Mapping[str, Any], before: MappingPath = ()) -> Iterator[MappingPath]:
     """The paths of the keys inside the known keys of a mapping, up to three keys long; mappings whose keys are names
     that the user chose are left out."""
     for name, inner in _properties(rule, root).items():
@@ -175,7 +175,7 @@ def _below(rule: Mapping[str, Any], root: Mapping[str, Any], before: Path = ()) 
             yield from _below(inner, root, (*before, name))
 
 
-def _above(name: str, keys: Keys, root: Mapping[str, Any]) -> str | None:
+def _above(name: str, keys: KeyPath, root: Mapping[str, Any]) -> str | None:
     """The help for a key that was put too deep: where it belongs. None if no level above has such a key."""
     rules = [root]
     for key in keys:

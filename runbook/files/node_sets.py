@@ -14,14 +14,14 @@ from typing import NamedTuple
 from runbook.files.suggestions import known_here, nearest
 from runbook.model.errors import FilesWrong, Problem, Span
 from runbook.model.inventory import Inventory, Node
-from runbook.model.node_ranges import MOST_FIELDS, fold
+from runbook.model.node_ranges import MAX_NAME_FIELDS, fold
 from runbook.model.units import some
 
-LARGEST = 20_000  # nodes, and names from one expression; a typo such as [1-40000000] must not fill the memory
+MAX_NAMES = 20_000  # nodes, and names from one expression; a typo such as [1-40000000] must not fill the memory
 
 _BRACKETS = re.compile(r"\[([0-9,\- ]*)\]")
 ANSIBLE_RANGE = re.compile(r"\[[A-Za-z0-9]*:[A-Za-z0-9]+(:[0-9]+)?\]")
-_RANGE_OF_OTHERS = re.compile(r"[\[{(]([0-9]+)(?::|\.\.|-)([0-9]+)[\]})]")  # Ansible's and a shell's
+_FOREIGN_RANGE = re.compile(r"[\[{(]([0-9]+)(?::|\.\.|-)([0-9]+)[\]})]")  # Ansible's and a shell's
 
 
 def foreign_range(text: str) -> tuple[str, str] | None:
@@ -36,7 +36,7 @@ def foreign_range(text: str) -> tuple[str, str] | None:
 
 def in_our_ranges(text: str) -> str:
     """The text with ranges of numbers as runbook writes them: `[01:04]`, `{01..04}` and `(01-04)` become `[01-04]`."""
-    return _RANGE_OF_OTHERS.sub(r"[\1-\2]", text)
+    return _FOREIGN_RANGE.sub(r"[\1-\2]", text)
 
 
 def has_range(text: str) -> bool:
@@ -75,10 +75,10 @@ def size(text: str) -> int:
 
 
 def _all_bounds(pieces: list[str], text: str) -> list[list[tuple[int, int, int]]]:
-    """The `_bounds` of each pair of brackets. Raises ValueError for a bad range, and for more than LARGEST names."""
+    """The `_bounds` of each pair of brackets. Raises ValueError for a bad range, and for more than MAX_NAMES names."""
     bounds = [_bounds(inside, text) for inside in pieces[1::2]]
-    if _names_of(bounds) > LARGEST:
-        raise ValueError(f"`{text}` stands for more than {LARGEST:,} names")
+    if _names_of(bounds) > MAX_NAMES:
+        raise ValueError(f"`{text}` stands for more than {MAX_NAMES:,} names")
     return bounds
 
 
@@ -91,12 +91,12 @@ def split_names(text: str) -> list[str]:
 
 
 def _names_of(bounds: list[list[tuple[int, int, int]]]) -> int:
-    """How many names the brackets stand for together. Stops at the pair that leads beyond LARGEST: the product of very
-    many pairs would be a number of very many digits."""
+    """How many names the brackets stand for together. Stops at the pair that leads beyond MAX_NAMES: the product of
+    very many pairs would be a number of very many digits."""
     total = 1
     for parts in bounds:
         total *= sum(last - first + 1 for first, last, _ in parts)
-        if total > LARGEST:
+        if total > MAX_NAMES:
             break
     return total
 
@@ -120,14 +120,14 @@ def _bounds(inside: str, text: str) -> list[tuple[int, int, int]]:
 # Names and addresses back into ranges that `expand` pairs one by one: `gn[01-04]` with `10.0.1.[1-4]`.
 
 _DIGITS = re.compile(r"([0-9]{1,18})")
-Row = tuple[str, ...]
+RowTexts = tuple[str, ...]
 
 
 class _Box(NamedTuple):
     """Names with equal texts around fields of digits that vary: every combination of the fields' values, `size` of
     them, the leftmost field varying slowest."""
 
-    texts: Row
+    texts: RowTexts
     fields: tuple[tuple[str, ...], ...]
     size: int
 
@@ -137,7 +137,7 @@ def folded(names: Sequence[str]) -> list[str]:
     return [_written(box) for box in _boxes(names)]
 
 
-def folded_rows(rows: Sequence[Row]) -> list[tuple[Row, int]]:
+def folded_rows(rows: Sequence[RowTexts]) -> list[tuple[RowTexts, int]]:
     """Rows of (name, address, …) as rows of expressions, each with the number of rows that it stands for.
 
     A column that is the same in every row stays as it is: one address may hold for a whole range.
@@ -156,8 +156,8 @@ def folded_rows(rows: Sequence[Row]) -> list[tuple[Row, int]]:
     return [(tuple(written), len(rows))]
 
 
-def _cut(rows: Sequence[Row], boxes: list[_Box]) -> list[tuple[Row, int]]:
-    found: list[tuple[Row, int]] = []
+def _cut(rows: Sequence[RowTexts], boxes: list[_Box]) -> list[tuple[RowTexts, int]]:
+    found: list[tuple[RowTexts, int]] = []
     at = 0
     for box in boxes:
         found += folded_rows(rows[at : at + box.size])
@@ -177,9 +177,9 @@ def _boxes(names: Sequence[str]) -> list[_Box]:
     return boxes
 
 
-def _split(name: str) -> tuple[Row, Row]:
+def _split(name: str) -> tuple[RowTexts, RowTexts]:
     parts = _DIGITS.split(name)
-    if len(parts) > 2 * MOST_FIELDS:
+    if len(parts) > 2 * MAX_NAME_FIELDS:
         return (name,), ()
     return tuple(parts[0::2]), tuple(parts[1::2])
 
@@ -224,19 +224,19 @@ def _after(value: str, first: str) -> str:
 
 # Which nodes a pattern means: `all`, a node, a group, `gn[01-04]`, `gn*`, `a:b` or `a,b`, `!c`, `&d`.
 
-LAST_SIGN = "\U0010ffff"
-COMPARED = 5000  # known names that an unknown name is compared with: difflib takes 20 microseconds a name
-_GUESSED = 3  # unknown names of one pattern for which the nearest known name is looked up
-_OF_A_RANGE = 16  # names that are matched with a glob in the time in which a range makes one name
+HIGHEST_CHARACTER = "\U0010ffff"
+MAX_COMPARED_NAMES = 5000  # known names that an unknown name is compared with: difflib takes 20 microseconds a name
+_MAX_SUGGESTIONS = 3  # unknown names of one pattern for which the nearest known name is looked up
+_RANGE_NAME_COST = 16  # names that are matched with a glob in the time in which a range makes one name
 _GLOB = re.compile(r"[*?\[]")
-_BRACKETS_OR_CUT = re.compile(r"\[[^\[\]]*\]|[:,]")
+_BRACKETS_OR_SEPARATOR = re.compile(r"\[[^\[\]]*\]|[:,]")
 
 
 def _parts(pattern: str) -> list[str]:
     """The parts of a pattern between its colons and commas; those inside brackets separate nothing."""
     begins = [0]
     ends = []
-    for found in _BRACKETS_OR_CUT.finditer(pattern):
+    for found in _BRACKETS_OR_SEPARATOR.finditer(pattern):
         if found[0] in (":", ","):
             ends.append(found.start())
             begins.append(found.end())
@@ -260,12 +260,12 @@ class Names(dict[str, None]):
         """The names that begin with the text of the glob before its first special sign."""
         head = glob[: found.start()] if (found := _GLOB.search(glob)) else glob
         first = bisect_left(self._in_order, head)
-        return self._in_order[first : bisect_left(self._in_order, head + LAST_SIGN, first)]
+        return self._in_order[first : bisect_left(self._in_order, head + HIGHEST_CHARACTER, first)]
 
 
 def names_looked_at(pattern: str, names: Names) -> int:
     """The cost of `matching`, counted in names that are matched with a glob; a name that a range makes counts as
-    _OF_A_RANGE of these."""
+    _RANGE_NAME_COST of these."""
     parts = _parts(pattern)
     total = len(names) if all(part[:1] in ("!", "&") for part in parts) else 0  # such a pattern starts from all names
     for part in parts:
@@ -277,7 +277,7 @@ def names_looked_at(pattern: str, names: Names) -> int:
         elif _GLOB.search(plain := without_ranges(name)):
             total += len(names.that_begin_like(name) if plain == name else names) * max(1, size(name))
         else:
-            total += _OF_A_RANGE * size(name)
+            total += _RANGE_NAME_COST * size(name)
     return total
 
 
@@ -297,7 +297,7 @@ def matching(
     for part in parts:
         sign, name = (part[:1], part[1:].strip()) if part[:1] in ("!", "&") else ("", part)
         try:
-            found = _one(name, names, groups, guess=guess and len(problems) < _GUESSED)
+            found = _one(name, names, groups, guess=guess and len(problems) < _MAX_SUGGESTIONS)
         except _Unknown as unknown:
             problems.append(Problem(unknown.id, f"{unknown} (in the pattern `{pattern}`)", span, unknown.help))
             continue
@@ -329,7 +329,7 @@ class _Unknown(Exception):
 def _nearest_to(missing: str, names: Names, groups: Mapping[str, Collection[str]]) -> str | None:
     shape = _shape(missing)
     others = (name for name in (*groups, *names) if _shape(name) != shape)
-    near = nearest(missing, islice(others, COMPARED))
+    near = nearest(missing, islice(others, MAX_COMPARED_NAMES))
     if near:
         return f"did you mean `{near}`?"
     return known_here((*groups, *sorted(names))) or known_here((*groups, *split_names(fold(names))))

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from runbook.files.address import address_fault, strip_brackets
-from runbook.files.environment_values import HOLDS_UNCARRIABLE, UNCARRIABLE, EnvReader
+from runbook.files.environment_values import HOLDS_UNQUOTABLE, UNQUOTABLE_CHARACTER, EnvReader
 from runbook.files.node_sets import (
-    COMPARED,
-    LARGEST,
+    MAX_COMPARED_NAMES,
+    MAX_NAMES,
     Names,
     expand,
     has_range,
@@ -23,13 +23,13 @@ from runbook.files.problems import PlacedProblems, on_one_line
 from runbook.files.scalars import seconds
 from runbook.files.suggestions import spaced
 from runbook.files.value_origins import Layer
-from runbook.files.yaml_document import Keys
+from runbook.files.yaml_document import KeyPath
 from runbook.model.errors import FilesWrong
 from runbook.model.inventory import Container, EnvValue, Kubernetes, Node, Slurm, Ssh
 
-MOST_LOOKED_AT = 4_000_000  # matches of a name with a pattern, in all groups: 10,000 nodes, 400 times `*`
-MOST_COMPARED = 10_000  # comparisons of a known name with an unknown one, in all groups, to suggest the nearest
-NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+MAX_SEARCHED_PARTS = 4_000_000  # matches of a name with a pattern, in all groups: 10,000 nodes, 400 times `*`
+MAX_NAME_COMPARISONS = 10_000  # comparisons of a known name with an unknown one, in all groups, to suggest the nearest
+NODE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _NAME_HELP = "letters, digits, `_`, `.` and `-`, with no `.` or `-` in front; ranges are written [01-04]"
 
 
@@ -51,10 +51,10 @@ class NodeKey:
 
 def node_entries(nodes: Mapping[str, Any], placed: PlacedProblems) -> dict[str, NodeKey]:
     """Every node's name with its key, in the order of the file, with ranges expanded in place. Bad names are reported
-    and left out; above LARGEST nodes there are none."""
+    and left out; above MAX_NAMES nodes there are none."""
     entries: dict[str, NodeKey] = {}
-    too_many = f"there are more than {LARGEST:,} nodes"
-    if len(nodes) > LARGEST:
+    too_many = f"there are more than {MAX_NAMES:,} nodes"
+    if len(nodes) > MAX_NAMES:
         placed.about_key(("nodes",), "too-many-nodes", too_many)
         return {}
     for key in nodes:
@@ -64,12 +64,12 @@ def node_entries(nodes: Mapping[str, Any], placed: PlacedProblems) -> dict[str, 
         except ValueError as error:
             placed.about_key(keys, "range", str(error))
             continue
-        fault = next((name for name in names if not NAME.fullmatch(name)), None)
+        fault = next((name for name in names if not NODE_NAME.fullmatch(name)), None)
         if fault is not None:
             placed.about_key(keys, "node-name", f"`{fault}` cannot be the name of a node", _name_help(key))
         elif "all" in names:
             placed.about_key(keys, "node-name", "`all` means every node and cannot be the name of one")
-        elif len(entries) + len(names) > LARGEST:
+        elif len(entries) + len(names) > MAX_NAMES:
             placed.about_key(keys, "too-many-nodes", too_many)
             return {}
         else:
@@ -99,7 +99,7 @@ def group_members(
     bounds = _Bounds(entries)
     for name, group in groups.items():
         keys = ("groups", name)
-        if not NAME.fullmatch(name):
+        if not NODE_NAME.fullmatch(name):
             placed.about_key(keys, "group-name", f"`{name}` cannot be the name of a group", _name_help(name))
         elif name == "all":
             placed.about_key(keys, "group-name", "`all` means every node and cannot be the name of a group")
@@ -122,16 +122,16 @@ class _Bounds:
     def allows(self, pattern: str) -> bool:
         """Whether the work so far, with that of this pattern added, is within the bound."""
         self._looked_at += names_looked_at(pattern, self.names)
-        return self._looked_at <= MOST_LOOKED_AT
+        return self._looked_at <= MAX_SEARCHED_PARTS
 
     @property
     def guess(self) -> bool:
         """Whether the nearest known name may still be looked up for an unknown one."""
-        return self._compared < MOST_COMPARED
+        return self._compared < MAX_NAME_COMPARISONS
 
     def failed(self) -> None:
         """Counts the comparisons for a pattern that had unknown names."""
-        self._compared += min(len(self.names), COMPARED)
+        self._compared += min(len(self.names), MAX_COMPARED_NAMES)
 
 
 def _members(name: str, nodes: Any, placed: PlacedProblems, bounds: _Bounds) -> set[str]:
@@ -142,7 +142,7 @@ def _members(name: str, nodes: Any, placed: PlacedProblems, bounds: _Bounds) -> 
         if pattern is None:
             continue
         if not bounds.allows(pattern):
-            message = f"the groups up to here already stand for more than {MOST_LOOKED_AT:,} names to look at"
+            message = f"the groups up to here already stand for more than {MAX_SEARCHED_PARTS:,} names to look at"
             placed.about_value(keys, "too-many-names", message, "write fewer patterns that each name more")
             return members
         try:
@@ -156,14 +156,14 @@ def _members(name: str, nodes: Any, placed: PlacedProblems, bounds: _Bounds) -> 
 
 # One node out of its levels: `defaults`, then its groups' defaults, then its own settings, then `-e`.
 
-_PLAIN_SSH = Ssh()
+_DEFAULT_SSH = Ssh()
 
 
 class _Folded(NamedTuple):
     """The values that have won so far, by key (`("ssh", "user")`), and where in the document each of them stands."""
 
-    values: dict[Keys, Any]
-    places: dict[Keys, Keys]
+    values: dict[KeyPath, Any]
+    places: dict[KeyPath, KeyPath]
 
 
 class Folding:
@@ -180,9 +180,9 @@ class Folding:
         self._extra_vars = extra_vars
         self._shared: dict[tuple[str, ...], tuple[tuple[Layer, ...], _Folded]] = {}
         self._alike: dict[tuple[str, ...], Node] = {}  # by groups, a node without settings of its own
-        self._looked_at: set[Keys] = set()
-        self._ranges: dict[Keys, list[str]] = {}
-        self._conflicts: set[tuple[str, str, Keys]] = set()
+        self._looked_at: set[KeyPath] = set()
+        self._ranges: dict[KeyPath, list[str]] = {}
+        self._conflicts: set[tuple[str, str, KeyPath]] = set()
 
     def node(self, name: str, entry: NodeKey, groups: tuple[str, ...]) -> Node:
         """The node of this name, folded out of its levels."""
@@ -234,7 +234,7 @@ class Folding:
             settings = self._data["groups"][group].get("defaults") or {}
             layers.append(Layer(f"group {group}", ("groups", group, "defaults"), settings))
         folded = _Folded({}, {})
-        set_by: dict[Keys, str] = {}
+        set_by: dict[KeyPath, str] = {}
         for group, layer in zip(("", *groups), layers, strict=True):
             for key, place, value in layer.flat():
                 if key in set_by and not _same(folded.values[key], value):
@@ -246,7 +246,7 @@ class Folding:
         self._shared[groups] = (tuple(layers), folded)
         return self._shared[groups]
 
-    def _conflict(self, key: Keys, first: str, first_place: Keys, second: str, second_place: Keys) -> None:
+    def _conflict(self, key: KeyPath, first: str, first_place: KeyPath, second: str, second_place: KeyPath) -> None:
         """Reports, once, a key that two groups of one node set differently."""
         if (first, second, key) in self._conflicts:
             return
@@ -257,18 +257,18 @@ class Folding:
         help = f"`{first}` sets it at {there}; keep one of the two, or let the groups share no node"
         self._placed.about_key(second_place, "group-conflict", message, help)
 
-    def _text(self, key: Keys, folded: _Folded) -> str | None:
+    def _text(self, key: KeyPath, folded: _Folded) -> str | None:
         """The value of a key as text, None if it is not set; reports characters that no shell can carry."""
         if key not in folded.values:
             return None
         text = str(folded.values[key])
-        if self._first_look(folded.places[key]) and UNCARRIABLE.search(text):
-            message = f"`{key[-1]}` {HOLDS_UNCARRIABLE}"
+        if self._first_look(folded.places[key]) and UNQUOTABLE_CHARACTER.search(text):
+            message = f"`{key[-1]}` {HOLDS_UNQUOTABLE}"
             place = folded.places[key]
             self._placed.about_value(place, "line-break", message, on_one_line(self._placed.document, place))
         return text
 
-    def _address(self, entry: NodeKey, key: Keys, folded: _Folded) -> str | None:
+    def _address(self, entry: NodeKey, key: KeyPath, folded: _Folded) -> str | None:
         """The address or ssh host of one node; where the node's entry gives a range, the node's member of that range.
         None if it is not set, or the range is wrong."""
         if key not in folded.values:
@@ -284,7 +284,7 @@ class Folding:
             self.check_address(text, place)
         return text
 
-    def _paired(self, text: str, place: Keys, entry: NodeKey) -> list[str]:
+    def _paired(self, text: str, place: KeyPath, entry: NodeKey) -> list[str]:
         """The addresses of a range, one for each name of the entry; empty after a problem."""
         try:
             members = expand(text)
@@ -300,7 +300,7 @@ class Folding:
             return []
         return members if all(self.check_address(member, place) for member in members) else []
 
-    def check_address(self, text: str, place: Keys) -> bool:
+    def check_address(self, text: str, place: KeyPath) -> bool:
         """Whether `text` may be an address; reports a problem if not."""
         fault = address_fault(text)
         if fault is not None:
@@ -310,7 +310,7 @@ class Folding:
     def _ssh(self, entry: NodeKey, folded: _Folded) -> Ssh:
         given = _block("ssh", folded)
         if not given:
-            return _PLAIN_SSH
+            return _DEFAULT_SSH
         return Ssh(
             host=self._address(entry, ("ssh", "host"), folded),
             user=given.get("user"),
@@ -358,12 +358,12 @@ class Folding:
 
     def _inside(self, folded: _Folded) -> tuple[str, ...]:
         words = [str(word) for word in folded.values.get(("inside",)) or ()]
-        if words and self._first_look(folded.places["inside",]) and any(map(UNCARRIABLE.search, words)):
+        if words and self._first_look(folded.places["inside",]) and any(map(UNQUOTABLE_CHARACTER.search, words)):
             message = "`inside` holds a line break or a character that no command line can carry"
             self._placed.about_value(folded.places["inside",], "line-break", message, "write each word on one line")
         return tuple(words)
 
-    def _seconds(self, key: Keys, folded: _Folded, *, default: float) -> float:
+    def _seconds(self, key: KeyPath, folded: _Folded, *, default: float) -> float:
         if key not in folded.values:
             return default
         try:
@@ -403,7 +403,7 @@ class Folding:
                 self._placed.no_secret(found[name], place)
         return {name: as_typed(value, *folded.places["vars", name]) for name, value in found.items()}
 
-    def _first_look(self, place: Keys) -> bool:
+    def _first_look(self, place: KeyPath) -> bool:
         """Whether the value at this place has not been judged yet; many nodes may share it, and it is judged once."""
         first = place not in self._looked_at
         self._looked_at.add(place)

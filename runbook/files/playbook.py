@@ -16,15 +16,15 @@ from runbook.files.misplaced_keys import advise_check
 from runbook.files.problems import PlacedProblems, in_file_order
 from runbook.files.scalars import seconds
 from runbook.files.schema import judge
-from runbook.files.yaml_document import Document, Keys, document_of
+from runbook.files.yaml_document import Document, KeyPath, document_of
 from runbook.model.errors import FilesWrong, Problem, Span
 from runbook.model.playbook import (
-    BASELINE_S,
-    GRACE_S,
-    RENDEZVOUS_S,
+    DEFAULT_BASELINE_S,
+    DEFAULT_GRACE_S,
+    DEFAULT_RENDEZVOUS_TIMEOUT_S,
     Expect,
+    LaunchKeyPath,
     LaunchSettings,
-    Place,
     Playbook,
     Stage,
     Watch,
@@ -32,7 +32,7 @@ from runbook.model.playbook import (
 
 T = TypeVar("T")
 MAX_STAGES = 1000
-WHEN_BAD = frozenset({"when_bad", "min_nodes"})  # the keys that say how a run goes on without its bad nodes
+BAD_NODE_KEYS = frozenset({"when_bad", "min_nodes"})  # the keys that say how a run goes on without its bad nodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class ExaminedPlaybook:
 
     draft: Playbook | None
     problems: tuple[Problem, ...]
-    wrong: frozenset[Keys] = frozenset()
+    wrong: frozenset[KeyPath] = frozenset()
 
     @property
     def playbook(self) -> Playbook | None:
@@ -127,7 +127,7 @@ class _PlaybookReader:
         return [(stage or {}).get("name") or _unused(stage or {}, taken) for stage in stages]
 
     def _stage(self, index: int, stage: Mapping[str, Any], name: str) -> Stage:
-        keys: Keys = ("stages", index)
+        keys: KeyPath = ("stages", index)
         kind = next((kind for kind in ("check", "shell", "launch") if kind in stage), "check")
         check = stage.get("check")
         if check is not None and self._checks is not None and check not in self._checks:
@@ -163,21 +163,35 @@ class _PlaybookReader:
             launch_spans=self._launch_spans(stage.get("launch") or {}, (*keys, "launch")),
         )
 
-    def _belongs(self, stage: Mapping[str, Any], keys: Keys, kind: str) -> None:
+    def _belongs(self, stage: Mapping[str, Any], keys: KeyPath, kind: str) -> None:
         """Reports keys that would silently do nothing: `expect` outside of a shell stage, `with` and `pairs` outside of
-        a check, WHEN_BAD keys at a launch, and most keys of `reach`, which runs first and on every node, listed or not.
+        a check, BAD_NODE_KEYS keys at a launch, and most keys of `reach`, which runs first and on every node, listed or
+        not.
         """
         if stage.get("check") == "reach":
-            for key in stage.keys() & {"with", "pairs", "expect", "when", "timeout", "nodes", "on_failure", *WHEN_BAD}:
+            for key in stage.keys() & {
+                "with",
+                "pairs",
+                "expect",
+                "when",
+                "timeout",
+                "nodes",
+                "on_failure",
+                *BAD_NODE_KEYS,
+            }:
                 message = f"`{key}` does nothing here: `reach` always runs first, once and on every node"
-                help = "write it above `stages:`: there it holds for reach as well" if key in WHEN_BAD else "remove it"
+                help = (
+                    "write it above `stages:`: there it holds for reach as well"
+                    if key in BAD_NODE_KEYS
+                    else "remove it"
+                )
                 self._placed.about_key((*keys, key), "misplaced-key", message, f"{help}; reach need not be listed")
             return
         for key, owner in (("expect", "shell"), ("with", "check"), ("pairs", "check")):
             if key in stage and kind != owner:
                 message = f"`{key}` belongs to a `{owner}` stage, and this is a `{kind}` stage"
                 self._placed.about_key((*keys, key), "misplaced-key", message, "remove it")
-        for key in stage.keys() & WHEN_BAD if kind == "launch" else ():
+        for key in stage.keys() & BAD_NODE_KEYS if kind == "launch" else ():
             message = f"`{key}` does nothing here: what a launch starts is the program's, and says nothing of its nodes"
             help = "write it at the checks before it: the launch is made for the nodes that they leave"
             self._placed.about_key((*keys, key), "misplaced-key", message, help)
@@ -187,13 +201,13 @@ class _PlaybookReader:
             )
             self._placed.about_key((*keys, "when_bad"), "misplaced-key", message, "remove one of the two")
 
-    def _expect(self, given: Mapping[str, Any], keys: Keys) -> Expect:
+    def _expect(self, given: Mapping[str, Any], keys: KeyPath) -> Expect:
         stdout = given.get("stdout")
         if stdout is not None:
             self._regex(stdout, (*keys, "stdout"))
         return Expect(int(given.get("exit", 0)), stdout)
 
-    def _launch(self, given: Mapping[str, Any], keys: Keys) -> LaunchSettings:
+    def _launch(self, given: Mapping[str, Any], keys: KeyPath) -> LaunchSettings:
         """The launch's settings. Words of the command are kept as typed: `1e-4`, `0644` and `1.50` reach the program
         unchanged."""
         command = tuple(
@@ -201,19 +215,21 @@ class _PlaybookReader:
             for index, word in enumerate(given.get("command", []))
             if word is not None
         )
-        rendezvous_s = self._seconds(given.get("rendezvous_timeout"), (*keys, "rendezvous_timeout"), RENDEZVOUS_S)
+        rendezvous_s = self._seconds(
+            given.get("rendezvous_timeout"), (*keys, "rendezvous_timeout"), DEFAULT_RENDEZVOUS_TIMEOUT_S
+        )
         return LaunchSettings(
             command=command,
             env=self._env.read(given.get("env") or {}, (*keys, "env")),
             start_timeout_s=self._seconds(given.get("start_timeout"), (*keys, "start_timeout")),
             rendezvous_timeout_s=rendezvous_s or 0.0,
-            grace_s=self._seconds(given.get("grace"), (*keys, "grace"), GRACE_S) or 0.0,
+            grace_s=self._seconds(given.get("grace"), (*keys, "grace"), DEFAULT_GRACE_S) or 0.0,
             watch=self._watch(given.get("watch"), (*keys, "watch")),
             spares=tuple(given.get("spares") or ()),
             **_as_given(given, "launcher", "workdir", "retries", "detach", "barrier", "barrier_folder"),
         )
 
-    def _watch(self, given: Mapping[str, Any] | None, keys: Keys) -> Watch | None:
+    def _watch(self, given: Mapping[str, Any] | None, keys: KeyPath) -> Watch | None:
         if given is None:
             return None
         stall, progress = given.get("stall", "auto"), given.get("progress")
@@ -225,11 +241,11 @@ class _PlaybookReader:
         return Watch(
             stall_s=None if stall == "auto" else self._seconds(stall, (*keys, "stall")),
             progress=pattern,
-            baseline_s=self._seconds(given.get("baseline"), (*keys, "baseline")) or BASELINE_S,
+            baseline_s=self._seconds(given.get("baseline"), (*keys, "baseline")) or DEFAULT_BASELINE_S,
             **_as_given(given, "on_stall", "stacks"),
         )
 
-    def _regex(self, text: str, keys: Keys) -> re.Pattern[str] | None:
+    def _regex(self, text: str, keys: KeyPath) -> re.Pattern[str] | None:
         """The compiled pattern; None, and a problem, if the text is not a regular expression."""
         try:
             return re.compile(text)
@@ -237,16 +253,18 @@ class _PlaybookReader:
             self._placed.about_value(keys, "bad-regex", f"this is not a regular expression: {error}")
             return None
 
-    def _launch_spans(self, given: Mapping[str, Any], keys: Keys) -> dict[Place, Span]:
+    def _launch_spans(self, given: Mapping[str, Any], keys: KeyPath) -> dict[LaunchKeyPath, Span]:
         """The place of each setting of a launch. Words of the command are numbered as `_launch` numbers them: a word
         that was left out has no number."""
         words = [index for index, word in enumerate(given.get("command", [])) if word is not None]
-        places: dict[Place, Keys] = {("command", number): ("command", index) for number, index in enumerate(words)}
+        places: dict[LaunchKeyPath, KeyPath] = {
+            ("command", number): ("command", index) for number, index in enumerate(words)
+        }
         places |= {("env", name): ("env", name) for name in given.get("env") or {}}
         places |= {(key,): (key,) for key in ("launcher", "workdir", "spares") if key in given}
         return _there({place: self._document.span(*keys, *inner) for place, inner in places.items()})
 
-    def _seconds(self, value: object, keys: Keys, default: float | None = None) -> float | None:
+    def _seconds(self, value: object, keys: KeyPath, default: float | None = None) -> float | None:
         """The seconds of a duration, or `default` where none is given. A bad duration is reported, and gives 0, or None
         if there is no default."""
         if value is None:
@@ -290,7 +308,7 @@ def _tags(given: Any) -> tuple[str, ...]:
 
 # The `launch:` of an inventory as a playbook: the checks that must pass for any job, then that launch.
 
-CHECKS_FIRST = ("ping", "port", "firewall", "ibstat", "connection")
+PRE_LAUNCH_CHECKS = ("ping", "port", "firewall", "ibstat", "connection")
 """The checks before the launch, by id, in order."""
 
 
@@ -316,20 +334,20 @@ def launch_document(document: Document) -> Document:
     Mistakes elsewhere in the inventory are not among the document's problems.
     """
     data: Any = document.data
-    stages: list[dict[str, Any]] = [{"check": check} for check in CHECKS_FIRST]
+    stages: list[dict[str, Any]] = [{"check": check} for check in PRE_LAUNCH_CHECKS]
     stages.append({"launch": data["launch"]})
     top: dict[str, Any] = {"stages": stages}
     if isinstance(data.get("name"), str) and data["name"]:
         top = {"name": data["name"], **top}
-    here: Keys = ("stages", len(CHECKS_FIRST), "launch")
+    here: KeyPath = ("stages", len(PRE_LAUNCH_CHECKS), "launch")
 
-    def moved(at: Mapping[Keys, T]) -> dict[Keys, T]:
+    def moved(at: Mapping[KeyPath, T]) -> dict[KeyPath, T]:
         return {(*here, *keys[1:]): at[keys] for keys in at if keys[:1] == ("launch",)}
 
     launch = document.key_span("launch")
     spans = moved(document.spans)
     if launch is not None:  # the checks and the list have no place in the file: problems with them are put at `launch:`
         spans |= {(): launch, ("stages",): launch, here[:-1]: launch}
-        spans |= {("stages", index): launch for index in range(len(CHECKS_FIRST))}
+        spans |= {("stages", index): launch for index in range(len(PRE_LAUNCH_CHECKS))}
     key_spans, texts = moved(document.key_spans), moved(document.texts)
     return Document(document.path, document.text, top, spans=spans, key_spans=key_spans, texts=texts)

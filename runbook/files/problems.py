@@ -6,11 +6,13 @@ import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 
-from runbook.files.yaml_document import Document, Keys
+from runbook.files.yaml_document import Document, KeyPath
 from runbook.model.errors import FilesWrong, Problem, Span
 from runbook.model.safe_text import visible
 
-MOST = 1000  # problems reported for one document; more than these come from one mistake of the program that wrote it
+MAX_DOCUMENT_PROBLEMS = (
+    1000  # problems reported for one document; more than these come from one mistake of the program that wrote it
+)
 
 
 class PlacedProblems:
@@ -19,16 +21,16 @@ class PlacedProblems:
     def __init__(self, document: Document, kind: str) -> None:
         self.document = document
         self.problems: list[Problem] = []
-        self.wrong: set[Keys] = set()
+        self.wrong: set[KeyPath] = set()
         self._kind = kind
 
-    def about_value(self, keys: Keys, id: str, message: str, help: str | None = None) -> None:
+    def about_value(self, keys: KeyPath, id: str, message: str, help: str | None = None) -> None:
         self._add(keys, id, message, self.document.span(*keys), help)
 
-    def about_key(self, keys: Keys, id: str, message: str, help: str | None = None) -> None:
+    def about_key(self, keys: KeyPath, id: str, message: str, help: str | None = None) -> None:
         self._add(keys, id, message, self.document.key_span(*keys), help)
 
-    def no_secret(self, value: object, keys: Keys) -> None:
+    def no_secret(self, value: object, keys: KeyPath) -> None:
         """Reports a variable of templates whose value is `{env: NAME}`: variables are put into commands, which
         everybody on a node can read, so no secret is looked up for them."""
         if isinstance(value, Mapping) and set(value) == {"env"} and isinstance(value["env"], str):
@@ -39,12 +41,12 @@ class PlacedProblems:
     def take_over(self, wrong: FilesWrong) -> None:
         self.problems.extend(wrong.problems)
 
-    def _add(self, keys: Keys, id: str, message: str, span: Span | None, help: str | None) -> None:
-        """Adds a problem once; after MOST of them, one that says that there are more."""
+    def _add(self, keys: KeyPath, id: str, message: str, span: Span | None, help: str | None) -> None:
+        """Adds a problem once; after MAX_DOCUMENT_PROBLEMS of them, one that says that there are more."""
         self.wrong.add(keys)
-        if len(self.problems) > MOST:
+        if len(self.problems) > MAX_DOCUMENT_PROBLEMS:
             return
-        if len(self.problems) == MOST:
+        if len(self.problems) == MAX_DOCUMENT_PROBLEMS:
             id, message = "more-problems", "more is wrong as well; mend these first"
             span, help = self.document.span(), None
         problem = Problem(f"{self._kind}.{id}", message, span, help)
@@ -52,7 +54,7 @@ class PlacedProblems:
             self.problems.append(problem)
 
 
-def on_one_line(document: Document, keys: Keys) -> str:
+def on_one_line(document: Document, keys: KeyPath) -> str:
     """The help for a value that holds a line break or a tab; in `"C:\\train\\new"` the escapes stand for both."""
     span = document.span(*keys)
     begins = "" if span is None else document.lines[span.line - 1][span.column - 1 :]
@@ -91,8 +93,8 @@ def in_file_order(problems: list[Problem]) -> tuple[Problem, ...]:
 
 # A problem as a good compiler would print it: id, message, place, the line with a caret, help. Pure.
 
-_TAB = 4  # columns
-_WIDEST = 160  # columns of a source line that are shown around the caret
+_TAB_COLUMNS = 4  # columns
+_MAX_SOURCE_COLUMNS = 160  # columns of a source line that are shown around the caret
 
 
 def render(problem: Problem, source_lines: Sequence[str], severity: str = "error") -> str:
@@ -127,11 +129,11 @@ def render_all(problems: Iterable[Problem], lines_of: Callable[[str], Sequence[s
 
 def _with_caret(line: str, span: Span) -> tuple[str, int, int]:
     """The line as a terminal shows it, the column in it where the caret begins (from 0), and the caret's width."""
-    begin = max(0, span.column - 1 - _WIDEST) if len(line) > 4 * _WIDEST else 0
-    cells = [_cell(char) for char in line[begin : begin + 4 * _WIDEST]]  # the rest is not shown
+    begin = max(0, span.column - 1 - _MAX_SOURCE_COLUMNS) if len(line) > 4 * _MAX_SOURCE_COLUMNS else 0
+    cells = [_cell(char) for char in line[begin : begin + 4 * _MAX_SOURCE_COLUMNS]]  # the rest is not shown
     start = min(span.column - 1 - begin, len(cells))
     end = min(start + span.length, len(cells))
-    if sum(width for _, width in cells) > _WIDEST:
+    if sum(width for _, width in cells) > _MAX_SOURCE_COLUMNS:
         return _window(cells, start, end)
     pad = sum(width for _, width in cells[:start])
     return "".join(text for text, _ in cells).rstrip(), pad, max(1, sum(width for _, width in cells[start:end]))
@@ -139,8 +141,8 @@ def _with_caret(line: str, span: Span) -> tuple[str, int, int]:
 
 def _window(cells: list[tuple[str, int]], start: int, end: int) -> tuple[str, int, int]:
     """The part of a very long line around the caret, with `…` where it goes on."""
-    first = max(0, start - _WIDEST // 4)
-    last = min(len(cells), first + _WIDEST // 2)
+    first = max(0, start - _MAX_SOURCE_COLUMNS // 4)
+    last = min(len(cells), first + _MAX_SOURCE_COLUMNS // 2)
     text = "".join(text for text, _ in cells[first:last])
     before = "…" if first else ""
     after = "…" if last < len(cells) else ""
@@ -152,7 +154,7 @@ def _window(cells: list[tuple[str, int]], start: int, end: int) -> tuple[str, in
 def _cell(char: str) -> tuple[str, int]:
     """A character as it is shown, and its width on a terminal. Nothing in a file may steer the terminal."""
     if char == "\t":
-        return " " * _TAB, _TAB
+        return " " * _TAB_COLUMNS, _TAB_COLUMNS
     shown = visible(char)
     if shown != char:
         return shown, len(shown)
@@ -162,4 +164,4 @@ def _cell(char: str) -> tuple[str, int]:
 
 
 def _one_line(text: str) -> str:
-    return visible(text.expandtabs(_TAB))
+    return visible(text.expandtabs(_TAB_COLUMNS))

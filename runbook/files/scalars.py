@@ -15,11 +15,11 @@ Scalar = str | int | float | bool | None
 _INTEGER = re.compile(r"\A-?(0|[1-9][0-9]*)")
 _FLOAT = re.compile(r"\A-?(0|[1-9][0-9]*)\.[0-9]+([eE][-+]?[0-9]+)?")
 _NULLS = ("", "~", "null")
-_BARE = re.compile(r"(?:--?(?=[A-Za-z]))?[A-Za-z0-9_./~][A-Za-z0-9_./~@+=-]*")
-_BASED = re.compile(r"[-+]?0[oxb][0-9A-Fa-f_]+")
-_HALF = re.compile("[\ud800-\udfff]")  # half a character, as only an escape makes it; no YAML reader takes it
-RESOLVER: Any = yaml.resolver.Resolver()
-_TEXT = "tag:yaml.org,2002:str"
+_UNQUOTED_WORD = re.compile(r"(?:--?(?=[A-Za-z]))?[A-Za-z0-9_./~][A-Za-z0-9_./~@+=-]*")
+_PREFIXED_INTEGER = re.compile(r"[-+]?0[oxb][0-9A-Fa-f_]+")
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")  # half a character, as only an escape makes it; no YAML reader takes it
+YAML_RESOLVER: Any = yaml.resolver.Resolver()
+_TEXT_TAG = "tag:yaml.org,2002:str"
 _ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r", "\0": "\\0"}
 
 
@@ -76,9 +76,9 @@ def scalar(value: object) -> str:
             raise ValueError(f"{text} cannot be written as a number")
         return text
     text = str(value)
-    if _HALF.search(text):
+    if _LONE_SURROGATE.search(text):
         raise ValueError("half of a character cannot be written")
-    if not _BARE.fullmatch(text) or not isinstance(plain_scalar(text), str) or _means_more(text):
+    if not _UNQUOTED_WORD.fullmatch(text) or not isinstance(plain_scalar(text), str) or _means_more(text):
         return '"' + "".join(map(_escaped, text)) + '"'
     return text
 
@@ -86,7 +86,7 @@ def scalar(value: object) -> str:
 def _means_more(text: str) -> bool:
     """Whether some YAML reader takes the bare text for a boolean, a number or a date: `no`, `0644`, `1_000`, `1e3`,
     `0o7`."""
-    if RESOLVER.resolve(yaml.ScalarNode, text, (True, False)) != _TEXT or _BASED.fullmatch(text):
+    if YAML_RESOLVER.resolve(yaml.ScalarNode, text, (True, False)) != _TEXT_TAG or _PREFIXED_INTEGER.fullmatch(text):
         return True
     try:
         float(text)
@@ -106,7 +106,7 @@ def _escaped(char: str) -> str:
 
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(ms|s|m|h|)")
-_LONGEST_S = 366 * 24 * 3600.0
+_MAX_DURATION_S = 366 * 24 * 3600.0
 
 
 def seconds(value: object) -> float:
@@ -118,13 +118,13 @@ def seconds(value: object) -> float:
     if match is None:
         raise ValueError(f"`{value}` is not a duration: write {_meant_s(str(value)) or '500ms, 10s, 2m or 1h'}")
     length = float(match[1]) * _SECONDS[match[2]]
-    if not 0 < length <= _LONGEST_S or not math.isfinite(length):
+    if not 0 < length <= _MAX_DURATION_S or not math.isfinite(length):
         raise ValueError(f"`{value}` is not a duration above zero and below a year")
     return length
 
 
-_PART = r"([0-9]{1,9})\s*(s|sec|m|min|h|hr|hour|d|day|second|minute)s?"
-_PARTS = re.compile(rf"(?:{_PART}[\s,]*)+", re.IGNORECASE)
+_DURATION_PART = r"([0-9]{1,9})\s*(s|sec|m|min|h|hr|hour|d|day|second|minute)s?"
+_COMPOUND_DURATION = re.compile(rf"(?:{_DURATION_PART}[\s,]*)+", re.IGNORECASE)
 _CLOCK = re.compile(r"(?:([0-9]{1,4}):)?([0-9]{1,4}):([0-9]{2})")
 
 
@@ -135,18 +135,20 @@ def _meant_s(text: str) -> str | None:
     if clock := _CLOCK.fullmatch(text):
         hours, minutes, rest = (int(part or 0) for part in clock.groups())
         total = hours * 3600 + minutes * 60 + rest
-    elif _PARTS.fullmatch(text):
+    elif _COMPOUND_DURATION.fullmatch(text):
         units = {"s": 1, "m": 60, "h": 3600, "d": 24 * 3600}
-        total = sum(int(number) * units[unit[0].lower()] for number, unit in re.findall(_PART, text, re.IGNORECASE))
+        total = sum(
+            int(number) * units[unit[0].lower()] for number, unit in re.findall(_DURATION_PART, text, re.IGNORECASE)
+        )
     else:
         return None
     unit = next((name for name, length in (("h", 3600), ("m", 60)) if total % length == 0), "s")
-    return f"{total // int(_SECONDS[unit])}{unit}" if 0 < total <= _LONGEST_S else None
+    return f"{total // int(_SECONDS[unit])}{unit}" if 0 < total <= _MAX_DURATION_S else None
 
 
 # Amounts of memory as people write them: `1K`, `1Ki` and `1KiB` are 1024 bytes, and so on up to T; `4096` is bytes.
 
-_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+_POWER_BY_PREFIX = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 _SIZE = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,18})?)\s*(?:([kmgt]?)b?|([kmgt])ib?)", re.IGNORECASE)
 
 
@@ -159,7 +161,7 @@ def size_bytes(value: object) -> int:
     match = _SIZE.fullmatch(str(value).strip())
     if match is None:
         raise ValueError(f"`{value}` is not a size: write 4096, 1K, 16M or 1G")
-    size = Fraction(match[1]) * 1024 ** _POWERS[(match[2] or match[3] or "").lower()]
+    size = Fraction(match[1]) * 1024 ** _POWER_BY_PREFIX[(match[2] or match[3] or "").lower()]
     if size.denominator != 1:
         raise ValueError(f"`{value}` is not a whole number of bytes")
     return int(size)
@@ -167,7 +169,7 @@ def size_bytes(value: object) -> int:
 
 # TCP ports as people write them: `29500`, `29500-29510`, or a list of these.
 
-HIGHEST = 65535
+MAX_PORT = 65535
 _RANGE = re.compile(r"([0-9]{1,9})(?:\s*-\s*([0-9]{1,9}))?")
 _OTHER_RANGE = re.compile(r"([0-9]{1,5})\s*(?::|\.\.+|to|~|[\u2010-\u2015\uff0d\uff5e])\s*([0-9]{1,5})")
 
@@ -188,7 +190,7 @@ def port_ranges(value: object) -> tuple[tuple[int, int], ...]:
     first = int(match[1])
     last = int(match[2]) if match[2] else first
     for port in (first, last):
-        if not 1 <= port <= HIGHEST:
+        if not 1 <= port <= MAX_PORT:
             raise ValueError(port_range_message(port))
     if last < first:
         raise ValueError(f"the range of ports {first}-{last} runs backwards: write {last}-{first}")
@@ -196,4 +198,4 @@ def port_ranges(value: object) -> tuple[tuple[int, int], ...]:
 
 
 def port_range_message(port: int | float) -> str:
-    return f"port {port} is above {HIGHEST}" if port > HIGHEST else f"port {port} is below 1"
+    return f"port {port} is above {MAX_PORT}" if port > MAX_PORT else f"port {port} is below 1"

@@ -22,7 +22,7 @@ from runbook.files.misplaced_keys import advise, checks_of_others, is_told, reso
 from runbook.files.scalars import plain_scalar, port_range_message
 from runbook.files.shipped_files import shipped
 from runbook.files.suggestions import did_you_mean, nearest, odd_letter, spaced
-from runbook.files.yaml_document import Document, Keys, Point
+from runbook.files.yaml_document import Document, KeyPath, LineColumn
 from runbook.model.errors import Problem, Span
 from runbook.model.grouping import grouped
 from runbook.model.units import listed
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 Accepts = Callable[[object], bool]
 
-_SAYS_NOTHING = {"title", "description", "examples", "default", "$schema", "$id", "$defs"}  # they judge nothing
+_ANNOTATION_KEYWORDS = {"title", "description", "examples", "default", "$schema", "$id", "$defs"}  # they judge nothing
 _TYPES: dict[str, Accepts] = {
     "object": lambda value: isinstance(value, dict),
     "array": lambda value: isinstance(value, list),
@@ -64,7 +64,7 @@ class _Compiler:
         tests: list[Accepts] = []
         known = {"properties", "additionalProperties", "propertyNames", "items"}
         for keyword, wanted in schema.items():
-            if keyword in _SAYS_NOTHING or keyword in known:
+            if keyword in _ANNOTATION_KEYWORDS or keyword in known:
                 continue
             tests.append(self._keyword(keyword, wanted))
         if "properties" in schema or "additionalProperties" in schema:
@@ -130,10 +130,10 @@ class _Compiler:
 
 
 _LIST = re.compile(r"\A\s*(?:\[\s*)?[0-9]{1,5}(\s*,\s*[0-9]{1,5})+\s*(?:\]\s*)?")
-_GROUPED = re.compile(r"(0o)?([0-9]{1,3}(?:[_,][0-9]{3})+|[0-9]{1,9})", re.ASCII)
-_WITH_UNIT = re.compile(r"\A([0-9]+(?:\.[0-9]+)?)\s*[A-Za-z/][A-Za-z/ ]*")
+_GROUPED_INTEGER = re.compile(r"(0o)?([0-9]{1,3}(?:[_,][0-9]{3})+|[0-9]{1,9})", re.ASCII)
+_NUMBER_WITH_UNIT = re.compile(r"\A([0-9]+(?:\.[0-9]+)?)\s*[A-Za-z/][A-Za-z/ ]*")
 MOST_NODES_EXPLAINED = 500  # wrong nodes, or groups; more have the same mistake, and are only counted
-MOST_EXPLAINED = 1000  # wrong values; if there are more, one problem says so, and the data is left empty
+MAX_EXPLAINED_VALUES = 1000  # wrong values; if there are more, one problem says so, and the data is left empty
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,7 @@ class Validated:
 
     problems: list[Problem]
     data: dict[str, Any]
-    wrong: set[Keys] = field(default_factory=set)
+    wrong: set[KeyPath] = field(default_factory=set)
 
 
 def judge(document: Document, kind: str) -> Validated:
@@ -155,23 +155,23 @@ def judge(document: Document, kind: str) -> Validated:
     if _sound(kind)(document.data):
         return Validated([], document.data)
     problems: list[Problem] = []
-    wrong: set[Keys] = set()
+    wrong: set[KeyPath] = set()
     few, left_out = _few(document.data, kind)
     wrong.update((block, name) for block, names in left_out.items() for name in names)
     templates = _unquoted_templates(document)
     repetitions = _Repetitions()
     explained = 0
     for error in _validator(kind).iter_errors(few):
-        if explained >= MOST_EXPLAINED:
+        if explained >= MAX_EXPLAINED_VALUES:
             message = "more values are wrong as well; mend these first"
             problems.append(Problem(f"{kind}.more-problems", message, document.span()))
             return Validated(problems, {}, {*wrong, *((key,) for key in document.data)})
-        for problem, keys in islice(_explain(error, document, kind), MOST_EXPLAINED - explained):
+        for problem, keys in islice(_explain(error, document, kind), MAX_EXPLAINED_VALUES - explained):
             wrong.add(keys)
             explained += 1
             if problem is not None and not _lost(document, keys, templates) and repetitions.is_new(problem):
                 problems.append(problem)
-        if explained >= MOST_EXPLAINED:
+        if explained >= MAX_EXPLAINED_VALUES:
             wrong.update(_places(error))
     for block, names in left_out.items():
         message = f"{len(names):,} more {block} are wrong as well; mend these first"
@@ -241,12 +241,12 @@ class _Repetitions:
         return True
 
 
-def _parts(error: ValidationError) -> tuple[Keys, Any, Any, Any]:
+def _parts(error: ValidationError) -> tuple[KeyPath, Any, Any, Any]:
     """The keys of a wrong value, the value, the part of the schema that it breaks, and what that part wants."""
     return tuple(error.absolute_path), error.instance, error.schema, error.validator_value
 
 
-def _places(error: ValidationError) -> Iterator[Keys]:
+def _places(error: ValidationError) -> Iterator[KeyPath]:
     """The keys of the values to leave out of the data: those of `_explain`, without the cost of its explanations."""
     keys, instance, rule, _ = _parts(error)
     if error.validator == "additionalProperties":
@@ -257,19 +257,19 @@ def _places(error: ValidationError) -> Iterator[Keys]:
         yield keys
 
 
-def _unquoted_templates(document: Document) -> set[Point]:
+def _unquoted_templates(document: Document) -> set[LineColumn]:
     """The places where values begin that YAML made from an unquoted `{{ template }}`."""
     spans = (problem.span for problem in document.problems if problem.id == "yaml.unquoted-template")
     return {(span.line, span.column - 1) for span in spans if span is not None}  # it is the second of the two braces
 
 
-def _lost(document: Document, keys: Keys, templates: set[Point]) -> bool:
+def _lost(document: Document, keys: KeyPath, templates: set[LineColumn]) -> bool:
     """Whether the value at `keys` came from an unquoted template, for which there is a problem already."""
     extent = document.extent(*keys) if templates else None
     return extent is not None and extent[0] in templates
 
 
-def _explain(error: ValidationError, document: Document, kind: str) -> Iterator[tuple[Problem | None, Keys]]:
+def _explain(error: ValidationError, document: Document, kind: str) -> Iterator[tuple[Problem | None, KeyPath]]:
     """Pairs of a problem and the keys of the value to leave out of the data. The problem is None where the problem of a
     misspelt key says the same."""
     keys, instance, rule, wanted = _parts(error)
@@ -316,7 +316,7 @@ def _explain(error: ValidationError, document: Document, kind: str) -> Iterator[
             yield _wrong(error, document, kind), keys
 
 
-def _unknown_keys(error: ValidationError, document: Document, kind: str) -> Iterator[tuple[Problem, Keys]]:
+def _unknown_keys(error: ValidationError, document: Document, kind: str) -> Iterator[tuple[Problem, KeyPath]]:
     """The problems of unknown keys, with the keys to leave out of the data."""
     keys, instance, rule, _ = _parts(error)
     place = f" in {_label(keys)}" if keys else ""
@@ -343,7 +343,7 @@ def _not_indented(name: str, instance: Mapping[str, Any], rule: Mapping[str, Any
     return f"indent it: it belongs under `{above[-1]}:`" if wanted and accepts(wanted, root)(value) else None
 
 
-def _missing_keys(error: ValidationError, document: Document, kind: str) -> Iterator[tuple[Problem | None, Keys]]:
+def _missing_keys(error: ValidationError, document: Document, kind: str) -> Iterator[tuple[Problem | None, KeyPath]]:
     """The problems of missing keys; None in place of one that the problem of a misspelt key says already."""
     keys, instance, rule, wanted = _parts(error)
     for name in wanted:
@@ -417,7 +417,7 @@ def _number(text: str, rule: Mapping[str, Any], kind: str) -> str | None:
     digits = _digits(text)
     if digits is not None and sound(digits):
         return f"write {digits}"
-    unit = _WITH_UNIT.fullmatch(text.strip())
+    unit = _NUMBER_WITH_UNIT.fullmatch(text.strip())
     if unit is not None and sound(plain_scalar(unit[1])):
         return f"only the number: {unit[1]}"
     return None
@@ -426,7 +426,7 @@ def _number(text: str, rule: Mapping[str, Any], kind: str) -> str | None:
 def _digits(text: str) -> int | None:
     """The number that `029500`, `29_500`, `29,500` or wide digits mean; None for other text, and for `0o…`, which may
     be octal on purpose."""
-    found = _GROUPED.fullmatch(unicodedata.normalize("NFKC", text.strip()))
+    found = _GROUPED_INTEGER.fullmatch(unicodedata.normalize("NFKC", text.strip()))
     if found is None or (found[1] and re.fullmatch("[0-7]+", found[2])):
         return None
     return int(re.sub("[_,]", "", found[2]))
@@ -440,9 +440,9 @@ def _entry(text: str, rule: Mapping[str, Any], kind: str) -> str | None:
     return joined[1] if joined[0] in rule.get("properties", {}) else None
 
 
-def _meant(instance: Mapping[str, Any], keys: Keys, rule: Mapping[str, Any], kind: str) -> set[str | None]:
+def _meant(instance: Mapping[str, Any], keys: KeyPath, rule: Mapping[str, Any], kind: str) -> set[str | None]:
     """The known keys that the unknown keys of `instance`, the mapping at `keys`, were meant to be."""
-    unknown = islice((name for name in instance if name not in rule.get("properties", {})), MOST_EXPLAINED)
+    unknown = islice((name for name in instance if name not in rule.get("properties", {})), MAX_EXPLAINED_VALUES)
     return {advise(name, instance[name], keys, kind, rule, schema(kind)).key for name in unknown} - {None}
 
 
@@ -453,11 +453,11 @@ def _branch(error: ValidationError) -> list[ValidationError]:
     return fitting[0] if len(fitting) == 1 else []
 
 
-def _without(data: Any, wrong: set[Keys]) -> Any:
+def _without(data: Any, wrong: set[KeyPath]) -> Any:
     """A copy of `data` without the values at `wrong`; it shares all sound values with the original."""
     if not wrong:
         return data
-    by_key: dict[str | int, set[Keys]] = {}
+    by_key: dict[str | int, set[KeyPath]] = {}
     for keys in wrong:
         if keys:
             by_key.setdefault(keys[0], set()).add(keys[1:])
@@ -479,7 +479,7 @@ def _title(schema_part: Mapping[str, Any], kind: str) -> str:
     return title
 
 
-def _label(keys: Keys) -> str:
+def _label(keys: KeyPath) -> str:
     """The name of a value in a message: its key, its place in a list, or `the file`."""
     if not keys:
         return "the file"

@@ -32,11 +32,11 @@ def own_table(package: str, *path: str) -> dict[str, Any]:
 
 
 _PACKAGE = Path(__file__).resolve().parent.parent
-SUFFIXES = (".yml", ".yaml")
-_HOST = re.compile(r"\w(?:[\w.@:-]|\[[0-9,-]+\]){0,99}", re.ASCII)
-_SHOWN = 200  # characters of a name
-_MOST = 200  # files of a folder that are compared with a name
-_LISTED = 6  # files of a folder that a help names
+YAML_SUFFIXES = (".yml", ".yaml")
+_HOST_ARGUMENT = re.compile(r"\w(?:[\w.@:-]|\[[0-9,-]+\]){0,99}", re.ASCII)
+_MAX_NAME_CHARACTERS = 200  # characters of a name
+_MAX_COMPARED_FILES = 200  # files of a folder that are compared with a name
+_MAX_LISTED_FILES = 6  # files of a folder that a help names
 
 
 def shipped(kind: str, name: str = "") -> Path:
@@ -48,7 +48,7 @@ def shipped(kind: str, name: str = "") -> Path:
 def shipped_names(kind: str) -> list[str]:
     """The names of the shipped files of a kind, as in `shipped`, without `.yml`."""
     folder = shipped(kind)
-    return sorted(file.stem for file in folder.iterdir() if file.suffix in SUFFIXES) if folder.is_dir() else []
+    return sorted(file.stem for file in folder.iterdir() if file.suffix in YAML_SUFFIXES) if folder.is_dir() else []
 
 
 def shipped_files() -> dict[str, Path]:
@@ -72,12 +72,12 @@ def _find(name: str, kind: str, what: str) -> Path:
     if not name or "\0" in name:
         raise FilesWrong.of(f"{what}.not-found", f"the name of the {what} is empty or not a file name")
     for folder in (Path(), Path(kind), shipped(kind)):
-        for suffix in ("",) if name.endswith(SUFFIXES) else ("", *SUFFIXES):
+        for suffix in ("",) if name.endswith(YAML_SUFFIXES) else ("", *YAML_SUFFIXES):
             path = folder / f"{name}{suffix}"
             if is_file(path):
                 return path
     if is_folder(name):
-        there = ", ".join(visible(str(file)) for file in _files_in(Path(name))[:_LISTED])
+        there = ", ".join(visible(str(file)) for file in _files_in(Path(name))[:_MAX_LISTED_FILES])
         raise FilesWrong.of(
             "file.directory", f"{name} is a folder", help=f"name one of its files: {there}" if there else None
         )
@@ -88,7 +88,7 @@ def _find(name: str, kind: str, what: str) -> Path:
 
 def _missing(name: str, kind: str, what: str) -> Problem:
     """The problem of a name that leads to no file: where it was looked for, and the file with the nearest name."""
-    typed = Path(name[:_SHOWN])
+    typed = Path(name[:_MAX_NAME_CHARACTERS])
     if typed.parent == Path():
         message = f"there is no {what} `{typed}` here, in {kind}/ or among the shipped ones"
     elif not is_folder(typed.parent):
@@ -96,7 +96,7 @@ def _missing(name: str, kind: str, what: str) -> Problem:
     else:
         message = f"there is no {what} `{typed}`"
     names = shipped_names(kind)
-    hosts = _hosts(name) if kind == "inventories" and not name.endswith(SUFFIXES) else None
+    hosts = _hosts(name) if kind == "inventories" and not name.endswith(YAML_SUFFIXES) else None
     beside = [path for folder in (typed.parent, Path(kind)) for path in _files_in(folder)]
     near = nearest(typed.name, [path.name for path in beside]) or nearest(typed.stem, [path.stem for path in beside])
     there = next((path for path in beside if near in (path.name, path.stem)), None)
@@ -116,7 +116,7 @@ def _hosts(name: str) -> str | None:
     """The arguments of `inventory init` for a name that looks like hosts: `a,b,` as Ansible takes them, a login, a
     range or one host. None for any other name."""
     hosts = split_names(name)
-    return " ".join(map(word, hosts)) if hosts and all(map(_HOST.fullmatch, hosts)) else None
+    return " ".join(map(word, hosts)) if hosts and all(map(_HOST_ARGUMENT.fullmatch, hosts)) else None
 
 
 def _begun(name: str, names: list[str]) -> str | None:
@@ -125,6 +125,6 @@ def _begun(name: str, names: list[str]) -> str | None:
 
 def _files_in(folder: Path) -> list[Path]:
     try:
-        return sorted(file for file in folder.iterdir() if file.suffix in SUFFIXES)[:_MOST]
+        return sorted(file for file in folder.iterdir() if file.suffix in YAML_SUFFIXES)[:_MAX_COMPARED_FILES]
     except (OSError, ValueError):
         return []

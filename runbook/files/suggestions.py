@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from runbook.model.safe_text import visible
 
-_PLAIN_SIGNS = str.maketrans(
+_ASCII_EQUIVALENTS = str.maketrans(
     {
         **dict.fromkeys("\u2018\u2019\u201a\u2039\u203a", "'"),
         **dict.fromkeys("\u201c\u201d\u201e\u00ab\u00bb", '"'),
@@ -50,7 +50,7 @@ def odd_letter(word: str) -> str | None:
 
 def plain_signs(text: str) -> str:
     """The text with the signs of wide keyboards and word processors as ASCII has them, and without invisible signs."""
-    narrow = unicodedata.normalize("NFKC", text).translate(_PLAIN_SIGNS)
+    narrow = unicodedata.normalize("NFKC", text).translate(_ASCII_EQUIVALENTS)
     return "".join(char for char in narrow if unicodedata.category(char) != "Cf").strip()
 
 
@@ -61,18 +61,18 @@ def known_here(names: Sequence[str]) -> str | None:
 
 # A colon or a space that was left out between a key and its value: `port 29500`, `address:10.0.0.1`, `gpus=8`.
 
-_JOINED = re.compile(r"(?P<name>[A-Za-z_][\w.-]*)(?P<between>\s*[:=\uff1a]\s*|\s+)(?P<value>\S.*)", re.DOTALL)
-_NEXT = re.compile(r"(?<!\s)\s+(?=[A-Za-z_][\w-]*[:=])")
-_BARE = re.compile(r"[A-Za-z_][\w.-]*")
-_WIDE_COLON = "\uff1a"  # of Chinese and Japanese keyboards
-_SHOWN = 60  # characters of a line that is written out as it should be
+_NAME_AND_VALUE = re.compile(r"(?P<name>[A-Za-z_][\w.-]*)(?P<between>\s*[:=\uff1a]\s*|\s+)(?P<value>\S.*)", re.DOTALL)
+_NEXT_KEY = re.compile(r"(?<!\s)\s+(?=[A-Za-z_][\w-]*[:=])")
+_BARE_KEY = re.compile(r"[A-Za-z_][\w.-]*")
+_FULLWIDTH_COLON = "\uff1a"  # of Chinese and Japanese keyboards
+_MAX_SHOWN_CHARACTERS = 60  # characters of a line that is written out as it should be
 
 
 def spaced(text: str, *, name: bool = False) -> tuple[str, str] | None:
     """The key that was meant and the help, for a text that is a key and a value without the `: ` between; None for
     other text. With `name` the text is a name that the user chose, in which a blank may have been meant.
     """
-    found = _JOINED.fullmatch(text.strip())
+    found = _NAME_AND_VALUE.fullmatch(text.strip())
     if found is None or found["value"].startswith("//"):
         return None
     between = found["between"].strip()
@@ -80,17 +80,23 @@ def spaced(text: str, *, name: bool = False) -> tuple[str, str] | None:
         return None
     if between == ":":
         missing = "a space is missing after the colon"
-    elif between == _WIDE_COLON:
-        missing = f"`{_WIDE_COLON}` is not a colon in YAML"
+    elif between == _FULLWIDTH_COLON:
+        missing = f"`{_FULLWIDTH_COLON}` is not a colon in YAML"
     elif between == "=":
         missing = "a key is followed by a colon and a space, not by `=`"
     else:
         missing = "a colon is missing"
     value = found["value"]
-    if between and _NEXT.search(value):  # YAML joins the lines of such a mapping into one text
-        return found["name"], f"{missing}, on every line of it: `{found['name']}: {_NEXT.split(value)[0]}`"
+    if between and _NEXT_KEY.search(value):  # YAML joins the lines of such a mapping into one text
+        return found["name"], f"{missing}, on every line of it: `{found['name']}: {_NEXT_KEY.split(value)[0]}`"
     bracket = re.match(r"[\[{]", value)
-    shown = f"{bracket.group()}…" if bracket else value if len(value) <= _SHOWN else f"{value[:_SHOWN]}…"
+    shown = (
+        f"{bracket.group()}…"
+        if bracket
+        else value
+        if len(value) <= _MAX_SHOWN_CHARACTERS
+        else f"{value[:_MAX_SHOWN_CHARACTERS]}…"
+    )
     return found["name"], f"{missing}: `{found['name']}: {shown}`"
 
 
@@ -99,10 +105,10 @@ def unfinished(line: str) -> str | None:
     may be right."""
     text = re.sub(r"^\s*(- +)*", "", line)
     text = re.sub(r"(?<!\S)#.*$", "", text).rstrip()
-    if _BARE.fullmatch(text):
+    if _BARE_KEY.fullmatch(text):
         return f"a colon is missing: `{text}:`"
-    if text.endswith(_WIDE_COLON) and _BARE.fullmatch(text[:-1]):
-        return f"`{_WIDE_COLON}` is not a colon in YAML: `{text[:-1]}:`"
+    if text.endswith(_FULLWIDTH_COLON) and _BARE_KEY.fullmatch(text[:-1]):
+        return f"`{_FULLWIDTH_COLON}` is not a colon in YAML: `{text[:-1]}:`"
     if ": " in text or text.endswith(":"):
         return None
     found = spaced(text)

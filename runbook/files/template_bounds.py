@@ -19,22 +19,22 @@ from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
-LARGEST = 1_000_000  # characters and items of one value
-BUDGET = 2_000_000  # characters, items and turns of loops that one template makes or looks at, together
-LONGEST_TEMPLATE = 100_000  # characters of a text with templates in it
-LARGEST_POWER = 64
-LARGEST_BITS = 256  # of a whole number
-DEEPEST = 50  # lists in lists
+MAX_VALUE_SIZE = 1_000_000  # characters and items of one value
+MAX_TEMPLATE_STEPS = 2_000_000  # characters, items and turns of loops that one template makes or looks at, together
+MAX_TEMPLATE_CHARACTERS = 100_000  # characters of a text with templates in it
+MAX_EXPONENT = 64
+MAX_INTEGER_BITS = 256  # of a whole number
+MAX_LIST_DEPTH = 50  # lists in lists
 _FORMAT_NUMBER = re.compile(r"[0-9]{1,20}")
-_TO_A_WIDTH = frozenset({"center", "ljust", "rjust", "zfill", "to_bytes", "batch", "slice"})
-_BY_A_WIDTH = frozenset({"expandtabs", "indent", "tojson", "pprint", "round"})
-_BY_A_TEXT = frozenset({"join", "wordwrap", "truncate", "urlize", "xmlattr", "translate"})
+_GROWS_TO_WIDTH = frozenset({"center", "ljust", "rjust", "zfill", "to_bytes", "batch", "slice"})
+_GROWS_BY_WIDTH = frozenset({"expandtabs", "indent", "tojson", "pprint", "round"})
+_GROWS_BY_TEXT = frozenset({"join", "wordwrap", "truncate", "urlize", "xmlattr", "translate"})
 """Filters and methods that return more than they are given: up to a width, up to a width for every item, up to a text
 for every item. All others return as much as they are given, or a small multiple."""
 _FORMATTERS = frozenset({"format", "format_map"})
-_SUBJECT = (str, bytes, list, tuple, dict, range, int)
+_MEASURED_TYPES = (str, bytes, list, tuple, dict, range, int)
 
-_left: ContextVar[list[int] | None] = ContextVar("left", default=None)
+_steps_left: ContextVar[list[int] | None] = ContextVar("left", default=None)
 
 
 class TooMuch(Exception):
@@ -44,29 +44,29 @@ class TooMuch(Exception):
 @contextmanager
 def bounded_work() -> Iterator[None]:
     """Gives the template that is computed inside the block a budget of its own."""
-    token = _left.set([BUDGET])
+    token = _steps_left.set([MAX_TEMPLATE_STEPS])
     try:
         yield
     finally:
-        _left.reset(token)
+        _steps_left.reset(token)
 
 
 def spend(value: object = None, *, steps: int = 1) -> None:
     """Takes the size of a value, and some steps, from the budget. Raises TooMuch when it is spent."""
-    left = _left.get()
+    left = _steps_left.get()
     if left is None:
         return
     left[0] -= steps + (0 if value is None else size_of(value))
     if left[0] < 0:
-        raise TooMuch(f"it takes more than {BUDGET:,} steps")
+        raise TooMuch(f"it takes more than {MAX_TEMPLATE_STEPS:,} steps")
 
 
 def size_of(value: object) -> int:
     """The characters and items of a value and of all values inside, each counted as often as it occurs. Raises TooMuch
-    above LARGEST."""
-    size = _measured(value, LARGEST, 0)
-    if size > LARGEST:
-        raise TooMuch(f"a value of it has more than {LARGEST:,} characters or items")
+    above MAX_VALUE_SIZE."""
+    size = _measured(value, MAX_VALUE_SIZE, 0)
+    if size > MAX_VALUE_SIZE:
+        raise TooMuch(f"a value of it has more than {MAX_VALUE_SIZE:,} characters or items")
     return size
 
 
@@ -75,8 +75,8 @@ def _measured(value: object, most: int, depth: int) -> int:
     if isinstance(value, str | bytes | range):
         return len(value)
     if isinstance(value, int):
-        if value.bit_length() > LARGEST_BITS:
-            raise TooMuch(f"a number of it has more than {LARGEST_BITS} bits")
+        if value.bit_length() > MAX_INTEGER_BITS:
+            raise TooMuch(f"a number of it has more than {MAX_INTEGER_BITS} bits")
         return 1
     if isinstance(value, Mapping):
         inner: Iterable[object] = (part for pair in value.items() for part in pair)
@@ -84,8 +84,8 @@ def _measured(value: object, most: int, depth: int) -> int:
         inner = value
     else:
         return 1
-    if depth > DEEPEST:
-        raise TooMuch(f"lists are nested more than {DEEPEST} levels deep")
+    if depth > MAX_LIST_DEPTH:
+        raise TooMuch(f"lists are nested more than {MAX_LIST_DEPTH} levels deep")
     size = 1
     for part in inner:
         size += _measured(part, most - size, depth + 1)
@@ -95,51 +95,51 @@ def _measured(value: object, most: int, depth: int) -> int:
 
 
 def _refuse_growth(name: str, subject: object, arguments: list[object]) -> None:
-    """Raises TooMuch if the filter or method `name` would make more than LARGEST characters or items from `subject`, by
-    a width or by a text for every character or item."""
-    size = max(1, _measured(subject, LARGEST, 0))
+    """Raises TooMuch if the filter or method `name` would make more than MAX_VALUE_SIZE characters or items from
+    `subject`, by a width or by a text for every character or item."""
+    size = max(1, _measured(subject, MAX_VALUE_SIZE, 0))
     if name in _FORMATTERS and isinstance(subject, str):
         _refuse_format(subject, arguments)
         return
     grown = 0
-    if name in _TO_A_WIDTH:
+    if name in _GROWS_TO_WIDTH:
         grown = max(map(_number, arguments), default=0)
-    elif name in _BY_A_WIDTH:
+    elif name in _GROWS_BY_WIDTH:
         grown = size * max(map(_width, arguments), default=0)
-    elif name in _BY_A_TEXT:
-        grown = size * max((_measured(argument, LARGEST, 0) for argument in arguments), default=0)
+    elif name in _GROWS_BY_TEXT:
+        grown = size * max((_measured(argument, MAX_VALUE_SIZE, 0) for argument in arguments), default=0)
     elif name == "replace" and isinstance(subject, str | bytes) and len(arguments) > 1:
         old, new = arguments[:2]
         times = subject.count(old) if isinstance(old, type(subject)) else size  # type: ignore[arg-type]
-        grown = times * _measured(new, LARGEST, 0)
+        grown = times * _measured(new, MAX_VALUE_SIZE, 0)
     elif name == "sum" and isinstance(subject, list | tuple) and any(isinstance(one, list | tuple) for one in subject):
         grown = size * len(subject)
-    if grown > LARGEST:
-        raise TooMuch(f"`{name}` would make more than {LARGEST:,} characters or items")
+    if grown > MAX_VALUE_SIZE:
+        raise TooMuch(f"`{name}` would make more than {MAX_VALUE_SIZE:,} characters or items")
 
 
 def _number(argument: object) -> int:
     """The amount of an argument that is a number, a float too, as `round` and others take it; 0 for other arguments."""
     if isinstance(argument, int | float):
-        return int(min(abs(argument), LARGEST + 1)) if argument == argument else 0
+        return int(min(abs(argument), MAX_VALUE_SIZE + 1)) if argument == argument else 0
     return 0
 
 
 def _width(argument: object) -> int:
-    return max(_number(argument), _measured(argument, LARGEST, 0))
+    return max(_number(argument), _measured(argument, MAX_VALUE_SIZE, 0))
 
 
 def _refuse_format(text: str, arguments: list[object]) -> None:
-    """Raises TooMuch if a format could give more than LARGEST characters. A width may stand in the text or among the
-    values (`%*d`, `{:{}}`), and is counted for every place that is filled in."""
+    """Raises TooMuch if a format could give more than MAX_VALUE_SIZE characters. A width may stand in the text or among
+    the values (`%*d`, `{:{}}`), and is counted for every place that is filled in."""
     places = text.count("%") + text.count("{")
     widths = [int(found[0]) for found in _FORMAT_NUMBER.finditer(text)]
     widths += [
-        _width(argument) if "*" in text or "{" in text else _measured(argument, LARGEST, 0)
+        _width(argument) if "*" in text or "{" in text else _measured(argument, MAX_VALUE_SIZE, 0)
         for argument in _flat(arguments)
     ]
-    if max(widths, default=0) * places > LARGEST:
-        raise TooMuch(f"a text with values filled in would have more than {LARGEST:,} characters")
+    if max(widths, default=0) * places > MAX_VALUE_SIZE:
+        raise TooMuch(f"a text with values filled in would have more than {MAX_VALUE_SIZE:,} characters")
 
 
 def _flat(arguments: list[object]) -> Iterator[object]:
@@ -273,19 +273,19 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         if operator == "*":
             for one, other in ((left, right), (right, left)):
                 many = isinstance(one, str | bytes | list | tuple) and isinstance(other, int)
-                if many and size_of(one) * other > LARGEST:
-                    raise TooMuch(f"the result would have more than {LARGEST:,} characters or items")
+                if many and size_of(one) * other > MAX_VALUE_SIZE:
+                    raise TooMuch(f"the result would have more than {MAX_VALUE_SIZE:,} characters or items")
         elif operator == "%" and isinstance(left, str | bytes):
             _refuse_format(left if isinstance(left, str) else left.decode("latin-1"), [right])
-        elif operator == "**" and isinstance(right, int | float) and abs(right) > LARGEST_POWER:
-            raise TooMuch(f"a power of more than {LARGEST_POWER}")
+        elif operator == "**" and isinstance(right, int | float) and abs(right) > MAX_EXPONENT:
+            raise TooMuch(f"a power of more than {MAX_EXPONENT}")
         result = super().call_binop(context, operator, left, right)
         spend(result)
         return result
 
     def call(__self, __context: Context, __obj: Any, *arguments: Any, **named: Any) -> Any:  # noqa: N805
         subject = getattr(getattr(__obj, "__wrapped__", __obj), "__self__", None)  # the sandbox wraps `format`
-        if isinstance(subject, _SUBJECT):
+        if isinstance(subject, _MEASURED_TYPES):
             spend(subject)
             arguments = tuple(_at_hand(value) for value in arguments)
             _refuse_growth(getattr(__obj, "__name__", ""), subject, [*arguments, *named.values()])

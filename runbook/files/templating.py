@@ -19,7 +19,14 @@ from jinja2.exceptions import SecurityError
 from jinja2.runtime import Context
 
 from runbook.files.suggestions import did_you_mean
-from runbook.files.template_bounds import LONGEST_TEMPLATE, BoundedEnvironment, TooMuch, bounded_work, size_of, spend
+from runbook.files.template_bounds import (
+    MAX_TEMPLATE_CHARACTERS,
+    BoundedEnvironment,
+    TooMuch,
+    bounded_work,
+    size_of,
+    spend,
+)
 from runbook.model.errors import FilesWrong, Problem, Span
 
 
@@ -43,17 +50,17 @@ def _environment() -> BoundedEnvironment:
     return environment
 
 
-_ENVIRONMENT = _environment()
+_JINJA_ENVIRONMENT = _environment()
 
 # Variables of Ansible, and the variables of runbook that hold the same.
-_OF_ANSIBLE = {
+_ANSIBLE_EQUIVALENTS = {
     **dict.fromkeys(("inventory_hostname", "inventory_hostname_short", "ansible_hostname", "ansible_fqdn"), "node"),
     "ansible_host": "address",
 }
 
-_TRUTHS = {**dict.fromkeys(("yes", "y", "on"), "true"), **dict.fromkeys(("no", "n", "off"), "false")}
+_BOOLEAN_LITERALS = {**dict.fromkeys(("yes", "y", "on"), "true"), **dict.fromkeys(("no", "n", "off"), "false")}
 
-_REMEMBERED = 1000  # compiled templates: a launch's words are the same for every one of many nodes
+_MAX_CACHED_TEMPLATES = 1000  # compiled templates: a launch's words are the same for every one of many nodes
 
 
 def fill(value: object, variables: Mapping[str, object], span: Span | None = None) -> Any:
@@ -80,7 +87,7 @@ def truth(expression: str, variables: Mapping[str, object], span: Span | None = 
 def names_used(value: object) -> set[str]:
     """Every variable that the templates in `value` mention; nothing for a template that cannot be parsed."""
     if isinstance(value, str):
-        return set(_names_of(value)) if is_template(value) and len(value) <= LONGEST_TEMPLATE else set()
+        return set(_names_of(value)) if is_template(value) and len(value) <= MAX_TEMPLATE_CHARACTERS else set()
     inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
     return set().union(*map(names_used, inner))
 
@@ -88,7 +95,7 @@ def names_used(value: object) -> set[str]:
 @lru_cache(maxsize=1024)
 def _names_of(template: str) -> frozenset[str]:
     try:
-        return frozenset(meta.find_undeclared_variables(_ENVIRONMENT.parse(template)))
+        return frozenset(meta.find_undeclared_variables(_JINJA_ENVIRONMENT.parse(template)))
     except (jinja2.TemplateSyntaxError, RecursionError):
         return frozenset()
 
@@ -111,21 +118,21 @@ def is_template(text: str) -> bool:
     return any(mark in text for mark in ("{{", "{%", "{#"))
 
 
-@lru_cache(_REMEMBERED)
+@lru_cache(_MAX_CACHED_TEMPLATES)
 def _template(text: str) -> jinja2.Template:
-    return _ENVIRONMENT.from_string(text)
+    return _JINJA_ENVIRONMENT.from_string(text)
 
 
-@lru_cache(_REMEMBERED)
+@lru_cache(_MAX_CACHED_TEMPLATES)
 def _expression(text: str) -> TemplateExpression:
-    return _ENVIRONMENT.compile_expression(text, undefined_to_none=False)
+    return _JINJA_ENVIRONMENT.compile_expression(text, undefined_to_none=False)
 
 
 def _fill_text(text: str, variables: Mapping[str, object], span: Span | None) -> object:
     if not is_template(text):
         return text
-    if len(text) > LONGEST_TEMPLATE:
-        message = f"a text with templates in it has more than {LONGEST_TEMPLATE:,} characters"
+    if len(text) > MAX_TEMPLATE_CHARACTERS:
+        message = f"a text with templates in it has more than {MAX_TEMPLATE_CHARACTERS:,} characters"
         help = "put what has no templates into a file of its own"
         raise FilesWrong.of("template.syntax", message, span=span, help=help)
     inner = _single_expression(text)
@@ -152,13 +159,13 @@ def _evaluate(expression: str, variables: Mapping[str, object], span: Span | Non
         raise FilesWrong([_problem(error, expression, variables, span)]) from None
 
 
-@lru_cache(_REMEMBERED)
+@lru_cache(_MAX_CACHED_TEMPLATES)
 def _single_expression(text: str) -> str | None:
     """The inside of a text that is exactly one `{{ expression }}`; None for any other text."""
     if not (text.startswith("{{") and text.endswith("}}")):
         return None
     try:
-        kinds = [kind for _, kind, _ in _ENVIRONMENT.lex(text)]
+        kinds = [kind for _, kind, _ in _JINJA_ENVIRONMENT.lex(text)]
     except jinja2.TemplateSyntaxError:
         return None
     if kinds.count("variable_begin") == 1 and kinds[0] == "variable_begin" and kinds[-1] == "variable_end":
@@ -191,10 +198,10 @@ def _problem(error: Exception, text: str, variables: Iterable[str], span: Span |
         name = str(error).split("'")[1] if str(error).endswith("is undefined") and "'" in str(error) else ""
         message = f"{error} in `{shown}`" if not name else f"the variable `{name}` is not defined"
         help = did_you_mean(name, sorted(variables)) if name else None
-        if name in _OF_ANSIBLE:
-            help = f"in the commands of shell and launch stages that is `{_OF_ANSIBLE[name]}`"
-        if name.lower() in _TRUTHS:
-            help = f"write `{_TRUTHS[name.lower()]}`: `{name}` is no truth value here"
+        if name in _ANSIBLE_EQUIVALENTS:
+            help = f"in the commands of shell and launch stages that is `{_ANSIBLE_EQUIVALENTS[name]}`"
+        if name.lower() in _BOOLEAN_LITERALS:
+            help = f"write `{_BOOLEAN_LITERALS[name.lower()]}`: `{name}` is no truth value here"
         return Problem("template.undefined", message, span, help)
     if isinstance(error, jinja2.TemplateSyntaxError):
         return Problem(
@@ -218,7 +225,9 @@ def _mend(said: str, text: str) -> str | None:
     if re.search("&&|[|][|]", bare):
         return "write `and`, `or` and `not`"
     if unknown := re.match(r"No (filter|test) named '(\w+)'", said):
-        return did_you_mean(unknown[2], _ENVIRONMENT.filters if unknown[1] == "filter" else _ENVIRONMENT.tests)
+        return did_you_mean(
+            unknown[2], _JINJA_ENVIRONMENT.filters if unknown[1] == "filter" else _JINJA_ENVIRONMENT.tests
+        )
     if "end of print statement" in said:
         return "an expression stands between `{{` and `}}`"
     if block := re.search(r"innermost block that needs to be closed is '(\w+)'", said):

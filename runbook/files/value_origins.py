@@ -6,10 +6,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from runbook.files.yaml_document import Document, Keys
+from runbook.files.yaml_document import Document, KeyPath
 from runbook.model.errors import Span
 
-DEEP = ("env", "vars", "ssh", "slurm", "kubernetes")  # mappings that merge key by key; any other key is taken whole
+DEEP_MERGED_KEYS = (
+    "env",
+    "vars",
+    "ssh",
+    "slurm",
+    "kubernetes",
+)  # mappings that merge key by key; any other key is taken whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +36,13 @@ class Layer:
     """One level's settings for a node; `keys` is where they stand in the document."""
 
     level: str
-    keys: Keys
+    keys: KeyPath
     settings: Mapping[str, Any]
 
-    def flat(self) -> Iterator[tuple[Keys, Keys, object]]:
+    def flat(self) -> Iterator[tuple[KeyPath, KeyPath, object]]:
         """Each setting as its key (`("ssh", "user")`), its place in the document, and its value."""
         for key, value in self.settings.items():
-            if key in DEEP:
+            if key in DEEP_MERGED_KEYS:
                 for inner, deep_value in (value or {}).items():
                     yield (key, inner), (*self.keys, key, inner), deep_value
             else:
@@ -55,12 +61,12 @@ class Origins:
         self._env = env
         self._extra_vars = extra_vars
 
-    def keys(self, node: str) -> list[Keys]:
+    def keys(self, node: str) -> list[KeyPath]:
         """Every key that some level sets for the node, such as `("gpus",)` and `("ssh", "user")`."""
         found = [key for layer in self._all(node) for key, _, _ in layer.flat()]
         return list(dict.fromkeys([*found, *(("vars", name) for name in self._extra_vars)]))
 
-    def candidates(self, node: str, key: Keys) -> list[Candidate]:
+    def candidates(self, node: str, key: KeyPath) -> list[Candidate]:
         """Every value for the key, the weakest first; the last one wins. Empty if no level sets the key."""
         found: list[tuple[object, Span | None, str]] = []
         for layer in self._all(node):
@@ -72,7 +78,7 @@ class Origins:
         last = len(found) - 1
         return [Candidate(value, span, level, index == last) for index, (value, span, level) in enumerate(found)]
 
-    def entry(self, node: str) -> Keys:
+    def entry(self, node: str) -> KeyPath:
         """Where the node itself stands in the document: `("nodes", "gn[01-04]")`."""
         return self._layers[node][-1].keys
 

@@ -24,8 +24,8 @@ from runbook.model.errors import Problem, Span
 from runbook.model.safe_files import open_regular
 from runbook.model.secrets import hints_at_secret
 
-Keys = tuple[str | int, ...]  # the way from the top of a document to a value: mapping keys and list indices
-Point = tuple[int, int]  # line and column, from 1
+KeyPath = tuple[str | int, ...]  # the way from the top of a document to a value: mapping keys and list indices
+LineColumn = tuple[int, int]  # line and column, from 1
 
 MAX_BYTES = 32 * 1024 * 1024
 MAX_DEPTH = 50  # levels of nesting; ours need seven
@@ -36,31 +36,31 @@ _TOO_DEEP = f"values are nested more than {MAX_DEPTH} levels deep"
 
 _LINE_BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")  # what YAML counts as the end of a line
 _UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-_JOINED_BACKWARDS = re.compile(r":([\w.-]*[A-Za-z_])")  # a key and its colon, read from right to left
-_OUR_TAGS = ("!", "tag:yaml.org,2002:str", "tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
-_BITS = 26  # of a packed place: lines and columns up to 64 Mi, twice MAX_BYTES
+_REVERSED_KEY = re.compile(r":([\w.-]*[A-Za-z_])")  # a key and its colon, read from right to left
+_ACCEPTED_TAGS = ("!", "tag:yaml.org,2002:str", "tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
+_POSITION_BITS = 26  # of a packed place: lines and columns up to 64 Mi, twice MAX_BYTES
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-class Spans(Mapping[Keys, Span]):
+class Spans(Mapping[KeyPath, Span]):
     """The place of each value, by its keys. A `Span` is made when asked for: an inventory of 10,000 nodes has
     200,000."""
 
-    def __init__(self, file: str, lines: list[str], marks: dict[Keys, int]) -> None:
+    def __init__(self, file: str, lines: list[str], marks: dict[KeyPath, int]) -> None:
         self._file = file
         self._lines = lines
         self._marks = marks
 
-    def __getitem__(self, keys: Keys) -> Span:
+    def __getitem__(self, keys: KeyPath) -> Span:
         return _span(self._file, self._lines, self._marks[keys])
 
-    def __iter__(self) -> Iterator[Keys]:
+    def __iter__(self) -> Iterator[KeyPath]:
         return iter(self._marks)
 
     def __len__(self) -> int:
         return len(self._marks)
 
-    def extent(self, keys: Keys) -> tuple[Point, Point]:
+    def extent(self, keys: KeyPath) -> tuple[LineColumn, LineColumn]:
         """The place where the value at `keys` begins, and the first place after the value."""
         number, column, last, end_column = _unpacked(self._marks[keys])
         return (number + 1, column + 1), (last + 1, end_column + 1)
@@ -95,9 +95,9 @@ class Document:
     path: str
     text: str
     data: object
-    spans: Mapping[Keys, Span]
-    key_spans: Mapping[Keys, Span]
-    texts: Mapping[Keys, str]
+    spans: Mapping[KeyPath, Span]
+    key_spans: Mapping[KeyPath, Span]
+    texts: Mapping[KeyPath, str]
     problems: tuple[Problem, ...] = ()
     anchors: tuple[Anchor, ...] = ()
 
@@ -129,26 +129,28 @@ class Document:
             return [self.as_typed(item, *keys, index) for index, item in enumerate(value)]
         return TypedFloat(self.texts[keys]) if isinstance(value, float) and keys in self.texts else value
 
-    def extent(self, *keys: str | int) -> tuple[Point, Point] | None:
+    def extent(self, *keys: str | int) -> tuple[LineColumn, LineColumn] | None:
         """Where the value at `keys` begins, and the first place after it; None where there is no value."""
         return self.spans.extent(keys) if isinstance(self.spans, Spans) and keys in self.spans else None
 
-    def key_extent(self, *keys: str | int) -> tuple[Point, Point] | None:
+    def key_extent(self, *keys: str | int) -> tuple[LineColumn, LineColumn] | None:
         return self.key_spans.extent(keys) if isinstance(self.key_spans, Spans) and keys in self.key_spans else None
 
 
 def _unpacked(packed: int) -> tuple[int, int, int, int]:
     """The place that `_packed` made: first line and column, last line, and the column after its end; all from 0."""
-    more, end_column = divmod(packed, 1 << _BITS)
-    more, extra_lines = divmod(more, 1 << _BITS)
-    number, column = divmod(more, 1 << _BITS)
+    more, end_column = divmod(packed, 1 << _POSITION_BITS)
+    more, extra_lines = divmod(more, 1 << _POSITION_BITS)
+    number, column = divmod(more, 1 << _POSITION_BITS)
     return number, column, number + extra_lines, end_column
 
 
 def _packed(node: Any) -> int:
     """The start and the end of a node or an event in one number: PyYAML's two marks would take ten times the memory."""
     start, end = node.start_mark, node.end_mark
-    packed: int = ((start.line << _BITS | start.column) << _BITS | (end.line - start.line)) << _BITS | end.column
+    packed: int = (
+        (start.line << _POSITION_BITS | start.column) << _POSITION_BITS | (end.line - start.line)
+    ) << _POSITION_BITS | end.column
     return packed
 
 
@@ -237,10 +239,10 @@ def parse_document(text: str, file: str) -> Document:
     )
 
 
-def scalars(data: object, keys: Keys = ()) -> Iterator[tuple[Keys, object]]:
+def scalars(data: object, keys: KeyPath = ()) -> Iterator[tuple[KeyPath, object]]:
     """Yields every value inside `data` that is neither a mapping nor a list, with its keys, in the order of the file.
     `keys` is where `data` stands."""
-    todo: list[tuple[Keys, object]] = [(keys, data)]
+    todo: list[tuple[KeyPath, object]] = [(keys, data)]
     while todo:
         keys, value = todo.pop()
         if isinstance(value, dict):
@@ -251,7 +253,7 @@ def scalars(data: object, keys: Keys = ()) -> Iterator[tuple[Keys, object]]:
             yield keys, value
 
 
-VAULT = "`ansible-vault view` shows what is in it; secrets come from the environment here, `{env: NAME}`"
+VAULT_HELP = "`ansible-vault view` shows what is in it; secrets come from the environment here, `{env: NAME}`"
 
 
 def mapping_problem(document: Document, what: str) -> Problem | None:
@@ -262,7 +264,7 @@ def mapping_problem(document: Document, what: str) -> Problem | None:
     message = f"{what} is a mapping of keys to values, and this file holds {kind}"
     if document.text.startswith("$ANSIBLE_VAULT"):
         message = f"{what} is plain text, and Ansible Vault has encrypted this file"
-        return Problem("yaml.not-a-mapping", message, document.span(), VAULT)
+        return Problem("yaml.not-a-mapping", message, document.span(), VAULT_HELP)
     return Problem("yaml.not-a-mapping", message, document.span(), "begin with `name: …` at the left margin")
 
 
@@ -318,9 +320,9 @@ class _TreeReader:
         self.lines = lines
         self.problems: list[Problem] = []
         self._reported: set[Problem] = set()
-        self.marks: dict[Keys, int] = {}
-        self.key_marks: dict[Keys, int] = {}
-        self.texts: dict[Keys, str] = {}
+        self.marks: dict[KeyPath, int] = {}
+        self.key_marks: dict[KeyPath, int] = {}
+        self.texts: dict[KeyPath, str] = {}
         self._anchors: dict[str, Any] = {}
         self._anchored: list[tuple[str, Any]] = []  # the name and the event of every `&name`
         self._numbers: dict[str, int] = {}  # by name, the index in `_anchored` of the last anchor with that name
@@ -365,7 +367,7 @@ class _TreeReader:
             return _Scalar(_packed(event), event.value, not event.style)
         if isinstance(event, yaml.AliasEvent):
             return self._alias(event)
-        if event.tag is not None and event.tag not in _OUR_TAGS:
+        if event.tag is not None and event.tag not in _ACCEPTED_TAGS:
             message = f"the tag `{event.tag.replace('tag:yaml.org,2002:', '!!')}` is not supported"
             help = "remove the tag: values have the type they are written as"
             if event.tag == "!vault":
@@ -410,7 +412,7 @@ class _TreeReader:
         self._aliased.add(self._numbers[name])
         return self._anchors[name]
 
-    def value(self, node: Any, keys: Keys) -> object:
+    def value(self, node: Any, keys: KeyPath) -> object:
         """The value of a node of the tree, with aliases written out; records its place. Raises _Stop."""
         self._values += 1
         if self._values > MAX_VALUES:
@@ -430,7 +432,7 @@ class _TreeReader:
             return [self.value(item, (*keys, index)) for index, item in enumerate(node.items)]
         return self._mapping(node, keys)
 
-    def _mapping(self, node: _Mapping, keys: Keys) -> dict[str, object]:
+    def _mapping(self, node: _Mapping, keys: KeyPath) -> dict[str, object]:
         values: dict[str, object] = {}
         for name, (key, inner) in self._pairs(node).items():
             here = (*keys, name)
@@ -562,8 +564,8 @@ _ENTRY = re.compile(r"\s*[\w.-]+:[ \t]+[^\s#]")
 _BRACKET = re.compile(r"[\[{][^\]}\s]{0,60}[\]}][^\s,}\]]{0,60}")
 """A bracket, its content and the text that follows without a blank: the rest of a value such as `10.0.1.[1-4]`."""
 
-_MOST_SYNTAX = 10  # syntax mistakes reported for one file, the first included
-_LARGE = 1_000_000  # characters: of a longer file only the first mistake is reported
+_MAX_SYNTAX_MISTAKES = 10  # syntax mistakes reported for one file, the first included
+_MAX_REPARSED_CHARACTERS = 1_000_000  # characters: of a longer file only the first mistake is reported
 
 
 def _syntax_problems(error: yaml.YAMLError, file: str, lines: list[str]) -> Iterator[Problem]:
@@ -575,14 +577,14 @@ def _syntax_problems(error: yaml.YAMLError, file: str, lines: list[str]) -> Iter
     reported.
     """
     left, behind = list(lines), -1
-    for _ in range(_MOST_SYNTAX):
+    for _ in range(_MAX_SYNTAX_MISTAKES):
         problem = _syntax_problem(error, file, left)
         if problem.span is None or problem.span.line - 1 < behind:
             return
         if problem.span.line - 1 > behind or _depth(left[problem.span.line - 1]) == 0:
             yield problem
         first, last = _lines_of(error, problem.span.line - 1, left)
-        if first < behind or sum(map(len, lines)) > _LARGE:
+        if first < behind or sum(map(len, lines)) > _MAX_REPARSED_CHARACTERS:
             return
         left[first : last + 1] = [""] * (last + 1 - first)
         behind = last + 1
@@ -653,7 +655,7 @@ def _syntax_problem(error: yaml.YAMLError, file: str, lines: list[str]) -> Probl
         if _depth(lines[line]) > _depth(lines[above]) and _ENTRY.match(lines[line]) and _ENTRY.match(lines[above]):
             help = f"it is indented deeper than line {above + 1}, whose key has its value: begin both in one column"
     elif "unexpected ':'" in said:
-        joined = _JOINED_BACKWARDS.match(lines[line][mark.column :: -1])
+        joined = _REVERSED_KEY.match(lines[line][mark.column :: -1])
         help = f"a space is missing after the colon: `{joined[1][::-1]}: …`" if joined else help
     if "expected ',' or" in said and lines[line][: mark.column].endswith("$"):
         help = "nothing fills in `${…}` here: a value from your environment is `{env: NAME}`"
@@ -673,7 +675,7 @@ def _syntax_problem(error: yaml.YAMLError, file: str, lines: list[str]) -> Probl
     return Problem("yaml.syntax", f"this is not YAML: {said}", Span(file, line + 1, column), help)
 
 
-_WIDE = re.compile("[\uff0c\uff1a\u3010\u3011\uff3b\uff3d\uff5b\uff5d\u201c\u201d\u2018\u2019\u3001]")
+_FULLWIDTH_SIGN = re.compile("[\uff0c\uff1a\u3010\u3011\uff3b\uff3d\uff5b\uff5d\u201c\u201d\u2018\u2019\u3001]")
 
 
 def _wide_sign(lines: list[str], first: int, last: int, column: int) -> tuple[int, int, str] | None:
@@ -681,7 +683,7 @@ def _wide_sign(lines: list[str], first: int, last: int, column: int) -> tuple[in
     comments and quotes, up to the place where the parser gave up. None if there is none."""
     for number in range(first, last + 1):
         text = re.sub("(\"[^\"]*\"|'[^']*'|(?:^| )#.*)", lambda quoted: " " * len(quoted[0]), lines[number])
-        found = _WIDE.search(text, 0, column + 1 if number == last else len(text))
+        found = _FULLWIDTH_SIGN.search(text, 0, column + 1 if number == last else len(text))
         if found is not None and unfinished(lines[number]) is None:
             return number, found.start(), found[0]
     return None

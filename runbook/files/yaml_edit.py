@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from runbook.files.scalars import flow, scalar
-from runbook.files.yaml_document import Document, Keys, Point, parse_document
+from runbook.files.yaml_document import Document, KeyPath, LineColumn, parse_document
 
 _END_OF_LINE = re.compile(r"\r\n|[\n\r\x85\u2028\u2029]|\Z")
 
@@ -49,7 +49,7 @@ class Text:
                 return None
         return found
 
-    def set(self, keys: Keys, value: object) -> None:
+    def set(self, keys: KeyPath, value: object) -> None:
         """Sets the value at `keys`. In a mapping that exists only the entries that differ are changed; missing mappings
         are made."""
         old = self.get(*keys)
@@ -68,7 +68,7 @@ class Text:
         else:
             self._replace(keys, value)
 
-    def remove(self, keys: Keys) -> None:
+    def remove(self, keys: KeyPath) -> None:
         """Removes a key from its mapping, with the comment on its line; `{}` is left in place of the last key."""
         if not self._has(keys):
             return
@@ -99,7 +99,7 @@ class Text:
         assert after is not None
         self._accept(text[:line] + text[after.end() :], wanted)
 
-    def rename(self, keys: Keys, name: str) -> None:
+    def rename(self, keys: KeyPath, name: str) -> None:
         """Renames the key at `keys`; its value and its place stay."""
         siblings = self.get(*keys[:-1])
         if not isinstance(siblings, dict) or keys[-1] not in siblings:
@@ -116,7 +116,7 @@ class Text:
         start, end = map(self._offset, place)
         self._accept(self.text[:start] + scalar(name) + self.text[end:], wanted)
 
-    def replace_entry(self, keys: Keys, entries: Mapping[str, object]) -> None:
+    def replace_entry(self, keys: KeyPath, entries: Mapping[str, object]) -> None:
         """Replaces the entry at `keys` by several entries."""
         wanted = self._copy()
         inside = _at(wanted, keys[:-1])
@@ -132,7 +132,7 @@ class Text:
         between = ", " if self._is_flow(keys[:-1]) else self._newline + " " * (start - self._line_start(start))
         self._accept(self.text[:start] + between.join(words) + self.text[end:], wanted)
 
-    def exchange(self, keys: Keys, other: str | int) -> None:
+    def exchange(self, keys: KeyPath, other: str | int) -> None:
         """Swaps the places of this key and of the key `other` of the same mapping, with the comments on their lines."""
         above = keys[:-1]
         order = list(self.get(*above))
@@ -145,7 +145,7 @@ class Text:
         if list(self.get(*above)) != order:
             raise Uneditable(f"`{first}` and `{second}` cannot be exchanged here")
 
-    def _lines_of(self, keys: Keys) -> tuple[int, int]:
+    def _lines_of(self, keys: KeyPath) -> tuple[int, int]:
         """The offsets of the start and the end of a key with its value; in a block it ends with its line, comment
         included."""
         start, end = self._key_start(keys), self._end(keys)
@@ -183,11 +183,11 @@ class Text:
     def _copy(self) -> dict[str, Any]:
         return copy.deepcopy(self.data)
 
-    def _has(self, keys: Keys) -> bool:
+    def _has(self, keys: KeyPath) -> bool:
         above = self.get(*keys[:-1])
         return isinstance(above, dict) and keys[-1] in above
 
-    def _replace(self, keys: Keys, value: object) -> None:
+    def _replace(self, keys: KeyPath, value: object) -> None:
         wanted = self._copy()
         _at(wanted, keys[:-1])[keys[-1]] = copy.deepcopy(_plain(value))
         start, end = self._start(keys), self._end(keys)
@@ -200,7 +200,7 @@ class Text:
             words = " " * max(0, missing) + words
         self._accept(self.text[:start] + words + self.text[end:], wanted)
 
-    def _insert(self, keys: Keys, value: object) -> None:
+    def _insert(self, keys: KeyPath, value: object) -> None:
         wanted = self._copy()
         _at(wanted, keys[:-1])[keys[-1]] = copy.deepcopy(_plain(value))
         siblings = list(self.get(*keys[:-1]))
@@ -229,38 +229,38 @@ class Text:
         assert after is not None
         self._accept(text[: after.start()] + self._newline + indent + words + text[after.start() :], wanted)
 
-    def _before(self, keys: Keys, siblings: list[Any]) -> Any:
+    def _before(self, keys: KeyPath, siblings: list[Any]) -> Any:
         """The key that a new one is to stand behind; None where it comes first."""
         if len(keys) > 1 or keys[0] not in self._order:
             return siblings[-1]
         earlier = self._order[: self._order.index(str(keys[0]))]
         return next((key for key in reversed(siblings) if key in earlier), None)
 
-    def _is_flow(self, keys: Keys) -> bool:
+    def _is_flow(self, keys: KeyPath) -> bool:
         return self.text[self._start(keys) :][:1] == "{"
 
-    def _start(self, keys: Keys) -> int:
+    def _start(self, keys: KeyPath) -> int:
         place = self._document.extent(*keys)
         if place is None:
             raise Uneditable(f"`{keys[-1] if keys else ''}` has no place of its own")
         return self._behind_colon(keys) if self._is_empty(keys) else self._offset(place[0])
 
-    def _is_empty(self, keys: Keys) -> bool:
+    def _is_empty(self, keys: KeyPath) -> bool:
         """Whether nothing stands after the colon: the reader then gives the key as the place."""
         return bool(keys) and self._document.extent(*keys) == self._document.key_extent(*keys)
 
-    def _behind_colon(self, keys: Keys) -> int:
+    def _behind_colon(self, keys: KeyPath) -> int:
         place = self._document.key_extent(*keys)
         assert place is not None
         return self.text.index(":", self._offset(place[1])) + 1
 
-    def _key_start(self, keys: Keys) -> int:
+    def _key_start(self, keys: KeyPath) -> int:
         place = self._document.key_extent(*keys)
         if place is None:
             raise Uneditable(f"`{keys[-1]}` has no place of its own")
         return self._offset(place[0])
 
-    def _end(self, keys: Keys) -> int:
+    def _end(self, keys: KeyPath) -> int:
         """The offset after a value, without the comments and blank lines behind a block, which YAML counts as part of
         it."""
         value = self.get(*keys)
@@ -275,14 +275,14 @@ class Text:
         end = self._offset(place[1])
         return start + len(self.text[start:end].rstrip())
 
-    def _offset(self, point: Point) -> int:
+    def _offset(self, point: LineColumn) -> int:
         return self._line_starts[point[0] - 1] + point[1] - 1
 
     def _line_start(self, offset: int) -> int:
         return max(start for start in self._line_starts if start <= offset)
 
 
-def _at(data: Any, keys: Keys) -> Any:
+def _at(data: Any, keys: KeyPath) -> Any:
     for key in keys:
         data = data[key]
     return data

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from runbook.files.address import in_network
 from runbook.firewall import iptables, nft
-from runbook.firewall.evaluate import EPHEMERAL, Base, Engine, Truth, Walk
+from runbook.firewall.evaluate import DEFAULT_EPHEMERAL_PORTS, Base, Engine, Truth, Walk
 from runbook.firewall.front_ends import (
     UFW_CHAINS,
     FirewalldStatus,
@@ -32,7 +32,7 @@ from runbook.model.command_quoting import word
 from runbook.model.grouping import grouped
 
 _SELECTOR = re.compile(r"^src (\S+) dst (\S+) ?(.*)$")
-_WAY = re.compile(r"\bdir (in|out)\b(?: action (\w+))?")
+_XFRM_DIRECTION = re.compile(r"\bdir (in|out)\b(?: action (\w+))?")
 _PRIORITY = re.compile(r"\bpriority (\d+)")
 
 
@@ -68,7 +68,7 @@ def parse_policies(text: str) -> list[IpsecPolicy]:
     found: list[IpsecPolicy] = []
     for block in re.split(r"\n(?=src )", text.strip()):
         head, _, rest = block.partition("\n")
-        selector, way, priority = _SELECTOR.match(head.strip()), _WAY.search(rest), _PRIORITY.search(rest)
+        selector, way, priority = _SELECTOR.match(head.strip()), _XFRM_DIRECTION.search(rest), _PRIORITY.search(rest)
         if selector is None or way is None:
             continue
         blocks = way[2] == "block"
@@ -95,7 +95,7 @@ def policy_for(
     return None
 
 
-Version = Literal[4, 6]
+IpVersion = Literal[4, 6]
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,11 +148,11 @@ class Interface:
 
 
 SETS_MARK = re.compile(r"(?:meta mark set|--(?:set-x?|restore-|save-|and-|or-|xor-|tproxy-)mark) ?(\S*)")
-LISTERS = {"nft": "nft -a list ruleset"}
+RULE_LIST_COMMANDS = {"nft": "nft -a list ruleset"}
 """By a tool's name, the command that lists its rules, if it is not NAME-save."""
-UNPROTECTED = {"XfrmInTmplMismatch", "XfrmInNoPols"}
+INBOUND_XFRM_DROPS = {"XfrmInTmplMismatch", "XfrmInNoPols"}
 """The kernel's counters of packets that IPsec dropped because they came unencrypted."""
-UNKEYED = {"XfrmOutNoStates", "XfrmAcquireError"}
+OUTBOUND_XFRM_DROPS = {"XfrmOutNoStates", "XfrmAcquireError"}
 """The kernel's counters of packets that IPsec dropped because it had no key to send them."""
 NOT_RUN = CommandResult("missing")
 
@@ -185,7 +185,7 @@ class Evidence:
 
     # --- what filters packets -------------------------------------------------------------------------------------
 
-    def bases(self, version: Version) -> list[Base]:
+    def bases(self, version: IpVersion) -> list[Base]:
         """Every base chain that packets of this IP version meet, sorted as they meet them at one hook."""
         if version not in self._bases:
             kept = self._kept_by_iptables(version)
@@ -196,7 +196,7 @@ class Evidence:
         return self._bases[version]
 
     @cached_property
-    def _bases(self) -> dict[Version, list[Base]]:
+    def _bases(self) -> dict[IpVersion, list[Base]]:
         """The results of `bases` so far, by IP version."""
         return {}
 
@@ -211,7 +211,7 @@ class Evidence:
         """The base chains of nft's `arp` family."""
         return [base for base in self._nft_bases if base.family == "arp"]
 
-    def blind(self, version: Version) -> tuple[str, ...]:
+    def blind(self, version: IpVersion) -> tuple[str, ...]:
         """Sentences about rules that could not be read, and how to read them. Empty: all rules were read."""
         unread: dict[str, list[str]] = {}  # why -> the tools whose rules they are
         if (reason := self._nft_blind()) is not None:
@@ -225,7 +225,7 @@ class Evidence:
             if not reading.read and reading.status != "missing" and needed:
                 unread.setdefault(reading.why_not, []).append(name.removesuffix("-save"))
         reasons = [
-            f"{' and '.join(whose)} rules: {why}; look with `sudo {LISTERS.get(whose[0], whose[0] + '-save')}`"
+            f"{' and '.join(whose)} rules: {why}; look with `sudo {RULE_LIST_COMMANDS.get(whose[0], whose[0] + '-save')}`"
             for why, whose in unread.items()
         ]
         if not any(reading.read and reading.flavour == "legacy" for _, reading in self._saves(version)) and legacy:
@@ -263,13 +263,13 @@ class Evidence:
         except nft.UnreadableRulesetError as error:
             return [], f"its JSON could not be read ({error})"
 
-    def _saves(self, version: Version) -> list[tuple[str, CommandResult]]:
+    def _saves(self, version: IpVersion) -> list[tuple[str, CommandResult]]:
         """(command, result) for each collected `iptables-save`, of either flavour."""
         prefix = _prefix(version)
         names = (f"{prefix}-save", f"{prefix}-nft-save", f"{prefix}-legacy-save")
         return [(name, self.tools[name]) for name in names if name in self.tools]
 
-    def _iptables_bases(self, version: Version) -> list[Base]:
+    def _iptables_bases(self, version: IpVersion) -> list[Base]:
         found: list[Base] = []
         for name, reading in self._saves(version):
             if reading.read:
@@ -280,7 +280,7 @@ class Evidence:
     def _ip_sets(self) -> Mapping[str, iptables.IpSet]:
         return iptables.parse_sets(self.tool("ipset").stdout)
 
-    def _engine(self, name: str, reading: CommandResult, version: Version) -> Engine:
+    def _engine(self, name: str, reading: CommandResult, version: IpVersion) -> Engine:
         """The command that changes the rules which the save command `name` printed: plain `iptables` if it is of the
         same flavour."""
         plain = name.count("-") == 1
@@ -289,7 +289,7 @@ class Evidence:
             return "iptables-legacy" if legacy else "iptables"
         return "ip6tables-legacy" if legacy else "ip6tables"
 
-    def _kept_by_iptables(self, version: Version) -> set[tuple[str, str]]:
+    def _kept_by_iptables(self, version: IpVersion) -> set[tuple[str, str]]:
         """(family, table) of nft's tables that are read from `iptables-nft-save` instead."""
         family = _families(version)[0]
         native = grouped((base.table, base.chain) for base in self._nft_bases if base.family == family)
@@ -301,10 +301,10 @@ class Evidence:
                         kept.add((family, table))
         return kept
 
-    def _has_xt(self, version: Version) -> bool:
+    def _has_xt(self, version: IpVersion) -> bool:
         """Whether nft's listing has rules of iptables-nft with matches that its JSON cannot describe."""
         return '"xt"' in self.tool("nft-json").stdout and any(
-            base.family in _families(version) and base.chain in iptables.HOOKS for base in self._nft_bases
+            base.family in _families(version) and base.chain in iptables.HOOK_BY_CHAIN for base in self._nft_bases
         )
 
     # --- front ends -----------------------------------------------------------------------------------------------
@@ -404,12 +404,14 @@ class Evidence:
     def client_ports(self) -> tuple[int, int]:
         """The range of ports that this node uses for outgoing connections, both ends included."""
         found = re.fullmatch(r"\s*(\d{1,5})\s+(\d{1,5})\s*", str(self.facts.get("local_ports")))
-        return (int(found[1]), int(found[2])) if found else EPHEMERAL
+        return (int(found[1]), int(found[2])) if found else DEFAULT_EPHEMERAL_PORTS
 
     def ipsec(self, peer: str, *, arriving: bool) -> IpsecPolicy | None:
         """The IPsec policy that stops packets from (`arriving`) or to a peer: it blocks them; or it demands protection,
         and the kernel has counted packets dropped for lack of it."""
-        dropped = (self.facts.get("ipsec_drops") or {}).keys() & (UNPROTECTED if arriving else UNKEYED)
+        dropped = (self.facts.get("ipsec_drops") or {}).keys() & (
+            INBOUND_XFRM_DROPS if arriving else OUTBOUND_XFRM_DROPS
+        )
         policies = [one for one in parse_policies(self.tool("ipsec").stdout) if one.blocks or dropped]
         return policy_for(policies, self.addresses, peer, arriving=arriving)
 
@@ -448,7 +450,7 @@ class Evidence:
         """The same as in `beside` for a tc filter or an XDP program on one device."""
         way = "ingress" if arriving else "egress"
         text = (self.facts.get("traffic_filters") or {}).get(f"{device} {way}", "")
-        if TAKES_PACKETS.search(text):
+        if PACKET_TAKING_FILTER.search(text):
             where = f"dev {word(device)} {way}"
             how = f"`sudo tc -s filter show {where}`"
             if number := re.search(r"pref (\d+)", text):
@@ -475,7 +477,7 @@ class Evidence:
         return tuple(found)
 
 
-TAKES_PACKETS = re.compile(
+PACKET_TAKING_FILTER = re.compile(
     r"action drop|(?:police |action ).{0,300}\bdrop\b|bpf|action.{0,300} (?:steal|stolen)\b", re.DOTALL
 )
 """Words of a tc filter that may drop packets or lead them elsewhere, as `mirred (Egress Redirect to device lo) stolen`
@@ -498,9 +500,9 @@ def _in_one_line(text: str) -> str:
     return " ".join(kept)
 
 
-def _families(version: Version) -> tuple[str, ...]:
+def _families(version: IpVersion) -> tuple[str, ...]:
     return ("ip", "inet", "netdev") if version == 4 else ("ip6", "inet", "netdev")
 
 
-def _prefix(version: Version) -> str:
+def _prefix(version: IpVersion) -> str:
     return "iptables" if version == 4 else "ip6tables"

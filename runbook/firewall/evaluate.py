@@ -94,11 +94,11 @@ class NumberRange:
         return False if self.low >= number else None
 
 
-Spans = tuple[tuple[int, int], ...]
+NumberSpans = tuple[tuple[int, int], ...]
 """Ranges of numbers, both ends included."""
 
 
-def merged(spans: Iterable[tuple[int, int]]) -> Spans:
+def merged(spans: Iterable[tuple[int, int]]) -> NumberSpans:
     """The spans sorted, with overlapping and adjacent ones merged."""
     found: list[tuple[int, int]] = []
     for low, high in sorted((min(span), max(span)) for span in spans):
@@ -109,7 +109,7 @@ def merged(spans: Iterable[tuple[int, int]]) -> Spans:
     return tuple(found)
 
 
-def among(number: int, spans: Spans) -> bool:
+def among(number: int, spans: NumberSpans) -> bool:
     """Whether a number lies in one of the spans, which must be `merged`. Binary search: blocklists have 100,000
     spans."""
     at = bisect_right(spans, (number, 1 << 129)) - 1
@@ -122,8 +122,8 @@ Leg = Literal["request-out", "request-in", "reply-out", "reply-in"]
 """Where a packet of a connection is judged: leaving its source, arriving at its destination, and the same for the
 answer: leaving the destination, arriving at the source."""
 
-EPHEMERAL = (32768, 60999)  # net.ipv4.ip_local_port_range as Linux ships it
-NEW, ESTABLISHED, RELATED, INVALID, UNTRACKED = 8, 2, 4, 1, 64  # the kernel's bits of `ct state`
+DEFAULT_EPHEMERAL_PORTS = (32768, 60999)  # net.ipv4.ip_local_port_range as Linux ships it
+CT_NEW, CT_ESTABLISHED, CT_RELATED, CT_INVALID, CT_UNTRACKED = 8, 2, 4, 1, 64  # the kernel's bits of `ct state`
 FIN, SYN, RST, PSH, ACK, URG, ECN, CWR = 1, 2, 4, 8, 16, 32, 64, 128
 
 
@@ -145,7 +145,7 @@ class Flow:
     out_interface: str | None = None
     state: Literal["new", "established"] = "new"
     packet_length: int | None = None
-    source_ports: tuple[int, int] = EPHEMERAL
+    source_ports: tuple[int, int] = DEFAULT_EPHEMERAL_PORTS
     ports: str = ""
 
     @property
@@ -191,12 +191,12 @@ class Packet:
     @property
     def tracked(self) -> bool:
         """Whether the packet is known to belong to a connection that the kernel tracks."""
-        return self.state in (NEW, ESTABLISHED, RELATED)
+        return self.state in (CT_NEW, CT_ESTABLISHED, CT_RELATED)
 
     def before_tracking(self) -> Packet:
         """The packet as a chain sees it that runs before connection tracking: its state is `invalid`, or `untracked` if
         a rule said notrack."""
-        return self if self.state == UNTRACKED else replace(self, state=INVALID, ct_mark=None)
+        return self if self.state == CT_UNTRACKED else replace(self, state=CT_INVALID, ct_mark=None)
 
 
 def packet(
@@ -218,7 +218,7 @@ def packet(
     source, destination = int(ipaddress.ip_address(flow.source)), int(ipaddress.ip_address(flow.destination))
     client, server = NumberRange(*flow.source_ports), NumberRange.exactly(flow.port)
     data = flow.state == "established"
-    state = ESTABLISHED if data or reply else NEW
+    state = CT_ESTABLISHED if data or reply else CT_NEW
     sent = not arriving and (data or not reply)  # the kernel itself answers a SYN: no process owns that packet
     return Packet(
         version=flow.version,
@@ -254,16 +254,16 @@ def _length(flow: Flow, data: bool) -> NumberRange:
 
 Engine = Literal["nft", "iptables", "ip6tables", "iptables-legacy", "ip6tables-legacy"]
 Action = Literal["accept", "drop", "reject-rst", "reject-icmp", "unknown"]
-Kind = Literal[
+VerdictKind = Literal[
     "accept", "drop", "reject-rst", "reject-icmp", "unknown", "rewrite", "jump", "goto", "return", "continue"
 ]
-Test = Callable[[Packet], Truth]
+PacketTest = Callable[[Packet], Truth]
 
-BLOCKING: frozenset[str] = frozenset({"drop", "reject-rst", "reject-icmp"})
-TRACKING = -200
+BLOCKING_ACTIONS: frozenset[str] = frozenset({"drop", "reject-rst", "reject-icmp"})
+CONNTRACK_PRIORITY = -200
 """The priority at which connection tracking itself runs."""
-DEEPEST = 64  # nested jumps; the kernel refuses more, and a ruleset that jumps in circles must not run for ever
-MOST_STEPS = 200_000
+MAX_JUMP_DEPTH = 64  # nested jumps; the kernel refuses more, and a ruleset that jumps in circles must not run for ever
+MAX_COMPARISONS = 200_000
 """The most rules and elements of sets that one packet is compared with in one base chain; beyond them the result is
 unknown. Chains that each jump to the next one twice make 2^64 ways."""
 
@@ -272,7 +272,7 @@ unknown. Chains that each jump to the next one twice make 2^64 ways."""
 class Match:
     """A condition of a rule; `cost`: with how many elements of a set it compares a packet."""
 
-    test: Test
+    test: PacketTest
     cost: int = 0
 
 
@@ -281,7 +281,7 @@ class RuleVerdict:
     """A decision of a rule. `unknown`: something else decides, such as a queue, a proxy or an unknown target. `target`
     is the chain of a jump or goto, or the new source address of a `rewrite` if the rule gives one."""
 
-    kind: Kind
+    kind: VerdictKind
     target: str = ""
 
 
@@ -303,7 +303,7 @@ class StateChange:
     value: int | None
 
 
-Step = Match | RuleVerdict | VerdictMap | StateChange
+RuleStep = Match | RuleVerdict | VerdictMap | StateChange
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,7 +314,7 @@ class FilterRule:
     chain: str
     index: int
     text: str
-    steps: tuple[Step, ...]
+    steps: tuple[RuleStep, ...]
     handle: int | None = None
     by_chance: bool = False
 
@@ -380,7 +380,7 @@ class Walk:
     @property
     def blocks(self) -> Truth:
         """True: the base chain blocks the packet, whatever the undecided matches are. None: it may block it."""
-        blocked = [end.action in BLOCKING for end in self.ends]
+        blocked = [end.action in BLOCKING_ACTIONS for end in self.ends]
         if all(blocked):
             return True
         if any(blocked) or any(end.action == "unknown" for end in self.ends):
@@ -390,7 +390,7 @@ class Walk:
     @property
     def culprits(self) -> tuple[PacketEnd, ...]:
         """The ends at which the packet is blocked or its fate is unknown."""
-        return tuple(end for end in self.ends if end.action in BLOCKING or end.action == "unknown")
+        return tuple(end for end in self.ends if end.action in BLOCKING_ACTIONS or end.action == "unknown")
 
 
 def walk(base: Base, packet: Packet) -> Walk:
@@ -398,7 +398,7 @@ def walk(base: Base, packet: Packet) -> Walk:
 
     Connection tracking itself runs at priority -200 of prerouting and output: chains before it see no state.
     """
-    early = base.for_device or (base.hook in ("prerouting", "output") and base.priority <= TRACKING)
+    early = base.for_device or (base.hook in ("prerouting", "output") and base.priority <= CONNTRACK_PRIORITY)
     seen = packet.before_tracking() if early else packet
     result = _Walker(base, seen).result()
     after = replace(packet, mark=result.after.mark)
@@ -444,7 +444,7 @@ class _Walker:
         """Whether a packet that enters this chain comes back from it, at its end or by `return`."""
         self._entered.append(name)
         rules = self._base.chains.get(name)
-        if rules is None or depth > DEEPEST:
+        if rules is None or depth > MAX_JUMP_DEPTH:
             self._end("unknown", None)
             return False
         ended = len(self._ends)
@@ -452,7 +452,7 @@ class _Walker:
         returned: Truth = False
         for rule in rules:
             self._steps += 1
-            if self._steps > MOST_STEPS:
+            if self._steps > MAX_COMPARISONS:
                 self._end("unknown", None)
                 return False
             stays, leaves = self._rule(rule, sure and here is True, depth)
@@ -526,7 +526,7 @@ def _same(answers: list[Truth]) -> Truth:
     return answers[0] if all(answer == answers[0] for answer in answers) else None
 
 
-NOTRACK = StateChange("state", UNTRACKED)
+NOTRACK = StateChange("state", CT_UNTRACKED)
 
 
 def one_address(text: object) -> str:

@@ -14,13 +14,13 @@ from typing import Literal
 
 from runbook.causes.catalogue import mend
 from runbook.firewall.collected_rules import Evidence
-from runbook.firewall.evaluate import EPHEMERAL, Flow, Leg, merged
+from runbook.firewall.evaluate import DEFAULT_EPHEMERAL_PORTS, Flow, Leg, merged
 from runbook.firewall.explain_node import Explanation, explain
 from runbook.model.command_quoting import word
 from runbook.model.remedy import Remedy, RemedyStep
 from runbook.model.units import span_of
 
-READERS = (
+RULE_READ_COMMANDS = (
     "/usr/sbin/nft -j -a list ruleset",
     "/usr/sbin/nft -a list ruleset",
     '/usr/sbin/iptables-save \\"\\"',
@@ -38,7 +38,7 @@ READERS = (
 
 Seen = Literal["dropped", "rejected", "refused", "reset", "lost"]
 """How a connection failed; see `explain_blocked`."""
-SILENT: frozenset[Seen] = frozenset({"dropped", "lost"})
+SILENT_FAILURES: frozenset[Seen] = frozenset({"dropped", "lost"})
 """Failures without any answer."""
 
 
@@ -108,7 +108,7 @@ class Ends:
             found.append((name, one))
             if one.new_source:  # the destination sees another source, but the packets still come over the same wire
                 wire = flow.in_interface or (self.destination.interface_to(flow.source) if self.destination else None)
-                flow = replace(flow, source=one.new_source, source_ports=EPHEMERAL, in_interface=wire)
+                flow = replace(flow, source=one.new_source, source_ports=DEFAULT_EPHEMERAL_PORTS, in_interface=wire)
         return found
 
 
@@ -118,12 +118,12 @@ def explain_blocked(seen: Seen, flow: Flow, ends: Ends, *, listener_was_up: bool
 
     None: there is nothing to explain, since the flow was refused, nothing listened, and no rule certainly refuses it.
     """
-    if ends.source is not None and flow.source_ports == EPHEMERAL:
+    if ends.source is not None and flow.source_ports == DEFAULT_EPHEMERAL_PORTS:
         flow = replace(flow, source_ports=ends.source.client_ports)
     legs = ends.legs(flow)
     given = flow.source
     flow = replace(flow, source=next((e.new_source for _, e in legs if e.new_source), given))
-    case = _Case("firewall-drop" if seen in SILENT else "firewall-reject", seen, flow, given, ends, legs)
+    case = _Case("firewall-drop" if seen in SILENT_FAILURES else "firewall-reject", seen, flow, given, ends, legs)
     first = next(((name, e) for name, e in legs if e.blocks or e.elsewhere is not False), None)
     if first is not None and first[1].elsewhere is not False:
         return case.elsewhere(*first)
@@ -138,14 +138,14 @@ def explain_blocked(seen: Seen, flow: Flow, ends: Ends, *, listener_was_up: bool
     return case.foreign_source() or case.beside() or case.between()
 
 
-SMALL = 120
+SMALL_PACKET_BYTES = 120
 """Bytes of a packet that is too small for any rule about large packets."""
 
 
 def also_small(blocked: Blocked, flow: Flow, ends: Ends) -> bool:
     """Whether the rule that stops large packets of a flow would stop small ones as well: then their size is not the
     reason."""
-    small = explain_blocked("lost", replace(flow, packet_length=SMALL), ends)
+    small = explain_blocked("lost", replace(flow, packet_length=SMALL_PACKET_BYTES), ends)
     return small is not None and bool(_suspects(small) & _suspects(blocked))
 
 
@@ -260,7 +260,12 @@ class _Case:
             f"{_flow(self.flow)} was {self.seen}, and the rules {'may' if denied else 'could'} not be read to find the "
             f"one that does it {reasons}",
             remedy=mend(
-                "firewall-drop", "unread", nodes=nodes, commands=", ".join(READERS), protocol=protocol, port=port
+                "firewall-drop",
+                "unread",
+                nodes=nodes,
+                commands=", ".join(RULE_READ_COMMANDS),
+                protocol=protocol,
+                port=port,
             )
             if denied
             else mend("firewall-drop", "unread-by-hand", nodes=nodes, protocol=protocol, port=port),
@@ -382,13 +387,13 @@ class _Case:
         for name, one in self.legs:
             if one.blocks is False:
                 by = f": {one.where}: {one.rule}" if one.rule else f": {one.where}"
-                lines.append(f"{name} {LEGS[one.leg]}{by}")
+                lines.append(f"{name} {LEG_PHRASES[one.leg]}{by}")
         return lines
 
 
 # --- words ------------------------------------------------------------------------------------------------------------
 
-LEGS: dict[Leg, str] = {
+LEG_PHRASES: dict[Leg, str] = {
     "request-out": "lets it out",
     "request-in": "lets it in",
     "reply-out": "lets the answer out",
@@ -420,7 +425,7 @@ def _fits(seen: Seen, explanation: Explanation) -> bool:
     """Whether a rule's action leads to the failure that was seen."""
     if explanation.action == "unknown" or (seen == "dropped" and explanation.action == "reject-icmp"):
         return True  # the kernel limits how many ICMP errors it sends, so that a rejected packet may get no answer
-    return (seen in SILENT) == (explanation.action == "drop")
+    return (seen in SILENT_FAILURES) == (explanation.action == "drop")
 
 
 def command_line(remedies: tuple[tuple[str, str], ...], node: str) -> Remedy:

@@ -17,9 +17,9 @@ from dataclasses import dataclass, replace
 
 from runbook.firewall.collected_rules import Evidence
 from runbook.firewall.evaluate import (
-    MOST_STEPS,
-    NEW,
-    UNTRACKED,
+    CT_NEW,
+    CT_UNTRACKED,
+    MAX_COMPARISONS,
     Action,
     Base,
     BlockingChain,
@@ -27,9 +27,9 @@ from runbook.firewall.evaluate import (
     Flow,
     Leg,
     NumberRange,
+    NumberSpans,
     Packet,
     PacketEnd,
-    Spans,
     Truth,
     Walk,
     merged,
@@ -38,11 +38,11 @@ from runbook.firewall.evaluate import (
 )
 from runbook.firewall.front_ends import blocking_line, firewalld_owns
 from runbook.firewall.remedies import FirewallOpening, remedy, ufw_decides, zones_met
-from runbook.model.command_quoting import NFT_BY_HAND, nft_words, word
+from runbook.model.command_quoting import NFT_LIST_COMMAND, nft_words, word
 from runbook.model.remedy import Remedy
 
-ARRIVING = ("ingress", "prerouting", "input")
-LEAVING = ("output", "postrouting", "egress")
+ARRIVING_HOOKS = ("ingress", "prerouting", "input")
+LEAVING_HOOKS = ("output", "postrouting", "egress")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,9 @@ def travel(evidence: Evidence, flow: Flow, leg: Leg, *, tracked: Truth = True) -
     stops: list[BlockingChain] = []
     last: Walk | None = None
     new_source, translator, steps = "", None, 0
-    for base in _on_the_way(evidence.bases(flow.version), ARRIVING if arriving else LEAVING, now.state == NEW):
+    for base in _on_the_way(
+        evidence.bases(flow.version), ARRIVING_HOOKS if arriving else LEAVING_HOOKS, now.state == CT_NEW
+    ):
         if base.for_device and base.devices and devices and not set(devices) & set(base.devices):
             continue
         on_bridge = base.family == "bridge"
@@ -84,7 +86,7 @@ def travel(evidence: Evidence, flow: Flow, leg: Leg, *, tracked: Truth = True) -
         # In a bridge's chains the interface is a port of the bridge, and connections are mostly not tracked.
         met = replace(now, in_interface=None, out_interface=None, state=None) if on_bridge else now
         result = evidence.tangled.get(id(base)) or walk(base, met)
-        if result.steps > MOST_STEPS:
+        if result.steps > MAX_COMPARISONS:
             evidence.tangled[id(base)] = result
         else:
             now, steps = now if on_bridge else result.after, steps + result.steps
@@ -112,7 +114,7 @@ def travel(evidence: Evidence, flow: Flow, leg: Leg, *, tracked: Truth = True) -
 
 def _tracked(state: int | None) -> Truth:
     """Whether a packet in this state of `ct state` belongs to a tracked connection; None if unknown."""
-    return None if state is None else state != UNTRACKED
+    return None if state is None else state != CT_UNTRACKED
 
 
 def _on_the_way(bases: list[Base], hooks: tuple[str, ...], new: bool) -> list[Base]:
@@ -168,13 +170,13 @@ def arp_stop(evidence: Evidence, interface: str, address: str, peer: str) -> Arp
         else:
             says = f"nft rule {place} handle {rule.handle} `{rule.text}`"
             where = nft_words("insert", "rule", "arp", base.table, chain, "position", rule.handle)
-        remedy = Remedy.run(f"sudo nft {where} {match}" if where else NFT_BY_HAND)
+        remedy = Remedy.run(f"sudo nft {where} {match}" if where else NFT_LIST_COMMAND)
         found.append(ArpStop(says, remedy, result.blocks is True))
     return max(found, key=lambda stop: stop.certain, default=None)
 
 
-MOST_SAMPLES = 1500  # journeys to find the place for one command; beyond them, each peer is tried at one port only
-MOST_SAMPLED = 2_000_000  # rules looked at on these journeys; beyond them, no other peer is tried
+MAX_SAMPLED_FLOWS = 1500  # journeys to find the place for one command; beyond them, each peer is tried at one port only
+MAX_SAMPLED_RULES = 2_000_000  # rules looked at on these journeys; beyond them, no other peer is tried
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +260,7 @@ def _blocked(
             if end.rule
         }
         allow = " && ".join(removals.values())
-        caveats.append(COMES_BACK)
+        caveats.append(RELOAD_CAVEAT)
     else:
         fix = remedy(evidence, _all_stops(evidence, flow, wanted, journey), wanted, journey.interface)
         allow = fix.text
@@ -278,7 +280,7 @@ def _blocked(
     )
 
 
-COMES_BACK = "remove the rule from its file as well, or the next reload or boot restores it"
+RELOAD_CAVEAT = "remove the rule from its file as well, or the next reload or boot restores it"
 
 
 def _removal(base: Base, rule: FilterRule) -> str:
@@ -287,7 +289,7 @@ def _removal(base: Base, rule: FilterRule) -> str:
     another rule as soon as an earlier rule of the chain is gone."""
     if base.engine == "nft":
         words = nft_words("delete", "rule", base.family, base.table, rule.chain, "handle", rule.handle)
-        return f"sudo nft {words}" if words else NFT_BY_HAND
+        return f"sudo nft {words}" if words else NFT_LIST_COMMAND
     table = "" if base.table == "filter" else f" -t {word(base.table)}"
     words = " ".join(map(word, shlex.split(rule.text)[1:]))
     return f"sudo {base.engine}{table} -D {words}"
@@ -378,7 +380,7 @@ def _place_of(base: Base, end: PacketEnd) -> tuple[str, str]:
 # --- the flows that a remedy has to open ----------------------------------------------------------------------------
 
 
-def _wanted(flow: Flow, leg: Leg, ports: Spans, peers: tuple[str, ...]) -> FirewallOpening:
+def _wanted(flow: Flow, leg: Leg, ports: NumberSpans, peers: tuple[str, ...]) -> FirewallOpening:
     alike = {flow.peer(leg), *(peer for peer in peers if (6 if ":" in peer else 4) == flow.version)}
     return FirewallOpening(leg, tuple(sorted(alike)), merged(((flow.port, flow.port), *ports)), flow.protocol)
 
@@ -400,14 +402,14 @@ def _all_stops(evidence: Evidence, flow: Flow, wanted: FirewallOpening, journey:
             journey = travel(evidence, other, wanted.leg)
             stops += journey.stops
             spent, steps = spent + 1, steps + journey.steps
-            if steps > MOST_SAMPLED:
+            if steps > MAX_SAMPLED_RULES:
                 return stops
-            if spent > MOST_SAMPLES and port == samples[0]:
+            if spent > MAX_SAMPLED_FLOWS and port == samples[0]:
                 break
     return stops
 
 
-def _interesting(evidence: Evidence, flow: Flow, ports: Spans) -> list[int]:
+def _interesting(evidence: Evidence, flow: Flow, ports: NumberSpans) -> list[int]:
     """The ports at which rules may decide differently: the flow's port, each range's ends, and up to 100 numbers of the
     rules (and their neighbours) that lie in a range."""
     numbers: set[int] = set()

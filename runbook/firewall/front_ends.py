@@ -15,14 +15,14 @@ import re
 from dataclasses import dataclass
 
 from runbook.files.address import in_network
-from runbook.firewall.evaluate import Base, Spans
+from runbook.firewall.evaluate import Base, NumberSpans
 from runbook.model.command_quoting import word
 from runbook.model.units import span_of, whole_number
 
 # --- ufw ------------------------------------------------------------------------------------------------------------
 
 UFW_CHAINS = ("ufw-user-input", "ufw-user-output", "ufw6-user-input", "ufw6-user-output")
-MOST_PORTS = 15  # iptables' multiport; a range counts as two
+MAX_MULTIPORT_PORTS = 15  # iptables' multiport; a range counts as two
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ def _names_port(text: str, port: int) -> bool:
     return False
 
 
-def ufw_allow(peers: tuple[str, ...], ports: Spans, protocol: str, *, outgoing: bool, first: bool) -> list[str]:
+def ufw_allow(peers: tuple[str, ...], ports: NumberSpans, protocol: str, *, outgoing: bool, first: bool) -> list[str]:
     """The ufw commands that allow these ports for these peers; `first` puts the new rules before the user's other
     rules, for when one of these denies."""
     commands = []
@@ -109,15 +109,15 @@ def ufw_allow(peers: tuple[str, ...], ports: Spans, protocol: str, *, outgoing: 
     return commands
 
 
-def port_lists(ports: Spans) -> list[str]:
+def port_lists(ports: NumberSpans) -> list[str]:
     """The ports as lists such as `29500,40000:40010`, each short enough for iptables' multiport."""
     lists: list[list[str]] = [[]]
-    room = MOST_PORTS
+    room = MAX_MULTIPORT_PORTS
     for low, high in ports:
         cost = 1 if low == high else 2
         if cost > room:
             lists.append([])
-            room = MOST_PORTS
+            room = MAX_MULTIPORT_PORTS
         lists[-1].append(str(low) if low == high else f"{low}:{high}")
         room -= cost
     return [",".join(part) for part in lists]
@@ -193,7 +193,13 @@ def _line(block: str, key: str) -> str:
 
 
 def firewalld_allow(
-    status: FirewalldStatus, interface: str | None, peers: tuple[str, ...], ports: Spans, protocol: str, *, first: bool
+    status: FirewalldStatus,
+    interface: str | None,
+    peers: tuple[str, ...],
+    ports: NumberSpans,
+    protocol: str,
+    *,
+    first: bool,
 ) -> list[str]:
     """The firewalld commands that let these peers in to these ports: a permanent change for each zone, then a reload.
     `first`: with a priority before deny rules."""
@@ -208,14 +214,14 @@ def firewalld_allow(
     return [*commands, "sudo firewall-cmd --reload"]
 
 
-def firewalld_allow_out(policy: str, peers: tuple[str, ...], ports: Spans, protocol: str) -> list[str]:
+def firewalld_allow_out(policy: str, peers: tuple[str, ...], ports: NumberSpans, protocol: str) -> list[str]:
     """The firewalld commands that let this node send to these ports of these peers, past a policy object (firewalld >=
     0.9) that filters outgoing packets."""
     rules = " ".join(_rich("destination", list(peers), ports, protocol, first=True))
     return [f"sudo firewall-cmd --permanent --policy={word(policy)} {rules}", "sudo firewall-cmd --reload"]
 
 
-def _rich(end: str, peers: list[str], ports: Spans, protocol: str, *, first: bool) -> list[str]:
+def _rich(end: str, peers: list[str], ports: NumberSpans, protocol: str, *, first: bool) -> list[str]:
     """The options that add a rich rule for each peer and range of ports; `end`: `source` or `destination`."""
     rules = []
     for peer in peers:

@@ -26,12 +26,12 @@ from runbook.firewall.evaluate import (
     FilterRule,
     Match,
     NumberRange,
+    NumberSpans,
     Packet,
+    PacketTest,
+    RuleStep,
     RuleVerdict,
-    Spans,
     StateChange,
-    Step,
-    Test,
     Truth,
     among,
     any_of,
@@ -44,7 +44,7 @@ from runbook.firewall.nft_match import TCP_FLAGS
 
 # --- ipset ----------------------------------------------------------------------------------------------------------
 
-PLAIN = frozenset({"hash:ip", "hash:net"})
+PLAIN_SET_TYPES = frozenset({"hash:ip", "hash:net"})
 
 
 @dataclass
@@ -55,7 +55,7 @@ class IpSet:
     spans: list[tuple[int, int]] = field(default_factory=list)
 
     @cached_property
-    def _merged(self) -> Spans:
+    def _merged(self) -> NumberSpans:
         return merged(self.spans)
 
     def holds(self, address: int) -> bool:
@@ -70,7 +70,7 @@ def parse_sets(text: str) -> dict[str, IpSet]:
     for line in text.splitlines():
         words = line.split()
         if len(words) >= 3 and words[0] == "create":
-            sets[words[1]] = IpSet(words[2] in PLAIN and not {"netmask", "bitmask"} & set(words))
+            sets[words[1]] = IpSet(words[2] in PLAIN_SET_TYPES and not {"netmask", "bitmask"} & set(words))
         elif len(words) >= 3 and words[0] == "add" and words[1] in sets:
             entry = NumberRange.of_network(words[2])
             if entry is None or "nomatch" in words:
@@ -80,7 +80,7 @@ def parse_sets(text: str) -> dict[str, IpSet]:
     return sets
 
 
-def set_test(words: list[str], sets: Mapping[str, IpSet]) -> Test:
+def set_test(words: list[str], sets: Mapping[str, IpSet]) -> PacketTest:
     """The test of `--match-set NAME src|dst`."""
     name, side = [*words, "", ""][:2]
     found = sets.get(name)
@@ -96,9 +96,9 @@ def set_test(words: list[str], sets: Mapping[str, IpSet]) -> Test:
 # --- matches as tests on a packet -----------------------------------------------------------------------------------
 
 NO_SETS: Mapping[str, IpSet] = {}
-STATES = {"INVALID": 1, "ESTABLISHED": 2, "RELATED": 4, "NEW": 8, "UNTRACKED": 64}
-PROTOCOLS = {"6": "tcp", "17": "udp", "1": "icmp", "0": "all", "58": "ipv6-icmp", "icmpv6": "ipv6-icmp"}
-Maker = Callable[[list[str]], Test]
+CT_STATES = {"INVALID": 1, "ESTABLISHED": 2, "RELATED": 4, "NEW": 8, "UNTRACKED": 64}
+PROTOCOL_NAMES = {"6": "tcp", "17": "udp", "1": "icmp", "0": "all", "58": "ipv6-icmp", "icmpv6": "ipv6-icmp"}
+TestMaker = Callable[[list[str]], PacketTest]
 """Makes a test of the words behind an option. Raises ValueError or IndexError for words of an unknown form."""
 
 
@@ -106,7 +106,7 @@ def unknown(_: Packet) -> Truth:
     return None
 
 
-def address(end: str, words: list[str]) -> Test:
+def address(end: str, words: list[str]) -> PacketTest:
     """The test of `-s` or `-d`; `end`: source or destination."""
     networks = [NumberRange.of_network(word) for word in words[0].split(",")]  # None: a mask with holes
 
@@ -117,20 +117,20 @@ def address(end: str, words: list[str]) -> Test:
     return test
 
 
-def address_range(end: str, words: list[str]) -> Test:
+def address_range(end: str, words: list[str]) -> PacketTest:
     """The test of `--src-range` or `--dst-range`."""
     low, _, high = words[0].partition("-")
     wanted = NumberRange(int(ipaddress.ip_address(low)), int(ipaddress.ip_address(high or low)))
     return lambda packet: NumberRange.exactly(packet.source if end == "source" else packet.destination).within(wanted)
 
 
-def protocol(words: list[str]) -> Test:
+def protocol(words: list[str]) -> PacketTest:
     """The test of `-p` or `--ctproto`."""
-    wanted = PROTOCOLS.get(words[0], words[0])
+    wanted = PROTOCOL_NAMES.get(words[0], words[0])
     return lambda packet: wanted in ("all", packet.protocol)
 
 
-def interface(side: str, words: list[str]) -> Test:
+def interface(side: str, words: list[str]) -> PacketTest:
     """The test of `-i` or `-o`; a trailing `+` is iptables' wildcard."""
     pattern = words[0]
 
@@ -143,7 +143,7 @@ def interface(side: str, words: list[str]) -> Test:
     return test
 
 
-def ports(sides: str, words: list[str]) -> Test:
+def ports(sides: str, words: list[str]) -> PacketTest:
     """The test of a port option: `80`, `1:5`, or multiport's `80,1:5`. `sides`: source, destination, or both (either
     port may match)."""
     spans = [_port_span(part) for part in words[0].split(",")]
@@ -163,13 +163,17 @@ def _port_span(text: str) -> NumberRange | None:
         return None  # a name: iptables-save prints numbers
 
 
-def state(words: list[str]) -> Test:
+def state(words: list[str]) -> PacketTest:
     """The test of `--ctstate` or `--state`."""
     mask = 0
     other = False
     for word in words[0].split(","):
-        mask |= STATES.get(word, 0)
-        other = other or word not in (*STATES, "DNAT", "SNAT")  # a flow that NAT changes here is not followed this far
+        mask |= CT_STATES.get(word, 0)
+        other = other or word not in (
+            *CT_STATES,
+            "DNAT",
+            "SNAT",
+        )  # a flow that NAT changes here is not followed this far
 
     def test(packet: Packet) -> Truth:
         if packet.state is None:
@@ -179,12 +183,12 @@ def state(words: list[str]) -> Test:
     return test
 
 
-def direction(words: list[str]) -> Test:
+def direction(words: list[str]) -> PacketTest:
     """The test of `--ctdir`."""
     return lambda packet: (words[0].upper() == "REPLY") is packet.reply if packet.tracked else None
 
 
-def tcp_flags(words: list[str]) -> Test:
+def tcp_flags(words: list[str]) -> PacketTest:
     """The test of `--tcp-flags MASK WANTED`; undecided where only some segments of data match."""
     mask, wanted = (_flags(word) for word in words[:2])
 
@@ -212,13 +216,13 @@ def _flags(word: str) -> int | None:
     return mask
 
 
-def length(words: list[str]) -> Test:
+def length(words: list[str]) -> PacketTest:
     """The test of `--length`."""
     wanted = _port_span(words[0])
     return lambda packet: None if wanted is None else packet.length.within(wanted)
 
 
-def mark(which: str, words: list[str]) -> Test:
+def mark(which: str, words: list[str]) -> PacketTest:
     """The test of `--mark VALUE[/MASK]`; `which`: `mark` for a packet's mark, `ct_mark` for its connection's."""
     value, _, mask = words[0].partition("/")
     wanted, bits = int(value, 0), int(mask, 0) if mask else 0xFFFFFFFF
@@ -230,7 +234,7 @@ def mark(which: str, words: list[str]) -> Test:
     return test
 
 
-def owner(which: str, words: list[str]) -> Test:
+def owner(which: str, words: list[str]) -> PacketTest:
     """The test of a socket's owner, `1000` or `1000-1999`; only a packet that a process sends has one."""
     wanted = _port_span(words[0].replace("-", ":"))
 
@@ -241,7 +245,7 @@ def owner(which: str, words: list[str]) -> Test:
     return test
 
 
-def address_type(end: str, words: list[str]) -> Test:
+def address_type(end: str, words: list[str]) -> PacketTest:
     """The test of the type of an address. Known is that an arriving packet is addressed to this node, that a leaving
     packet comes from it, and that both are unicast."""
     types = words[0].split(",")
@@ -264,7 +268,7 @@ def any_path_back(packet: Packet) -> Truth:
     return packet.has_route_back or None
 
 
-OPTIONS: Mapping[str, tuple[int, Maker]] = {
+MATCH_OPTIONS: Mapping[str, tuple[int, TestMaker]] = {
     "-s": (1, partial(address, "source")),
     "-d": (1, partial(address, "destination")),
     "--src-range": (1, partial(address_range, "source")),
@@ -300,14 +304,14 @@ OPTIONS: Mapping[str, tuple[int, Maker]] = {
 
 def match_test(
     options: list[tuple[str, bool, list[str]]], modules: list[str], sets: Mapping[str, IpSet] = NO_SETS
-) -> Test:
+) -> PacketTest:
     """All the options of one rule, each (name, inverted, words), as one test."""
-    tests: list[tuple[Test, bool]] = []
+    tests: list[tuple[PacketTest, bool]] = []
     for name, inverted, words in options:
         if name == "--mark" and "connmark" in modules:
             tests.append((mark("ct_mark", words) if "mark" not in modules else unknown, inverted))
-        elif name in OPTIONS and len(words) == OPTIONS[name][0]:
-            tests.append((OPTIONS[name][1](words), inverted))
+        elif name in MATCH_OPTIONS and len(words) == MATCH_OPTIONS[name][0]:
+            tests.append((MATCH_OPTIONS[name][1](words), inverted))
         elif name == "--match-set" and len(words) == 2:
             tests.append((set_test(words, sets), inverted))
         elif name == "--invert" and "rpfilter" in modules:
@@ -317,7 +321,7 @@ def match_test(
             tests.append((unknown, False))
     if "rpfilter" in modules and not any(name == "--invert" for name, _, _ in options):
         tests.append((reverse_path, False))
-    if any(module in ALWAYS_UNKNOWN for module in modules):
+    if any(module in UNDECIDABLE_MODULES for module in modules):
         tests.append((unknown, False))
 
     def test(packet: Packet) -> Truth:
@@ -331,7 +335,7 @@ def match_test(
     return test
 
 
-ALWAYS_UNKNOWN = frozenset(
+UNDECIDABLE_MODULES = frozenset(
     {"socket", "string", "u32", "bpf", "cluster", "quota", "time", "recent", "limit", "hashlimit", "statistic"}
 )
 """Modules whose match cannot be decided: a rule may name them without an option, or their options match only
@@ -340,7 +344,7 @@ sometimes."""
 
 # --- tables, chains and rules ---------------------------------------------------------------------------------------
 
-HOOKS = {
+HOOK_BY_CHAIN = {
     "PREROUTING": "prerouting",
     "INPUT": "input",
     "FORWARD": "forward",
@@ -348,12 +352,12 @@ HOOKS = {
     "POSTROUTING": "postrouting",
 }
 PRIORITIES = {"raw": -300, "mangle": -150, "nat": -100, "filter": 0, "security": 50}
-LATE_NAT = 100  # the priority of table nat in INPUT and POSTROUTING
-LONGEST_RULE = 1 << 14
+LATE_NAT_PRIORITY = 100  # the priority of table nat in INPUT and POSTROUTING
+MAX_RULE_CHARACTERS = 1 << 14
 """Characters of a rule that are read. iptables prints far fewer: its longest parts are a comment of 256 characters and
 lists of ports."""
 
-PASSED_OVER = frozenset(
+CONTINUING_TARGETS = frozenset(
     {
         "LOG", "NFLOG", "ULOG", "CONNMARK", "CONNSECMARK", "SECMARK", "TCPMSS", "TTL", "HL", "DSCP", "TOS", "ECN",
         "CLASSIFY", "CHECKSUM", "TRACE", "AUDIT", "SET", "TEE", "RATEEST", "IDLETIMER", "LED", "HMARK", "TCPOPTSTRIP",
@@ -379,12 +383,12 @@ def parse(text: str, engine: Engine, sets: Mapping[str, IpSet] = NO_SETS) -> lis
     for table in _tables(text, sets):
         chains = {name: tuple(rules) for name, rules in table.rules.items()}
         for name, policy in table.policies.items():
-            if name not in HOOKS or policy == "-":
+            if name not in HOOK_BY_CHAIN or policy == "-":
                 continue
-            hook = HOOKS[name]
+            hook = HOOK_BY_CHAIN[name]
             priority = PRIORITIES.get(table.name, 0)
             if table.name == "nat" and hook in ("input", "postrouting"):
-                priority = LATE_NAT
+                priority = LATE_NAT_PRIORITY
             bases.append(
                 Base(
                     engine=engine,
@@ -432,12 +436,12 @@ def _tables(text: str, sets: Mapping[str, IpSet]) -> list[_Table]:
 
 def _add(table: _Table, line: str, sets: Mapping[str, IpSet]) -> None:
     """Adds the rule `-A CHAIN …` to its table; a rule that cannot be read becomes one with an unknown match."""
-    text = line[:LONGEST_RULE].strip()
+    text = line[:MAX_RULE_CHARACTERS].strip()
     name = [*text.split(maxsplit=2), "", ""][1]
-    steps: tuple[Step, ...] = (Match(unknown), RuleVerdict("unknown"))
+    steps: tuple[RuleStep, ...] = (Match(unknown), RuleVerdict("unknown"))
     words: list[str] = []
     with contextlib.suppress(ValueError, IndexError):  # raised for a rule in a form that iptables does not print
-        if len(line) <= LONGEST_RULE:
+        if len(line) <= MAX_RULE_CHARACTERS:
             words = shlex.split(line)
             name, steps = words[1], _steps(words[2:], table, sets)
     chain = table.rules.setdefault(name, [])
@@ -445,7 +449,7 @@ def _add(table: _Table, line: str, sets: Mapping[str, IpSet]) -> None:
     chain.append(FilterRule(name, len(chain), text, steps, by_chance=by_chance))
 
 
-def _steps(words: list[str], table: _Table, sets: Mapping[str, IpSet]) -> tuple[Step, ...]:
+def _steps(words: list[str], table: _Table, sets: Mapping[str, IpSet]) -> tuple[RuleStep, ...]:
     options: list[tuple[str, bool, list[str]]] = []
     modules: list[str] = []
     target: tuple[str, str] | None = None
@@ -455,7 +459,7 @@ def _steps(words: list[str], table: _Table, sets: Mapping[str, IpSet]) -> tuple[
         if word == "!":
             inverted, at = True, at + 1
             continue
-        after = at + 1 + OPTIONS.get(word, (0, None))[0]
+        after = at + 1 + MATCH_OPTIONS.get(word, (0, None))[0]
         while after < len(words) and not _starts_option(words[after]):
             after += 1
         arguments = words[at + 1 : after]
@@ -474,7 +478,7 @@ def _starts_option(word: str) -> bool:
     return word == "!" or (word.startswith("-") and len(word) > 1 and not word[1].isdecimal())
 
 
-def _target(target: tuple[str, str], options: list[str], table: _Table) -> tuple[Step, ...]:
+def _target(target: tuple[str, str], options: list[str], table: _Table) -> tuple[RuleStep, ...]:
     """The steps of a rule's target, given as (`-j` or `-g`, name), with the options behind it."""
     how, name = target
     if name in table.rules:
@@ -492,7 +496,7 @@ def _target(target: tuple[str, str], options: list[str], table: _Table) -> tuple
     if name == "CONNMARK":
         restores = "--restore-mark" in options
         return (StateChange("mark" if restores else "ct_mark", None),)
-    if name in PASSED_OVER or name == "CT":
+    if name in CONTINUING_TARGETS or name == "CT":
         return ()
     return (RuleVerdict("unknown"),)
 

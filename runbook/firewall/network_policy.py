@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-Rule = Mapping[str, Any]
+PolicyObject = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Forbids:
     names: tuple[str, ...]
 
 
-def policies_in(text: str) -> list[Rule]:
+def policies_in(text: str) -> list[PolicyObject]:
     """The policies in `kubectl get networkpolicies -o json`. Raises ValueError for other text."""
     try:
         return list(json.loads(text)["items"])
@@ -41,7 +41,7 @@ def policies_in(text: str) -> list[Rule]:
         raise ValueError(f"no list of policies: {error}") from None
 
 
-def forbidden(policies: Sequence[Rule], source: End, destination: End, port: int) -> Forbids | None:
+def forbidden(policies: Sequence[PolicyObject], source: End, destination: End, port: int) -> Forbids | None:
     """The policies that certainly forbid TCP from `source` to this port of `destination`; None if none do. Raises
     ValueError for a policy that is not understood."""
     try:
@@ -56,18 +56,18 @@ def forbidden(policies: Sequence[Rule], source: End, destination: End, port: int
     return None
 
 
-def _kinds(spec: Rule) -> Sequence[str]:
+def _kinds(spec: PolicyObject) -> Sequence[str]:
     """The directions, `Ingress` or `Egress`, that a policy is about."""
     return spec.get("policyTypes") or (["Ingress", "Egress"] if "egress" in spec else ["Ingress"])
 
 
-def _selects(policy: Rule, pod: End) -> bool:
+def _selects(policy: PolicyObject, pod: End) -> bool:
     return policy["metadata"]["namespace"] == pod.namespace and matches(
         policy["spec"].get("podSelector") or {}, pod.labels
     )
 
 
-def _allows(rule: Rule, peers: str, pod: End, peer: End, port: int) -> bool:
+def _allows(rule: PolicyObject, peers: str, pod: End, peer: End, port: int) -> bool:
     """Whether a rule allows a connection between `pod`, which its policy selects, and `peer`; `peers` is the rule's key
     for peers, `to` or `from`. An undecided rule counts as allowing: no policy is accused on a guess."""
     listed, ports = rule.get(peers) or (), rule.get("ports") or ()
@@ -76,7 +76,7 @@ def _allows(rule: Rule, peers: str, pod: End, peer: End, port: int) -> bool:
     )
 
 
-def _is(one: Rule, pod: End, peer: End) -> bool:
+def _is(one: PolicyObject, pod: End, peer: End) -> bool:
     """Whether an entry of a rule's peers takes `peer`; `pod` is the pod that the policy selects."""
     if block := one.get("ipBlock"):
         address = ipaddress.ip_address(peer.address)
@@ -90,7 +90,7 @@ def _is(one: Rule, pod: End, peer: End) -> bool:
     return matches(one.get("podSelector") or {}, peer.labels)
 
 
-def _port(one: Rule, port: int) -> bool:
+def _port(one: PolicyObject, port: int) -> bool:
     if one.get("protocol", "TCP") != "TCP":
         return False
     first = one.get("port")
@@ -99,7 +99,7 @@ def _port(one: Rule, port: int) -> bool:
     return int(first) <= port <= int(one.get("endPort", first))
 
 
-def matches(selector: Rule, labels: Mapping[str, str]) -> bool:
+def matches(selector: PolicyObject, labels: Mapping[str, str]) -> bool:
     """Whether a label selector takes these labels; an empty one takes all."""
     wanted: Mapping[str, str] = selector.get("matchLabels") or {}
     if any(labels.get(key) != value for key, value in wanted.items()):
@@ -107,7 +107,7 @@ def matches(selector: Rule, labels: Mapping[str, str]) -> bool:
     return all(_meets(one, labels) for one in selector.get("matchExpressions") or ())
 
 
-def _meets(one: Rule, labels: Mapping[str, str]) -> bool:
+def _meets(one: PolicyObject, labels: Mapping[str, str]) -> bool:
     key, values = one["key"], one.get("values") or ()
     held = {
         "In": labels.get(key) in values,

@@ -20,19 +20,19 @@ from runbook.firewall.evaluate import (
     FilterRule,
     Match,
     Packet,
+    RuleStep,
     RuleVerdict,
     StateChange,
-    Step,
     Truth,
     VerdictMap,
     one_address,
 )
 from runbook.firewall.nft_match import (
+    MALFORMED_JSON_ERRORS,
     NOT_THERE,
-    ODD,
     Json,
     NamedSets,
-    Sets,
+    SetsByName,
     element_holds,
     match_cost,
     match_test,
@@ -41,8 +41,8 @@ from runbook.firewall.nft_match import (
 )
 from runbook.model.units import number
 
-Table = tuple[str, str]  # family, name
-PASSED_OVER = frozenset(
+TableName = tuple[str, str]  # family, name
+NEUTRAL_STATEMENTS = frozenset(
     ("counter", "log", "comment", "last", "flow", "dup", "secmark", "ct helper", "ct timeout", "ct expectation")
 )
 VERDICTS = {
@@ -52,7 +52,7 @@ VERDICTS = {
     "continue": RuleVerdict("continue"),
 }
 REWRITES = frozenset({"snat", "dnat", "masquerade", "redirect"})
-SOMEBODY_ELSES = frozenset({"queue", "synproxy", "tproxy", "fwd"})
+DIVERTING_STATEMENTS = frozenset({"queue", "synproxy", "tproxy", "fwd"})
 """Statements that leave the decision to another program or device."""
 PRIORITIES = {"raw": -300, "mangle": -150, "dstnat": -100, "filter": 0, "security": 50, "srcnat": 100}
 
@@ -69,7 +69,7 @@ def parse(text: str, rule_texts: str = "") -> list[Base]:
     try:
         items = json.loads(text)["nftables"]
         return _Ruleset(items, rule_texts).bases()
-    except ODD as error:
+    except MALFORMED_JSON_ERRORS as error:
         raise UnreadableRulesetError(f"{type(error).__name__}: {error}") from error
 
 
@@ -114,10 +114,10 @@ class _Ruleset:
     def __init__(self, items: list[Json], listing: str) -> None:
         self._texts = texts_by_handle(listing)
         self._devices = devices_by_chain(listing)
-        self._sets: dict[Table, NamedSets] = {}
-        self._rules: dict[Table, dict[str, list[FilterRule]]] = {}
+        self._sets: dict[TableName, NamedSets] = {}
+        self._rules: dict[TableName, dict[str, list[FilterRule]]] = {}
         self._chains: list[tuple[Json, int]] = []
-        tables: dict[Table, int] = {}
+        tables: dict[TableName, int] = {}
         for item in items:
             ((kind, body),) = item.items()
             _named(body)
@@ -183,8 +183,8 @@ def _priority(value: Json) -> int:
     return PRIORITIES[str(value)]
 
 
-def _steps(expressions: list[Json], sets: Sets) -> list[Step]:
-    steps: list[Step] = []
+def _steps(expressions: list[Json], sets: SetsByName) -> list[RuleStep]:
+    steps: list[RuleStep] = []
     for expression in expressions:
         step = _step(expression, sets)
         if step is not None:
@@ -192,10 +192,10 @@ def _steps(expressions: list[Json], sets: Sets) -> list[Step]:
     return steps
 
 
-def _step(expression: Json, sets: Sets) -> Step | None:
+def _step(expression: Json, sets: SetsByName) -> RuleStep | None:
     """The step for one statement of a rule; None for a statement that is passed over."""
     if isinstance(expression, str):
-        return None if expression in PASSED_OVER else Match(_unknown)
+        return None if expression in NEUTRAL_STATEMENTS else Match(_unknown)
     ((name, body),) = expression.items()
     if name == "match":
         return Match(match_test(body, sets), match_cost(body, sets))
@@ -213,11 +213,11 @@ def _step(expression: Json, sets: Sets) -> Step | None:
         return NOTRACK
     if name in REWRITES:
         return RuleVerdict("rewrite", one_address((body or {}).get("addr")) if name == "snat" else "")
-    if name in SOMEBODY_ELSES:
+    if name in DIVERTING_STATEMENTS:
         return RuleVerdict("unknown")
     if name == "set":
         return Match(_unknown) if body.get("stmt") else None
-    return None if name in PASSED_OVER else Match(_unknown)
+    return None if name in NEUTRAL_STATEMENTS else Match(_unknown)
 
 
 def _draws(expression: Json) -> bool:
@@ -231,7 +231,7 @@ def _unknown(_: Packet) -> Truth:
     return None
 
 
-def _change(body: Json) -> Step | None:
+def _change(body: Json) -> RuleStep | None:
     """The step for a statement that sets a mark or the like; None if no rule reads the value that it sets."""
     key, value = body.get("key", {}), body.get("value")
     number = value if isinstance(value, int) else None
@@ -244,7 +244,7 @@ def _change(body: Json) -> Step | None:
     return Match(_unknown)
 
 
-def _choice(body: Json, sets: Sets) -> Step:
+def _choice(body: Json, sets: SetsByName) -> RuleStep:
     """The step for a verdict map."""
     left = operands(body["key"])
     elements = set_elements(body["data"], sets)
@@ -254,7 +254,7 @@ def _choice(body: Json, sets: Sets) -> Step:
     def options(packet: Packet) -> list[tuple[Truth, RuleVerdict]]:
         try:
             return chosen(packet)
-        except ODD:
+        except MALFORMED_JSON_ERRORS:
             return [(None, RuleVerdict("unknown"))]
 
     def chosen(packet: Packet) -> list[tuple[Truth, RuleVerdict]]:

@@ -17,9 +17,9 @@ from runbook.firewall.evaluate import (
     ACK,
     PSH,
     NumberRange,
+    NumberSpans,
     Packet,
-    Spans,
-    Test,
+    PacketTest,
     Truth,
     among,
     any_of,
@@ -29,14 +29,14 @@ from runbook.firewall.evaluate import (
 )
 
 Json = Any  # libnftables' own JSON: checked where it is read, unknown where it is not understood
-Sets = Mapping[str, Json]
+SetsByName = Mapping[str, Json]
 
 CT_STATE = {"invalid": 1, "established": 2, "related": 4, "new": 8, "untracked": 64}
 CT_STATUS = {"expected": 1, "seen-reply": 2, "assured": 4, "confirmed": 8, "snat": 16, "dnat": 32, "dying": 512}
 NAT = CT_STATUS["snat"] | CT_STATUS["dnat"]  # a flow that a NAT rule changes is not followed any further
 TCP_FLAGS = {"fin": 1, "syn": 2, "rst": 4, "psh": 8, "ack": 16, "urg": 32, "ecn": 64, "cwr": 128}
-PROTOCOLS = {1: "icmp", 6: "tcp", 17: "udp", 58: "ipv6-icmp", 132: "sctp"}
-TWO_NAMES = {"icmpv6": "ipv6-icmp"}
+PROTOCOL_BY_NUMBER = {1: "icmp", 6: "tcp", 17: "udp", 58: "ipv6-icmp", 132: "sctp"}
+PROTOCOL_BY_NFT_NAME = {"icmpv6": "ipv6-icmp"}
 """By nft's name of a protocol, the name that `Packet` and most other tools use."""
 NFPROTO = {2: "ipv4", 10: "ipv6"}
 ETHERTYPES = {0x0800: "ip", 0x86DD: "ip6"}
@@ -49,29 +49,29 @@ class NotThere:
 
 
 NOT_THERE = NotThere()
-Value = NumberRange | str | bool | NotThere | None
-Kind = Literal["number", "address", "name", "interface", "bits", "exists", "other"]
+FieldValue = NumberRange | str | bool | NotThere | None
+OperandKind = Literal["number", "address", "name", "interface", "bits", "exists", "other"]
 
 
 @dataclass(frozen=True, slots=True)
 class Operand:
     """The left side of a match: how to read its value from a packet, and how constants on the right are written."""
 
-    kind: Kind
-    read: Callable[[Packet], Value]
+    kind: OperandKind
+    read: Callable[[Packet], FieldValue]
     names: Mapping[str, int] | None = None  # kind `bits`: by a bit's name, its value
     numbers: Mapping[int, str] | None = None  # kind `name`: by a number that nft may print instead, the name
     frag_off: bool = False  # whether it is the field with a fragment's offset and flags
     clear: int = 0  # kind `bits`: the bits that are known to be 0 though the value as a whole is not known
 
 
-UNKNOWN = Operand("other", lambda _: None)
+UNKNOWN_OPERAND = Operand("other", lambda _: None)
 
-ODD = (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError)
+MALFORMED_JSON_ERRORS = (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError)
 """The errors that are raised on reading JSON that libnftables would not write."""
 
 
-def match_test(match: Json, sets: Sets) -> Test:
+def match_test(match: Json, sets: SetsByName) -> PacketTest:
     """The test of one `{"match": {"op", "left", "right"}}`."""
     op, left, right = match.get("op", "=="), operands(match["left"]), match["right"]
     many = _as_numbers(left, right, sets)
@@ -84,7 +84,7 @@ def match_test(match: Json, sets: Sets) -> Test:
                 pushed = once(replace(packet, flags=ACK | PSH))
                 return pushed if pushed == once(packet) else None
             return once(packet)
-        except ODD:
+        except MALFORMED_JSON_ERRORS:
             return None
 
     def once(packet: Packet) -> Truth:
@@ -99,13 +99,13 @@ def match_test(match: Json, sets: Sets) -> Test:
     return test
 
 
-def match_cost(match: Json, sets: Sets) -> int:
+def match_cost(match: Json, sets: SetsByName) -> int:
     """With how many elements of a set the match may have to compare a packet, one after the other."""
     many = _as_numbers(operands(match["left"]), match["right"], sets)
     return 0 if many is not None and many.readable else len(set_elements(match["right"], sets) or ())
 
 
-def compare(op: str, left: list[Operand], values: list[Value], right: Json, sets: Sets) -> Truth:
+def compare(op: str, left: list[Operand], values: list[FieldValue], right: Json, sets: SetsByName) -> Truth:
     """Whether the packet's values, read by the operands `left`, stand in the relation `op` to `right`."""
     elements = set_elements(right, sets)
     if elements is not None:
@@ -140,7 +140,7 @@ class NumberSet:
         self._elements = elements
 
     @cached_property
-    def _spans(self) -> Spans | None:
+    def _spans(self) -> NumberSpans | None:
         if self._operand.kind not in ("number", "address"):
             return None
         found = []
@@ -170,7 +170,7 @@ class NamedSets(dict[str, Json]):
         return self._read.setdefault((name, operand.kind), NumberSet(operand, elements))
 
 
-def _as_numbers(left: list[Operand], right: Json, sets: Sets) -> NumberSet | None:
+def _as_numbers(left: list[Operand], right: Json, sets: SetsByName) -> NumberSet | None:
     """The right side as a NumberSet, if it is a set of more than 32 elements; else None."""
     elements = set_elements(right, sets)
     if elements is None or len(left) != 1 or len(elements) <= 32:
@@ -184,7 +184,7 @@ def right_is_unreadable(right: Json) -> bool:
     return isinstance(right, str) and right.startswith("@")  # a set that is not in the listing
 
 
-def set_elements(right: Json, sets: Sets) -> list[Json] | None:
+def set_elements(right: Json, sets: SetsByName) -> list[Json] | None:
     """The elements of an anonymous or named set; None if `right` is no set, or one that is not listed."""
     if isinstance(right, dict) and "set" in right:
         inner = right["set"]
@@ -195,7 +195,7 @@ def set_elements(right: Json, sets: Sets) -> list[Json] | None:
     return None
 
 
-def element_holds(left: list[Operand], values: list[Value], element: Json) -> Truth:
+def element_holds(left: list[Operand], values: list[FieldValue], element: Json) -> Truth:
     """Whether the packet's value (or tuple of values) is this element of a set, or lies in it."""
     if isinstance(element, dict) and "elem" in element:
         inner = element["elem"]
@@ -215,7 +215,7 @@ def element_holds(left: list[Operand], values: list[Value], element: Json) -> Tr
     return constant_holds(left[0], values[0], element) if len(left) == 1 else None
 
 
-def constant_holds(operand: Operand, value: Value, constant: Json) -> Truth:
+def constant_holds(operand: Operand, value: FieldValue, constant: Json) -> Truth:
     """Whether the packet's value equals a constant, or lies in a prefix or range."""
     if value is None or isinstance(value, NotThere):
         return None
@@ -232,7 +232,7 @@ def constant_holds(operand: Operand, value: Value, constant: Json) -> Truth:
         return interface_is(value, constant) if isinstance(constant, str) else None
     if isinstance(constant, int) and operand.numbers:
         constant = operand.numbers.get(constant, "")
-    return value == TWO_NAMES.get(constant, constant) if isinstance(constant, str) else None
+    return value == PROTOCOL_BY_NFT_NAME.get(constant, constant) if isinstance(constant, str) else None
 
 
 def interface_is(name: str, pattern: str) -> bool:
@@ -290,14 +290,14 @@ def operands(left: Json) -> list[Operand]:
 
 
 def operand(left: Json) -> Operand:
-    """The operand for one expression; UNKNOWN if it is not understood."""
+    """The operand for one expression; UNKNOWN_OPERAND if it is not understood."""
     if not isinstance(left, dict) or len(left) != 1:
-        return UNKNOWN
+        return UNKNOWN_OPERAND
     ((kind, body),) = left.items()
     if kind == "payload" and isinstance(body, dict) and "protocol" in body:
         return _payload(body["protocol"], body.get("field", ""))
     if kind == "meta":
-        return _META.get(body["key"], UNKNOWN)
+        return _META.get(body["key"], UNKNOWN_OPERAND)
     if kind == "ct":
         return _ct(body)
     if kind == "fib":
@@ -306,13 +306,13 @@ def operand(left: Json) -> Operand:
         return Operand("other", lambda packet: NOT_THERE if packet.version == 4 else None)
     if kind == "&" and isinstance(body, list) and len(body) == 2:
         return _masked(operand(body[0]), body[1])
-    return UNKNOWN
+    return UNKNOWN_OPERAND
 
 
 def _masked(field: Operand, mask: Json) -> Operand:
     number = bits(field, mask) if field.kind == "bits" else mask if isinstance(mask, int) else None
 
-    def read(packet: Packet) -> Value:
+    def read(packet: Packet) -> FieldValue:
         value = field.read(packet)
         if isinstance(value, NotThere):
             return value
@@ -328,23 +328,27 @@ def _masked(field: Operand, mask: Json) -> Operand:
 def _payload(protocol: str, field: str) -> Operand:
     if protocol in ("ip", "ip6"):
         version = 4 if protocol == "ip" else 6
-        inner = _NETWORK.get((protocol, field), UNKNOWN)
+        inner = _NETWORK.get((protocol, field), UNKNOWN_OPERAND)
         return _only(inner, lambda packet: packet.version == version)
     if protocol == "th":
-        return _PORTS.get(field, UNKNOWN)
+        return _PORTS.get(field, UNKNOWN_OPERAND)
     if protocol in OTHER_TRANSPORTS:
-        inner = _TCP_FLAGS if (protocol, field) == ("tcp", "flags") else _PORTS.get(field, UNKNOWN)
-        return _only(inner, lambda packet: packet.protocol == TWO_NAMES.get(protocol, protocol))
+        inner = _TCP_FLAGS_FIELD if (protocol, field) == ("tcp", "flags") else _PORTS.get(field, UNKNOWN_OPERAND)
+        return _only(inner, lambda packet: packet.protocol == PROTOCOL_BY_NFT_NAME.get(protocol, protocol))
     if protocol == "arp":
-        inner = _NETWORK.get(("ip", field.removesuffix(" ip")), UNKNOWN) if field.endswith(" ip") else UNKNOWN
+        inner = (
+            _NETWORK.get(("ip", field.removesuffix(" ip")), UNKNOWN_OPERAND)
+            if field.endswith(" ip")
+            else UNKNOWN_OPERAND
+        )
         return _only(inner, lambda packet: packet.protocol == "arp")
-    return UNKNOWN
+    return UNKNOWN_OPERAND
 
 
 def _only(field: Operand, there: Callable[[Packet], bool]) -> Operand:
     """The operand, with NOT_THERE for packets that do not have the field."""
 
-    def read(packet: Packet) -> Value:
+    def read(packet: Packet) -> FieldValue:
         return field.read(packet) if there(packet) else NOT_THERE
 
     return Operand(field.kind, read, field.names, field.numbers, field.frag_off)
@@ -353,11 +357,11 @@ def _only(field: Operand, there: Callable[[Packet], bool]) -> Operand:
 def _ct(body: Json) -> Operand:
     key, direction = body.get("key", ""), body.get("dir")
     if direction is None:
-        return _CT.get(key, UNKNOWN)
+        return _CT.get(key, UNKNOWN_OPERAND)
     name = str(key).removeprefix("ip6 ").removeprefix("ip ")
     forwards = direction == "original"
 
-    def read(packet: Packet) -> Value:
+    def read(packet: Packet) -> FieldValue:
         if not packet.tracked:
             return None
         ours = forwards != packet.reply  # the field is about the direction in which this packet goes
@@ -382,7 +386,7 @@ def _fib(body: Json) -> Operand:
         if "iif" in flags:
             return Operand("exists", lambda packet: packet.has_route_back)
         return Operand("exists", lambda packet: packet.has_route_back or None)  # a route through any interface counts
-    return UNKNOWN
+    return UNKNOWN_OPERAND
 
 
 def _direction(packet: Packet) -> str | None:
@@ -396,13 +400,13 @@ def _number(value: int | None) -> NumberRange | None:
 _NETWORK: dict[tuple[str, str], Operand] = {
     ("ip", "saddr"): Operand("address", lambda p: NumberRange.exactly(p.source)),
     ("ip", "daddr"): Operand("address", lambda p: NumberRange.exactly(p.destination)),
-    ("ip", "protocol"): Operand("name", lambda p: p.protocol, numbers=PROTOCOLS),
+    ("ip", "protocol"): Operand("name", lambda p: p.protocol, numbers=PROTOCOL_BY_NUMBER),
     ("ip", "length"): Operand("number", lambda p: p.length),
     ("ip", "version"): Operand("number", lambda _: NumberRange.exactly(4)),
     ("ip", "frag-off"): Operand("number", lambda _: None, frag_off=True),
     ("ip6", "saddr"): Operand("address", lambda p: NumberRange.exactly(p.source)),
     ("ip6", "daddr"): Operand("address", lambda p: NumberRange.exactly(p.destination)),
-    ("ip6", "nexthdr"): Operand("name", lambda p: p.protocol, numbers=PROTOCOLS),
+    ("ip6", "nexthdr"): Operand("name", lambda p: p.protocol, numbers=PROTOCOL_BY_NUMBER),
     ("ip6", "length"): Operand("number", lambda p: NumberRange(p.length.low - 40, p.length.high - 40)),
     ("ip6", "version"): Operand("number", lambda _: NumberRange.exactly(6)),
 }
@@ -410,11 +414,11 @@ _PORTS: dict[str, Operand] = {
     "sport": Operand("number", lambda p: p.source_port),
     "dport": Operand("number", lambda p: p.destination_port),
 }
-_TCP_FLAGS = Operand("bits", lambda p: _number(p.flags), names=TCP_FLAGS)
+_TCP_FLAGS_FIELD = Operand("bits", lambda p: _number(p.flags), names=TCP_FLAGS)
 _META: dict[str, Operand] = {
     "nfproto": Operand("name", lambda p: "ipv4" if p.version == 4 else "ipv6", numbers=NFPROTO),
     "protocol": Operand("name", lambda p: p.family, numbers=ETHERTYPES),
-    "l4proto": Operand("name", lambda p: p.protocol, numbers=PROTOCOLS),
+    "l4proto": Operand("name", lambda p: p.protocol, numbers=PROTOCOL_BY_NUMBER),
     "iif": Operand("interface", lambda p: p.in_interface),
     "iifname": Operand("interface", lambda p: p.in_interface),
     "oif": Operand("interface", lambda p: p.out_interface),
@@ -431,6 +435,6 @@ _CT: dict[str, Operand] = {
     "mark": Operand("number", lambda p: _number(p.ct_mark)),
     "status": Operand("bits", lambda _: None, names=CT_STATUS, clear=NAT),
     "zone": Operand("number", lambda _: None),
-    "protocol": Operand("name", lambda p: p.protocol, numbers=PROTOCOLS),
+    "protocol": Operand("name", lambda p: p.protocol, numbers=PROTOCOL_BY_NUMBER),
     "l3proto": Operand("name", lambda p: "ipv4" if p.version == 4 else "ipv6", numbers=NFPROTO),
 }

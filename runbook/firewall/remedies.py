@@ -14,7 +14,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from runbook.firewall.collected_rules import Evidence
-from runbook.firewall.evaluate import TRACKING, Base, BlockingChain, FilterRule, Leg, PacketEnd, Spans, merged
+from runbook.firewall.evaluate import (
+    CONNTRACK_PRIORITY,
+    Base,
+    BlockingChain,
+    FilterRule,
+    Leg,
+    NumberSpans,
+    PacketEnd,
+    merged,
+)
 from runbook.firewall.front_ends import (
     UFW_CHAINS,
     FirewalldStatus,
@@ -24,13 +33,15 @@ from runbook.firewall.front_ends import (
     port_lists,
     ufw_allow,
 )
-from runbook.model.command_quoting import NFT_BY_HAND, nft_words, word
+from runbook.model.command_quoting import NFT_LIST_COMMAND, nft_words, word
 from runbook.model.units import span_of
 
-NFT_LASTS = "the fix lasts until the next reload or boot: to keep it, add the rule to the nft file that is loaded then"
-IPTABLES_LASTS = "the fix lasts until the next boot: to keep it, save the rules as this system does"
-POLICY_CHAIN = re.compile(r"\A(?:filter_)?OUT_(?:policy_)?(\w+?)(?:_(?:pre|log|deny|allow|post))?$")
-ZONE_CHAIN = re.compile(r"\A(?:filter_)?IN_(?!policy_)([\w-]+?)(?:_(?:pre|log|deny|allow|post))?$")
+NFT_PERSISTENCE_NOTE = (
+    "the fix lasts until the next reload or boot: to keep it, add the rule to the nft file that is loaded then"
+)
+IPTABLES_PERSISTENCE_NOTE = "the fix lasts until the next boot: to keep it, save the rules as this system does"
+FIREWALLD_POLICY_CHAIN = re.compile(r"\A(?:filter_)?OUT_(?:policy_)?(\w+?)(?:_(?:pre|log|deny|allow|post))?$")
+FIREWALLD_ZONE_CHAIN = re.compile(r"\A(?:filter_)?IN_(?!policy_)([\w-]+?)(?:_(?:pre|log|deny|allow|post))?$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +50,7 @@ class FirewallOpening:
 
     leg: Leg
     peers: tuple[str, ...]
-    ports: Spans
+    ports: NumberSpans
     protocol: str = "tcp"
 
     @property
@@ -94,9 +105,9 @@ def _for_base(
     """The commands for one base chain, in the tool that owns it, and a caveat (empty if there is none)."""
     if base.kind == "nat":  # neither ufw nor firewalld can express "leave the address as it is"
         return (
-            (_nft(base, ends, wanted), NFT_LASTS)
+            (_nft(base, ends, wanted), NFT_PERSISTENCE_NOTE)
             if base.engine == "nft"
-            else (_iptables(base, ends, wanted), IPTABLES_LASTS)
+            else (_iptables(base, ends, wanted), IPTABLES_PERSISTENCE_NOTE)
         )
     if evidence.ufw is not None and wanted.has_ports and not wanted.reply and all(ufw_decides(end) for end in ends):
         first = any(end.rule is not None and end.rule.chain.startswith(("ufw-user", "ufw6-user")) for end in ends)
@@ -111,8 +122,8 @@ def _for_base(
         if policy is not None:
             return firewalld_allow_out(policy, wanted.peers, wanted.ports, wanted.protocol), ""
     if base.engine == "nft":
-        return _nft(base, ends, wanted), NFT_LASTS
-    return _iptables(base, ends, wanted), IPTABLES_LASTS
+        return _nft(base, ends, wanted), NFT_PERSISTENCE_NOTE
+    return _iptables(base, ends, wanted), IPTABLES_PERSISTENCE_NOTE
 
 
 def ufw_decides(end: PacketEnd) -> bool:
@@ -124,7 +135,7 @@ def zones_met(status: FirewalldStatus, ends: Iterable[PacketEnd]) -> FirewalldSt
     """firewalld's zones; if they could not be read, a status whose default is the zone through whose chains these
     packets went."""
     chains = (chain for end in ends for chain in (end.rule.chain if end.rule else "", *reversed(end.before)))
-    met = (found[1] for chain in chains if (found := ZONE_CHAIN.match(chain)) and found[1] != "ZONES")
+    met = (found[1] for chain in chains if (found := FIREWALLD_ZONE_CHAIN.match(chain)) and found[1] != "ZONES")
     return status if status.zones else replace(status, default=next(met, status.default))
 
 
@@ -132,17 +143,17 @@ def _policy(ends: list[PacketEnd]) -> str | None:
     """The name of firewalld's policy object through whose chains the packets went; None if there is none."""
     for end in ends:
         for chain in (end.rule.chain if end.rule else "", *reversed(end.before)):
-            found = POLICY_CHAIN.match(chain)
+            found = FIREWALLD_POLICY_CHAIN.match(chain)
             if found and found[1] not in ("POLICIES",):
                 return found[1]
     return None
 
 
-Place = tuple[str, FilterRule | None]
+RulePlace = tuple[str, FilterRule | None]
 """A chain, and the rule before which to insert; None: at the chain's end."""
 
 
-def place(base: Base, ends: list[PacketEnd]) -> Place:
+def place(base: Base, ends: list[PacketEnd]) -> RulePlace:
     """The place at which one accept rule lets the packets of all `ends` pass."""
     spots = [_spot(base, end) for end in ends]
     chains = {chain for chain, _ in spots}
@@ -153,7 +164,7 @@ def place(base: Base, ends: list[PacketEnd]) -> Place:
     return base.chain, head[0] if head else None
 
 
-def _spot(base: Base, end: PacketEnd) -> Place:
+def _spot(base: Base, end: PacketEnd) -> RulePlace:
     if end.rule is not None:
         return end.rule.chain, end.rule
     return base.chain, end.left_by
@@ -168,7 +179,7 @@ def _nft(base: Base, ends: list[PacketEnd], wanted: FirewallOpening) -> list[str
         else nft_words("insert", "rule", base.family, base.table, chain, "position", rule.handle)
     )
     if how is None:
-        return [NFT_BY_HAND]
+        return [NFT_LIST_COMMAND]
     version = ipaddress.ip_address(wanted.peers[0]).version
     side = "saddr" if wanted.from_peers else "daddr"
     address = f"{'ip' if version == 4 else 'ip6'} {side} {_set(_in_ranges(wanted.peers))}"
@@ -203,7 +214,7 @@ def _early(base: Base) -> bool:
     return (
         base.for_device
         or base.family == "bridge"
-        or (base.hook in ("prerouting", "output") and base.priority <= TRACKING)
+        or (base.hook in ("prerouting", "output") and base.priority <= CONNTRACK_PRIORITY)
     )
 
 

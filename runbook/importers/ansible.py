@@ -10,14 +10,21 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from runbook.files.address import address_fault, strip_brackets
-from runbook.files.environment_values import UNCARRIABLE
-from runbook.files.inventory_draft import Setting, Settings
+from runbook.files.environment_values import UNQUOTABLE_CHARACTER
+from runbook.files.inventory_draft import SettingPath, SettingsByPath
 from runbook.files.problems import NumberedLines
 from runbook.files.scalars import flow
-from runbook.importers.ansible_files import TOP, GivenVariable, Tree, read_ini, read_yaml
-from runbook.importers.foreign_inventory import ANSIBLE, LOGIN, ForeignHost, ForeignInventory, Remark, may_hold_secret
+from runbook.importers.ansible_files import BUILTIN_GROUPS, GivenVariable, Tree, read_ini, read_yaml
+from runbook.importers.foreign_inventory import (
+    ANSIBLE_FORMAT,
+    LOGIN_NAME,
+    ForeignHost,
+    ForeignInventory,
+    Remark,
+    may_hold_secret,
+)
 from runbook.model.grouping import grouped
-from runbook.model.inventory import MOST_GPUS
+from runbook.model.inventory import MAX_GPUS_PER_NODE
 from runbook.model.units import whole_number
 
 
@@ -28,14 +35,14 @@ def read_ansible(text: str, file: str, *, yaml: bool) -> ForeignInventory:
     if not tree.hosts:
         raise tree.lines.wrong(1, "", "empty", "there is no host in this inventory")
     order = tree.weakest_first()
-    members = {name: tree.members(name) for name in order if name not in TOP}
+    members = {name: tree.members(name) for name in order if name not in BUILTIN_GROUPS}
     groups_of = grouped((host, name) for name in order for host in members.get(name, ()))
     meaning = VariableMeanings(tree.lines)
     hosts = tuple(
         _host(tree, name, meaning.settings([*_of_groups(tree, groups_of.get(name)), *entry.given]))
         for name, entry in tree.hosts.items()
     )
-    group_settings: dict[str, Settings] = {name: meaning.settings(tree.groups[name].given) for name in members}
+    group_settings: dict[str, SettingsByPath] = {name: meaning.settings(tree.groups[name].given) for name in members}
     remarks = list(meaning.remarks)
     for name in members:
         if not members[name]:
@@ -44,7 +51,7 @@ def read_ansible(text: str, file: str, *, yaml: bool) -> ForeignInventory:
             remarks.append(Remark(says, tree.groups[name].line))
     filled = {name: members[name] for name in tree.groups if members.get(name)}
     groups = {name: tuple(host for host in tree.hosts if host in of) for name, of in filled.items()}
-    return ForeignInventory(ANSIBLE, file, hosts, groups, group_settings, tuple(remarks))
+    return ForeignInventory(ANSIBLE_FORMAT, file, hosts, groups, group_settings, tuple(remarks))
 
 
 def _of_groups(tree: Tree, groups: list[str] | None) -> list[GivenVariable]:
@@ -52,14 +59,14 @@ def _of_groups(tree: Tree, groups: list[str] | None) -> list[GivenVariable]:
     return [given for name in ("all", *(groups or ["ungrouped"])) for given in tree.groups[name].given]
 
 
-def _host(tree: Tree, name: str, settings: Settings) -> ForeignHost:
+def _host(tree: Tree, name: str, settings: SettingsByPath) -> ForeignHost:
     """The host with its settings. Without `ansible_host` it is dialled by its name; raises FilesWrong if that cannot be
     dialled."""
     line = tree.hosts[name].line
     if ("address",) not in settings:
         user, at, address = name.rpartition("@")
         fault = address_fault(address)
-        if fault is not None or (at and not LOGIN.fullmatch(user)):
+        if fault is not None or (at and not LOGIN_NAME.fullmatch(user)):
             help = "a host is a name or an address; any other name needs an ansible_host"
             message = fault[0] if fault else f"`{user}` is not a login name"
             raise tree.lines.wrong(line, name, "bad-host", message, help)
@@ -70,25 +77,25 @@ def _host(tree: Tree, name: str, settings: Settings) -> ForeignHost:
 
 # Variables of Ansible as settings of ours.
 
-GPUS = ("gpus", "num_gpus", "gpu_count")
+GPU_COUNT_VARIABLES = ("gpus", "num_gpus", "gpu_count")
 SSH = (
     *("ssh", "smart", "paramiko", "paramiko_ssh"),
     *("ansible.builtin.ssh", "ansible.builtin.paramiko_ssh", "ansible.netcommon.libssh"),
 )
-WINDOWS = ("winrm", "psrp", "ansible.builtin.winrm", "ansible.builtin.psrp")
+WINRM_CONNECTIONS = ("winrm", "psrp", "ansible.builtin.winrm", "ansible.builtin.psrp")
 SHELLS = {"cmd": "bat", "powershell": "ps1", "sh": None, "bash": None, "csh": None, "fish": None, "dash": None}
-ARGUMENTS = ("ansible_ssh_args", "ansible_ssh_common_args", "ansible_ssh_extra_args")
+SSH_ARGUMENT_VARIABLES = ("ansible_ssh_args", "ansible_ssh_common_args", "ansible_ssh_extra_args")
 _ONE_LINE = re.compile(r".+")
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_LATER = {
+_VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_VARIABLE_PRECEDENCE = {
     "ansible_connection": 0,
-    **dict.fromkeys(ARGUMENTS, 1),
+    **dict.fromkeys(SSH_ARGUMENT_VARIABLES, 1),
     # ansible-core takes the last of a key's names that is set, whatever level set it: the old ones win.
     **dict.fromkeys(("ansible_ssh_host", "ansible_ssh_port", "ansible_ssh_user", "ansible_ssh_private_key_file"), 3),
 }
 """The place of a variable in the order in which variables are taken, later over earlier; any other has place 2."""
 
-FoundSettings = dict[Setting, object]
+FoundSettings = dict[SettingPath, object]
 
 
 class VariableMeanings:
@@ -103,7 +110,7 @@ class VariableMeanings:
         """Our settings for the variables of one level or of several, of which later ones win. Raises FilesWrong."""
         last = {one.key: one for one in given}
         found: FoundSettings = {}
-        for one in sorted(last.values(), key=lambda one: _LATER.get(one.key, 2)):
+        for one in sorted(last.values(), key=lambda one: _VARIABLE_PRECEDENCE.get(one.key, 2)):
             if id(one) not in self._known:
                 self._known[id(one)] = (one, self._one(one))
             found.update(self._known[id(one)][1])
@@ -131,9 +138,9 @@ class VariableMeanings:
         return {}
 
     def _variable(self, given: GivenVariable) -> FoundSettings:
-        if given.key in GPUS and _is_gpus(given.value):
+        if given.key in GPU_COUNT_VARIABLES and _is_gpus(given.value):
             return {("gpus",): given.value}
-        if not _NAME.fullmatch(given.key):
+        if not _VARIABLE_NAME.fullmatch(given.key):
             self._left(given, "the name of a variable has letters, digits and `_` only")
             return {}
         try:
@@ -157,7 +164,7 @@ class VariableMeanings:
         return {("address",): address}
 
     def user(self, given: GivenVariable) -> FoundSettings:
-        return self._text(given, ("ssh", "user"), LOGIN, "a login name is one word and begins with no `-`")
+        return self._text(given, ("ssh", "user"), LOGIN_NAME, "a login name is one word and begins with no `-`")
 
     def key(self, given: GivenVariable) -> FoundSettings:
         return self._text(given, ("ssh", "key"), _ONE_LINE, "the path of a key is one line of text")
@@ -187,7 +194,7 @@ class VariableMeanings:
         kind = str(given.value)
         if kind in ("local", "ansible.builtin.local"):
             return {("connection",): "local"}
-        if kind in WINDOWS:
+        if kind in WINRM_CONNECTIONS:
             self._left(given, "runbook logs in by SSH: install OpenSSH there, or only render scripts for it")
             return {("shell",): "ps1"}
         if kind not in SSH:
@@ -211,9 +218,9 @@ class VariableMeanings:
             self._left(given, "host keys are always verified here; `host_keys: accept-new` trusts a host's first one")
         return {}
 
-    def _text(self, given: GivenVariable, key: Setting, pattern: re.Pattern[str], why: str) -> FoundSettings:
+    def _text(self, given: GivenVariable, key: SettingPath, pattern: re.Pattern[str], why: str) -> FoundSettings:
         text = str(given.value)
-        if pattern.fullmatch(text) and not UNCARRIABLE.search(text):
+        if pattern.fullmatch(text) and not UNQUOTABLE_CHARACTER.search(text):
             return {key: text}
         self._left(given, why)
         return {}
@@ -224,7 +231,7 @@ _MEANINGS: Mapping[str, Callable[[VariableMeanings, GivenVariable], FoundSetting
     **dict.fromkeys(("ansible_user", "ansible_ssh_user"), VariableMeanings.user),
     **dict.fromkeys(("ansible_port", "ansible_ssh_port"), VariableMeanings.port),
     **dict.fromkeys(("ansible_private_key_file", "ansible_ssh_private_key_file"), VariableMeanings.key),
-    **dict.fromkeys(ARGUMENTS, VariableMeanings.arguments),
+    **dict.fromkeys(SSH_ARGUMENT_VARIABLES, VariableMeanings.arguments),
     **dict.fromkeys(("ansible_timeout", "ansible_ssh_timeout"), VariableMeanings.timeout),
     **dict.fromkeys(("ansible_host_key_checking", "ansible_ssh_host_key_checking"), VariableMeanings.host_keys),
     "ansible_connection": VariableMeanings.connection,
@@ -235,8 +242,8 @@ _MEANINGS: Mapping[str, Callable[[VariableMeanings, GivenVariable], FoundSetting
 
 def _is_gpus(value: object) -> bool:
     if isinstance(value, list):
-        return len(set(map(str, value))) == len(value) and all(_is_number(one, MOST_GPUS - 1) for one in value)
-    return _is_number(value, MOST_GPUS)
+        return len(set(map(str, value))) == len(value) and all(_is_number(one, MAX_GPUS_PER_NODE - 1) for one in value)
+    return _is_number(value, MAX_GPUS_PER_NODE)
 
 
 def _is_number(value: object, most: int) -> bool:
@@ -250,16 +257,23 @@ def _short(value: object) -> str:
 
 # `ansible_ssh_common_args` and its like: options of ssh as keys of our inventory.
 
-_WITH_VALUE = "bcDeEFIiJLlmOopQRSWw"
-_OPTIONS = {"p": "port", "l": "user", "i": "identityfile", "J": "proxyjump"}
-_QUIET = {"controlmaster", "controlpersist", "controlpath", "loglevel", "batchmode", "preferredauthentications"}
+_SSH_VALUE_LETTERS = "bcDeEFIiJLlmOopQRSWw"
+_SSH_OPTION_BY_LETTER = {"p": "port", "l": "user", "i": "identityfile", "J": "proxyjump"}
+_IGNORED_SSH_OPTIONS = {
+    "controlmaster",
+    "controlpersist",
+    "controlpath",
+    "loglevel",
+    "batchmode",
+    "preferredauthentications",
+}
 """Options that say how Ansible keeps its own connections; ours are kept another way."""
 
 
-def read_arguments(text: str) -> tuple[dict[Setting, object], list[str]]:
+def read_arguments(text: str) -> tuple[dict[SettingPath, object], list[str]]:
     """Our settings for arguments of ssh, and a sentence on each argument that has no place in ours. Raises ValueError
     for quotes that do not match."""
-    settings: dict[Setting, object] = {}
+    settings: dict[SettingPath, object] = {}
     left: list[str] = []
     for name, value in _options(shlex.split(text)):
         given = _setting(name.lower(), value)
@@ -282,7 +296,7 @@ def _options(words: list[str]) -> Iterator[tuple[str, str]]:
             yield word, ""
             continue
         letter, value = word[1], word[2:]
-        if letter not in _WITH_VALUE:
+        if letter not in _SSH_VALUE_LETTERS:
             yield word, ""
             continue
         if not value and todo:
@@ -291,10 +305,10 @@ def _options(words: list[str]) -> Iterator[tuple[str, str]]:
             name, _, value = re.sub(r"\s*=\s*|\s+", "=", value.strip(), count=1).partition("=")
             yield name, value.strip("\"'")
         else:
-            yield _OPTIONS.get(letter, f"-{letter}"), value
+            yield _SSH_OPTION_BY_LETTER.get(letter, f"-{letter}"), value
 
 
-def _setting(name: str, value: str) -> dict[Setting, object] | str | None:
+def _setting(name: str, value: str) -> dict[SettingPath, object] | str | None:
     """Our setting for an option of ssh; a sentence if there is none on purpose; None for an unknown option."""
     match name:
         case "port" if 1 <= (whole_number(value) or 0) <= 65535:
@@ -314,7 +328,7 @@ def _setting(name: str, value: str) -> dict[Setting, object] | str | None:
             return {("ssh", "host_keys"): "accept-new"} if value == "accept-new" else {}
         case "stricthostkeychecking" | "userknownhostsfile" if value in ("no", "off", "/dev/null"):
             return "host keys are always verified here; `host_keys: accept-new` trusts a host's first one"
-        case name if name in _QUIET or name == "-c" or name == "-q":
+        case name if name in _IGNORED_SSH_OPTIONS or name == "-c" or name == "-q":
             return {}
     return None
 

@@ -11,16 +11,18 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from runbook.files.address import is_ip, strip_brackets
-from runbook.files.node_sets import LARGEST
+from runbook.files.node_sets import MAX_NAMES
 from runbook.files.problems import NumberedLines
 from runbook.files.suggestions import did_you_mean
-from runbook.files.yaml_document import Document, Keys, parse_document
-from runbook.importers.foreign_inventory import LONGEST_LINE, check_count
+from runbook.files.yaml_document import Document, KeyPath, parse_document
+from runbook.importers.foreign_inventory import MAX_LINE_CHARACTERS, check_count
 from runbook.model.errors import FilesWrong, Problem
 
-TOP = ("all", "ungrouped")
+BUILTIN_GROUPS = ("all", "ungrouped")
 _RANGE = re.compile(r"\[([^\[\]]*)\]")
-_PORT = re.compile(r"\A(?:(?P<host>(?:[^:\[\]]|\[[^\]]*\])*):(?P<port>[0-9]+)|\[(?P<inside>.+)\]:(?P<number>[0-9]+))")
+_HOST_AND_PORT = re.compile(
+    r"\A(?:(?P<host>(?:[^:\[\]]|\[[^\]]*\])*):(?P<port>[0-9]+)|\[(?P<inside>.+)\]:(?P<number>[0-9]+))"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,7 @@ class Tree:
 
     def __init__(self, lines: NumberedLines) -> None:
         self.lines = lines
-        self.groups: dict[str, AnsibleGroup] = {name: AnsibleGroup(1) for name in TOP}
+        self.groups: dict[str, AnsibleGroup] = {name: AnsibleGroup(1) for name in BUILTIN_GROUPS}
         self.hosts: dict[str, AnsibleHost] = {}
 
     def group(self, name: str, line: int) -> AnsibleGroup:
@@ -131,7 +133,7 @@ class Tree:
 def host_pattern(lines: NumberedLines, pattern: str, line: int) -> tuple[list[str], int | None]:
     """The names and the port that a pattern such as `web[01:10:2].example:2222` stands for. Raises FilesWrong."""
     port = None
-    match = _PORT.fullmatch(pattern)
+    match = _HOST_AND_PORT.fullmatch(pattern)
     if match and not is_ip(pattern):
         pattern = match["host"] if match["inside"] is None else match["inside"]
         port = int(match["port"] or match["number"])
@@ -183,8 +185,8 @@ def _values(inside: str, times: int) -> list[str]:
     if int(last) < int(first):
         raise ValueError(f"[{inside}] runs backwards")
     numbers = range(int(first), int(last) + 1, int(step))
-    if len(numbers) * times > LARGEST:
-        raise ValueError(f"it stands for more than {LARGEST:,} names")
+    if len(numbers) * times > MAX_NAMES:
+        raise ValueError(f"it stands for more than {MAX_NAMES:,} names")
     return [str(number).zfill(len(first) if padded else 0) for number in numbers]
 
 
@@ -247,8 +249,10 @@ def read_ini(text: str, file: str) -> Tree:
 def _hosts(tree: Tree, group: str, raw: str, line: str, number: int) -> None:
     """Enters a line of hosts and their variables: `gn[01:04] ansible_user=ubuntu x="two words"  # comment`."""
     lines = tree.lines
-    if len(line) > LONGEST_LINE:
-        raise lines.wrong(number, line[:40], "ansible-syntax", f"this line has more than {LONGEST_LINE:,} characters")
+    if len(line) > MAX_LINE_CHARACTERS:
+        raise lines.wrong(
+            number, line[:40], "ansible-syntax", f"this line has more than {MAX_LINE_CHARACTERS:,} characters"
+        )
     try:
         pattern, *words = shlex.split(line, comments=True)
     except ValueError as error:
@@ -300,21 +304,21 @@ def _first(text: str) -> str:
 
 # Ansible's YAML inventories, and the JSON that `ansible-inventory --list` prints.
 
-_TRUTHS = {
+_YAML11_BOOLEANS = {
     **dict.fromkeys(("yes", "Yes", "YES", "on", "On", "ON", "True", "TRUE"), True),
     **dict.fromkeys(("no", "No", "NO", "off", "Off", "OFF", "False", "FALSE"), False),
 }
 """What YAML 1.1, and so Ansible, takes for true and false besides `true` and `false`."""
 
 
-_PAIR = re.compile(r"\\u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c-fC-F][0-9a-fA-F]{2})")
+_SURROGATE_PAIR = re.compile(r"\\u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c-fC-F][0-9a-fA-F]{2})")
 """The two escapes by which JSON writes a character beyond the first 65536; YAML has none such."""
 
 
 def read_yaml(text: str, file: str) -> Tree:
     """The tree of a YAML or JSON inventory. Raises FilesWrong with all mistakes of YAML, or at the first part that does
     not belong into an inventory of Ansible's."""
-    document = parse_document(_PAIR.sub(_joined, text) if text.lstrip().startswith("{") else text, file)
+    document = parse_document(_SURROGATE_PAIR.sub(_joined, text) if text.lstrip().startswith("{") else text, file)
     tagged = [problem for problem in document.problems if problem.id == "yaml.tag"]
     others = [problem for problem in document.problems if problem.id != "yaml.tag"]
     if others:
@@ -348,7 +352,7 @@ class _AnsibleReader:
             self._group(name, body, (name,))
         return self._tree
 
-    def _group(self, name: str, body: object, keys: Keys) -> None:
+    def _group(self, name: str, body: object, keys: KeyPath) -> None:
         group = self._tree.group(name, self._line(keys))
         for section, content in self._mapping(body, keys, f"the group `{name}`").items():
             here = (*keys, section)
@@ -388,10 +392,10 @@ class _AnsibleReader:
                         self._tree.hosts.setdefault(str(item), AnsibleHost(self._line((name, section))))
                         group.hosts[str(item)] = None
         for host, values in self._mapping(hostvars, ("_meta", "hostvars"), "`hostvars`").items():
-            keys: Keys = ("_meta", "hostvars", host)
+            keys: KeyPath = ("_meta", "hostvars", host)
             self._tree.hosts.setdefault(host, AnsibleHost(self._line(keys))).given += self._given(values, keys)
 
-    def _given(self, values: object, keys: Keys) -> list[GivenVariable]:
+    def _given(self, values: object, keys: KeyPath) -> list[GivenVariable]:
         found = []
         for name, value in self._mapping(values, keys, "the variables").items():
             here = (*keys, name)
@@ -399,29 +403,29 @@ class _AnsibleReader:
             found.append(GivenVariable(name, None if vault else self._value(value, here), self._line(here), vault))
         return found
 
-    def _vaulted(self, value: object, keys: Keys) -> bool:
+    def _vaulted(self, value: object, keys: KeyPath) -> bool:
         if isinstance(value, dict):
             return "__ansible_vault" in value or any(self._vaulted(v, (*keys, k)) for k, v in value.items())
         if isinstance(value, list):
             return any(self._vaulted(v, (*keys, k)) for k, v in enumerate(value))
         return self._document.span(*keys) in self._vaults
 
-    def _value(self, value: object, keys: Keys) -> object:
+    def _value(self, value: object, keys: KeyPath) -> object:
         if isinstance(value, dict):
             if set(value) == {"__ansible_unsafe"}:
                 return value["__ansible_unsafe"]
             return {key: self._value(inner, (*keys, key)) for key, inner in value.items()}
         if isinstance(value, list):
             return [self._value(inner, (*keys, index)) for index, inner in enumerate(value)]
-        if isinstance(value, str) and value in _TRUTHS and not self._quoted(keys):
-            return _TRUTHS[value]
+        if isinstance(value, str) and value in _YAML11_BOOLEANS and not self._quoted(keys):
+            return _YAML11_BOOLEANS[value]
         return value
 
-    def _quoted(self, keys: Keys) -> bool:
+    def _quoted(self, keys: KeyPath) -> bool:
         span = self._document.span(*keys)
         return span is not None and self._lines[span.line - 1][span.column - 1] in "\"'|>!"
 
-    def _mapping(self, value: object, keys: Keys, what: str) -> Mapping[str, object]:
+    def _mapping(self, value: object, keys: KeyPath, what: str) -> Mapping[str, object]:
         if value is None:
             return {}
         if not isinstance(value, dict):
@@ -429,9 +433,9 @@ class _AnsibleReader:
             raise self._wrong(keys, f"{what} must be a mapping, and this is {this}")
         return value
 
-    def _line(self, keys: Keys) -> int:
+    def _line(self, keys: KeyPath) -> int:
         span = self._document.key_span(*keys)
         return span.line if span else 1
 
-    def _wrong(self, keys: Keys, message: str, help: str | None = None) -> FilesWrong:
+    def _wrong(self, keys: KeyPath, message: str, help: str | None = None) -> FilesWrong:
         return FilesWrong.of("import.ansible-syntax", message, span=self._document.key_span(*keys), help=help)

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field, replace
 from itertools import takewhile
 
 from runbook.files.file_kinds import SBATCH, is_yaml
-from runbook.files.inventory_draft import Setting
+from runbook.files.inventory_draft import SettingPath
 from runbook.files.node_sets import split_names
 from runbook.files.problems import NumberedLines
 from runbook.files.scalars import flow
 from runbook.importers.foreign_inventory import (
-    LONGEST_LINE,
-    SCRIPT,
+    BATCH_SCRIPT_FORMAT,
+    MAX_LINE_CHARACTERS,
     ForeignHost,
     ForeignInventory,
     Remark,
@@ -26,30 +26,47 @@ from runbook.importers.foreign_inventory import (
     may_hold_secret,
     names_of,
 )
-from runbook.launch.launcher_lines import LAUNCHERS, NODES, PORT, RANKS_A_NODE, LauncherLine, launcher_line, options
+from runbook.launch.launcher_lines import (
+    LAUNCHERS,
+    NODE_COUNT_OPTIONS,
+    RANKS_PER_NODE_OPTIONS,
+    RENDEZVOUS_PORT_OPTIONS,
+    LauncherLine,
+    launcher_line,
+    options,
+)
 from runbook.model.errors import FilesWrong
 from runbook.model.grouping import grouped
-from runbook.model.inventory import MOST_GPUS
+from runbook.model.inventory import MAX_GPUS_PER_NODE
 from runbook.model.units import whole_number
 
-_SHORT = {"N": "nodes", "w": "nodelist", "n": "ntasks", "J": "job-name", "G": "gpus"}
+_OPTION_BY_LETTER = {"N": "nodes", "w": "nodelist", "n": "ntasks", "J": "job-name", "G": "gpus"}
 _ASSIGNED = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 _VARIABLE = re.compile(r"\"?\$\{([A-Za-z_]\w*)\[@\]\}\"?|\$\{([A-Za-z_]\w*)(?::-([^${}]*))?\}|\$([A-Za-z_]\w*)")
 """`${ARRAY[@]}`, `${NAME}` with or without a default, `$NAME`."""
 _ARRAY = re.compile(r"\s*([A-Za-z_]\w*)=\((?!\()")
-_RUN = re.compile(r"\$\(|`")
-MOST_FILLED = 256 * 1024
+_COMMAND_SUBSTITUTION = re.compile(r"\$\(|`")
+MAX_EXPANDED_CHARACTERS = 256 * 1024
 """Characters of values of variables that are put into the lines of one script, together."""
-_MAYBE = "it may not run, and is carried over as if it did"
-_ELSE = "what else the script does is not carried over"
+_CONDITIONAL_REMARK = "it may not run, and is carried over as if it did"
+_NOT_CARRIED_REMARK = "what else the script does is not carried over"
 _OPERATOR = re.compile(r"[0-9]?[<>]|[|;&]")
 _GPUS = re.compile(r"(?:gpu:)?(?:[A-Za-z][\w.-]*:)?([0-9]{1,4})")
 _HINT = re.compile(r"\btorch\.distributed\.|\baccelerate launch\b|\b(?:" + "|".join(LAUNCHERS) + r")\b")
-_OWN = {"MASTER_ADDR", "MASTER_PORT", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK"}
+_RANK_VARIABLES = {
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+    "NODE_RANK",
+    "GROUP_RANK",
+}
 """Variables that runbook works out for every rank."""
 
 
-_DOCUMENT = re.compile(r"(?<!<)<<-?\s*([\"']?)([A-Za-z_]\w*)\1")
+_HERE_DOCUMENT = re.compile(r"(?<!<)<<-?\s*([\"']?)([A-Za-z_]\w*)\1")
 _FUNCTION = re.compile(r"(\s*)(?:function\s+([\w.-]+)\s*(?:\(\s*\))?|([\w.-]+)\s*\(\s*\))\s*(\{.*)?")
 _NAME = re.compile(r"[\w.-]+")
 _BRANCH = re.compile(
@@ -76,11 +93,11 @@ class _Script:
     lines: NumberedLines
     asked: dict[str, tuple[str, int]] = field(default_factory=dict)  # options of sbatch, with their lines
     known: dict[str, str] = field(default_factory=dict)
-    room: int = MOST_FILLED
+    room: int = MAX_EXPANDED_CHARACTERS
     env: dict[str, object] = field(default_factory=dict)
     workdir: str | None = None
     launch: dict[str, object] = field(default_factory=dict)
-    shared: dict[Setting, object] = field(default_factory=dict)  # settings of every node
+    shared: dict[SettingPath, object] = field(default_factory=dict)  # settings of every node
     launches: list[tuple[_Command, LauncherLine, str | None]] = field(default_factory=list)  # with their workdirs
     line: LauncherLine | None = None  # the one that is carried over
     remarks: list[Remark] = field(default_factory=list)
@@ -120,7 +137,7 @@ def read_script(text: str, file: str) -> ForeignInventory:
         raise _nowhere(script)
     blocks: dict[str, Mapping[str, object]] = {"rendezvous": {"port": _port(script)}}
     blocks |= {name: block for name, block in (("env", script.env), ("launch", script.launch)) if block}
-    return ForeignInventory(SCRIPT, file, hosts, remarks=tuple(script.remarks), blocks=blocks)
+    return ForeignInventory(BATCH_SCRIPT_FORMAT, file, hosts, remarks=tuple(script.remarks), blocks=blocks)
 
 
 def _commands(text: str) -> tuple[list[_Command], dict[int, str]]:
@@ -138,7 +155,7 @@ def _commands(text: str) -> tuple[list[_Command], dict[int, str]]:
             if not (head[4] or "").rstrip().endswith("}"):
                 begun, indent, outer, depth = number, len(head[1]), depth, 0
         elif not (begun and line.strip() == "{"):
-            branches = [found.lastgroup for found in _BRANCH.finditer(line[:LONGEST_LINE])]
+            branches = [found.lastgroup for found in _BRANCH.finditer(line[:MAX_LINE_CHARACTERS])]
             inner = max(0, depth + branches.count("begins") - branches.count("ends"))
             into = bodies[begun][1] if begun else outside
             into.append(_Command(number, line, max(depth, inner) > 0, document))
@@ -176,7 +193,7 @@ def _lines(text: str) -> Iterator[tuple[int, str, bool]]:
         else:
             line = "".join((*parts, raw))
             if line.strip() and not line.lstrip().startswith("#"):
-                for _, word in _DOCUMENT.findall(line):
+                for _, word in _HERE_DOCUMENT.findall(line):
                     ends = places.get(word, [])
                     behind = max(behind, next(iter(ends[bisect_right(ends, max(at, behind)) :][:1]), 0))
                 yield number, line, behind > at
@@ -186,15 +203,15 @@ def _lines(text: str) -> Iterator[tuple[int, str, bool]]:
 def _words(line: str) -> list[str]:
     """The words of a line; none if its quotes end on another line, or if it is too long to have been typed."""
     try:
-        return shlex.split(line, comments=True) if len(line) <= LONGEST_LINE else []
+        return shlex.split(line, comments=True) if len(line) <= MAX_LINE_CHARACTERS else []
     except ValueError:
         return []
 
 
 def _asked(script: _Script, number: int, raw: str) -> None:
     """Takes the options of an `#SBATCH` line. Raises FilesWrong for one that cannot be read."""
-    if len(raw) > LONGEST_LINE:
-        message = f"this line has more than {LONGEST_LINE:,} characters"
+    if len(raw) > MAX_LINE_CHARACTERS:
+        message = f"this line has more than {MAX_LINE_CHARACTERS:,} characters"
         raise script.lines.wrong(number, raw[:40], "script-syntax", message)
     try:
         words = shlex.split(raw.removeprefix("#SBATCH"), comments=True)
@@ -205,7 +222,7 @@ def _asked(script: _Script, number: int, raw: str) -> None:
         return
     words = [part for word in words for part in _apart(word)]
     for name, value, _ in options(words):
-        script.asked[_SHORT.get(name, name)] = (value, number)
+        script.asked[_OPTION_BY_LETTER.get(name, name)] = (value, number)
 
 
 def _apart(word: str) -> tuple[str, ...]:
@@ -218,7 +235,7 @@ def _command(script: _Script, command: _Command) -> None:
     number, line = command.number, _filled(script, command.line)
     if array := _ARRAY.match(line):
         inside = line[array.end() : line.rfind(")")].strip()
-        script.known |= {} if _RUN.search(inside) else {array[1]: inside}
+        script.known |= {} if _COMMAND_SUBSTITUTION.search(inside) else {array[1]: inside}
         return
     words = _words(line)
     exported = words[:1] == ["export"]
@@ -234,7 +251,7 @@ def _command(script: _Script, command: _Command) -> None:
     elif rest and not exported:
         _deed(script, command, list(takewhile(lambda word: not _OPERATOR.match(word), rest)))
     elif not words:
-        script.remark(number, _ELSE)
+        script.remark(number, _NOT_CARRIED_REMARK)
 
 
 def _deed(script: _Script, command: _Command, words: list[str]) -> None:
@@ -247,14 +264,14 @@ def _deed(script: _Script, command: _Command, words: list[str]) -> None:
     elif words[:1] == ["cd"] and len(words) == 2 and "$" not in words[1]:
         script.workdir = words[1]
         if command.maybe:
-            script.remark(number, f"`cd {words[1]}`: {_MAYBE}")
+            script.remark(number, f"`cd {words[1]}`: {_CONDITIONAL_REMARK}")
     elif words[:1] in (["source"], ["."]) and re.fullmatch(r"[~/][^$`]*/activate", words[-1]):
         script.shared["activate",] = f". {words[-1]}"
     elif words and words[0] in ("conda", "mamba", "module", "ml", "spack", "source", "."):
         shown = " ".join(words[: 1 if may_hold_secret("", " ".join(words[:3])) else 3])
         script.remark(number, f"what `{shown}` sets up belongs into `activate:`, as a line that sh takes")
     else:
-        script.remark(number, _ELSE)
+        script.remark(number, _NOT_CARRIED_REMARK)
 
 
 def _choose(script: _Script) -> None:
@@ -274,16 +291,16 @@ def _variable(script: _Script, command: _Command, name: str, value: str, *, rank
     if may_hold_secret(name, value):
         script.remark(number, f"{name}: a secret, not copied: ranks get it by `env: {{{name}: {{env: {name}}}}}`")
         return
-    if not _RUN.search(value):
+    if not _COMMAND_SUBSTITUTION.search(value):
         script.known[name] = value
-    if ranks and name not in _OWN:
+    if ranks and name not in _RANK_VARIABLES:
         if "$" in value or "`" in value:
             script.remark(number, f"{name}: its value is only known where the script runs")
         else:
             if script.env.get(name, value) != value:
                 script.remark(number, f"{name}: it has another value above, and this one is carried over")
             elif command.maybe:
-                script.remark(number, f"{name}: {_MAYBE}")
+                script.remark(number, f"{name}: {_CONDITIONAL_REMARK}")
             script.env[name] = value
 
 
@@ -305,7 +322,7 @@ def _launch(script: _Script, begun: _Command, line: LauncherLine, workdir: str |
     """Takes a launcher's line as the launch, without secrets."""
     number, script.line = begun.number, line
     if begun.maybe:
-        script.remark(number, f"`{line.name}`: {_MAYBE}")
+        script.remark(number, f"`{line.name}`: {_CONDITIONAL_REMARK}")
     if line.launcher:
         script.launch["launcher"] = line.launcher
     command = list(line.program)
@@ -340,13 +357,13 @@ def _gpus(script: _Script) -> int | None:
         value, number = script.asked.get(name, ("", 1))
         if (found := _GPUS.fullmatch(value)) and not (name == "ntasks-per-node" and _starts_its_ranks(script)):
             asked[name] = int(found[1]), number
-    each = (whole_number(value) for name, value in _said(script) if name in RANKS_A_NODE)
+    each = (whole_number(value) for name, value in _said(script) if name in RANKS_PER_NODE_OPTIONS)
     said = next((count for count in each if count is not None), None)
     found_gpus = said or next((count for count, _ in asked.values()), None)
     for name, (count, number) in asked.items():
         if count != found_gpus:
             script.remark(number, f"--{name} says {count} a node, and {found_gpus} ranks are started on each")
-    return found_gpus if found_gpus is None or found_gpus <= MOST_GPUS else None
+    return found_gpus if found_gpus is None or found_gpus <= MAX_GPUS_PER_NODE else None
 
 
 def _starts_its_ranks(script: _Script) -> bool:
@@ -365,7 +382,7 @@ def _hosts(script: _Script, gpus: int | None) -> tuple[ForeignHost, ...]:
         names |= dict.fromkeys(names_of(part, script.lines, number))
         check_count(names, script.lines, number, part)
     for name, value in (*((name, value) for name, (value, _) in script.asked.items()), *_said(script)):
-        if names and name in NODES and whole_number(value) not in (None, len(names)):
+        if names and name in NODE_COUNT_OPTIONS and whole_number(value) not in (None, len(names)):
             script.remark(number, f"--{name} says {value} nodes, and --nodelist names {len(names)}")
     each, at = script.asked.get("ntasks-per-node", ("", 1))
     if _starts_its_ranks(script) and (whole_number(each) or 0) > 1 and script.line:
@@ -383,13 +400,13 @@ def _hosts(script: _Script, gpus: int | None) -> tuple[ForeignHost, ...]:
 def _port(script: _Script) -> int:
     said = dict(_said(script))
     endpoint = said.get("rdzv-endpoint", "").rpartition(":")[2]
-    texts = (*(said.get(name, "") for name in PORT), endpoint, script.known.get("MASTER_PORT", ""))
+    texts = (*(said.get(name, "") for name in RENDEZVOUS_PORT_OPTIONS), endpoint, script.known.get("MASTER_PORT", ""))
     return next((int(text) for text in texts if re.fullmatch("[0-9]{1,5}", text) and 1 <= int(text) <= 65535), 29500)
 
 
 def _nowhere(script: _Script) -> FilesWrong:
     """The error of a script that names no nodes; its help has all that could be carried over."""
-    wanted = next((value for name, (value, _) in script.asked.items() if name in NODES), None)
+    wanted = next((value for name, (value, _) in script.asked.items() if name in NODE_COUNT_OPTIONS), None)
     message = f"this script does not say which nodes{f', only how many: {wanted}' if wanted else ''}"
     help = "make an inventory of them: runbook inventory init HOST…"
     if script.asked:

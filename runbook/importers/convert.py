@@ -8,17 +8,17 @@ from collections.abc import Iterable, Mapping
 
 from runbook.files.address import is_loopback, one_spelling
 from runbook.files.file_kinds import foreign_kind, is_yaml, refuse_unreadable
-from runbook.files.inventory_draft import Draft, NodeDraft, Setting
-from runbook.files.nodes import NAME
+from runbook.files.inventory_draft import Draft, NodeDraft, SettingPath
+from runbook.files.nodes import NODE_NAME
 from runbook.importers.ansible import read_ansible
 from runbook.importers.batch_script import is_script, read_script
-from runbook.importers.foreign_inventory import HOSTFILE, ForeignHost, ForeignInventory
+from runbook.importers.foreign_inventory import HOSTFILE_FORMAT, ForeignHost, ForeignInventory
 from runbook.importers.host_lists import read_host_list, read_hostfile
 from runbook.model.errors import FilesWrong
 from runbook.model.grouping import grouped
 from runbook.model.units import some
 
-_SHOWN = 3  # lines that a repeated remark names
+_MAX_SHOWN_LINES = 3  # lines that a repeated remark names
 
 
 def read_foreign(text: str, file: str, kind: str | None = None) -> ForeignInventory:
@@ -48,7 +48,7 @@ def draft_of(found: ForeignInventory, name: str) -> Draft:
         first = None if node.left_out else logins.setdefault(_login(node), node.name)
         if first not in (None, node.name):
             says = f"{node.name} has the address and the login of {first}: one machine, left out"
-            address: dict[Setting, object] = {("address",): node.settings.get(("address",), node.name)}
+            address: dict[SettingPath, object] = {("address",): node.settings.get(("address",), node.name)}
             node = NodeDraft(node.name, address, (*node.says, says), left_out=True)
         nodes.append(node)
     kept = {node.name for node in nodes if not node.left_out}
@@ -80,7 +80,7 @@ def draft_of(found: ForeignInventory, name: str) -> Draft:
 
 def _names(hosts: Iterable[ForeignHost]) -> dict[str, str]:
     """A node's name for each host: its own, or one that our inventory can hold."""
-    taken = {host.name for host in hosts if NAME.fullmatch(host.name) and host.name != "all"}
+    taken = {host.name for host in hosts if NODE_NAME.fullmatch(host.name) and host.name != "all"}
     return {host.name: host.name if host.name in taken else _free(host.name, taken) for host in hosts}
 
 
@@ -101,7 +101,7 @@ def _is_here(host: ForeignHost) -> bool:
 
 def _node(host: ForeignHost, name: str, *, many: bool) -> NodeDraft:
     """The node of a host, with a comment where it needs one; it is left out if no other node could reach it."""
-    settings: dict[Setting, object] = dict(host.settings)
+    settings: dict[SettingPath, object] = dict(host.settings)
     address = str(settings.get(("address",), host.name))
     if ("address",) not in settings and name != host.name:
         settings["address",] = host.name
@@ -134,7 +134,7 @@ def _gpus(found: ForeignInventory) -> dict[str, tuple[str, ...]]:
     """A comment about GPUs: where their number comes from, or that it is not known."""
     if not any(("gpus",) in host.settings for host in found.hosts):
         return {"defaults": (f"gpus: 8    # this {found.kind} does not say how many GPUs a node has",)}
-    if found.kind == HOSTFILE:
+    if found.kind == HOSTFILE_FORMAT:
         return {"defaults": ("gpus: taken from the slots; on nodes without GPUs write `processes:` instead",)}
     return {}
 
@@ -146,12 +146,12 @@ def _groups(
     groups: dict[str, tuple[str, ...]] = {}
     names: dict[str, str] = {}
     taken = set(renamed.values()) | {"all"}
-    taken |= {group for group in found.groups if NAME.fullmatch(group) and group not in taken}
+    taken |= {group for group in found.groups if NODE_NAME.fullmatch(group) and group not in taken}
     for group, members in found.groups.items():
         nodes = tuple(renamed[member] for member in members if renamed[member] in kept)
         if not nodes:
             continue
-        fits = NAME.fullmatch(group) and group != "all" and group not in renamed.values()
+        fits = NODE_NAME.fullmatch(group) and group != "all" and group not in renamed.values()
         names[group] = group if fits else _free(group if group not in taken else f"group-{group}", taken)
         groups[names[group]] = nodes
     return groups, names
@@ -171,4 +171,4 @@ def _remarks(found: ForeignInventory) -> list[str]:
 
 
 def _place(file: str, lines: list[int]) -> str:
-    return f"{file}:{some(list(map(str, lines)), _SHOWN)}"
+    return f"{file}:{some(list(map(str, lines)), _MAX_SHOWN_LINES)}"

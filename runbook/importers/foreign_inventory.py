@@ -6,13 +6,18 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from runbook.files.inventory_draft import Settings
-from runbook.files.node_sets import LARGEST, expand
+from runbook.files.inventory_draft import SettingsByPath
+from runbook.files.node_sets import MAX_NAMES, expand
 from runbook.files.problems import NumberedLines
 from runbook.model.errors import Span
 from runbook.model.secrets import gives_secret, hints_at_secret
 
-HOSTFILE, ANSIBLE, HOST_LIST, SCRIPT = "hostfile", "Ansible inventory", "host list", "batch script"
+HOSTFILE_FORMAT, ANSIBLE_FORMAT, HOST_LIST_FORMAT, BATCH_SCRIPT_FORMAT = (
+    "hostfile",
+    "Ansible inventory",
+    "host list",
+    "batch script",
+)
 """The name of each kind, for messages."""
 
 
@@ -30,7 +35,7 @@ class ForeignHost:
 
     name: str
     span: Span
-    settings: Settings
+    settings: SettingsByPath
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,23 +47,23 @@ class ForeignInventory:
     source: str
     hosts: tuple[ForeignHost, ...]
     groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    group_settings: Mapping[str, Settings] = field(default_factory=dict)
+    group_settings: Mapping[str, SettingsByPath] = field(default_factory=dict)
     remarks: tuple[Remark, ...] = ()
     blocks: Mapping[str, Mapping[str, object]] = field(default_factory=dict)  # rendezvous, env, launch
 
 
-LOGIN = re.compile(r"[^-\s]\S*")
+LOGIN_NAME = re.compile(r"[^-\s]\S*")
 """A login name as our schema wants it."""
 
 
-LONGEST_LINE = 8 * 1024
+MAX_LINE_CHARACTERS = 8 * 1024
 """Characters of a line that is read as words; shlex takes time with the square of the length."""
 
 
 def check_count(hosts: Collection[str], lines: NumberedLines, number: int, word: str) -> None:
     """Raises FilesWrong if a word brought more hosts than one inventory may hold."""
-    if len(hosts) > LARGEST:
-        raise lines.wrong(number, word, "too-many-nodes", f"there are more than {LARGEST:,} hosts")
+    if len(hosts) > MAX_NAMES:
+        raise lines.wrong(number, word, "too-many-nodes", f"there are more than {MAX_NAMES:,} hosts")
 
 
 def names_of(word: str, lines: NumberedLines, number: int) -> list[str]:

@@ -6,14 +6,14 @@ import re
 from dataclasses import dataclass
 
 from runbook.files.address import address_fault, is_ip, strip_brackets
-from runbook.files.inventory_draft import Setting
+from runbook.files.inventory_draft import SettingPath
 from runbook.files.node_sets import split_names
 from runbook.files.problems import NumberedLines
 from runbook.files.suggestions import nearest
 from runbook.importers.foreign_inventory import (
-    HOST_LIST,
-    HOSTFILE,
-    LOGIN,
+    HOST_LIST_FORMAT,
+    HOSTFILE_FORMAT,
+    LOGIN_NAME,
     ForeignHost,
     ForeignInventory,
     Remark,
@@ -21,15 +21,15 @@ from runbook.importers.foreign_inventory import (
     may_hold_secret,
     names_of,
 )
-from runbook.model.inventory import MOST_GPUS
+from runbook.model.inventory import MAX_GPUS_PER_NODE
 
-SLOTS = ("slots", "count", "cpu")
-USERS = ("user", "username", "user_name", "user-name")
-NO_PLACE = {
+SLOT_KEYS = ("slots", "count", "cpu")
+USER_KEYS = ("user", "username", "user_name", "user-name")
+UNSUPPORTED_KEYS = {
     **dict.fromkeys(("max_slots", "max-slots", "slots_max", "slots-max"), "a node has as many ranks as GPUs"),
     "ifname": "the interface of the job goes into `network: {interface: …}`",
 }
-_COUNTED = re.compile(r"\A(?P<host>.+?):(?P<slots>[0-9]+)")
+_HOST_COLON_SLOTS = re.compile(r"\A(?P<host>.+?):(?P<slots>[0-9]+)")
 
 
 @dataclass
@@ -60,15 +60,15 @@ def read_hostfile(text: str, file: str) -> ForeignInventory:
             if not equals:
                 help = "a line is a host and then `slots=8`, or `host:8`; a rankfile (`rank 0=host slot=1`) is none"
                 raise lines.wrong(number, word, "hostfile-syntax", f"`{word}` is not `name=value`", help)
-            if key in SLOTS:
+            if key in SLOT_KEYS:
                 slots = _count(lines, number, word, value)
-            elif key in USERS:
+            elif key in USER_KEYS:
                 user = _user(lines, number, value)
-            elif key not in NO_PLACE and (near := nearest(key, (*SLOTS, *USERS))):
+            elif key not in UNSUPPORTED_KEYS and (near := nearest(key, (*SLOT_KEYS, *USER_KEYS))):
                 message = f"`{key}` is not a word of a hostfile"
                 raise lines.wrong(number, word, "hostfile-syntax", message, f"did you mean `{near}`?")
             else:
-                why = NO_PLACE.get(key, "this has no place in our inventory")
+                why = UNSUPPORTED_KEYS.get(key, "this has no place in our inventory")
                 shown = key if may_hold_secret(key, value) else word
                 remarks.append(Remark(f"{name}: {shown}: {why}", number))
         for one in names_of(name, lines, number):
@@ -78,22 +78,22 @@ def read_hostfile(text: str, file: str) -> ForeignInventory:
             host.counted |= slots is not None or again
             one_a_line |= again
             host.user = user or host.user
-            if host.slots > MOST_GPUS:
-                raise lines.wrong(number, name, "hostfile-slots", f"{one} now has more than {MOST_GPUS} slots")
+            if host.slots > MAX_GPUS_PER_NODE:
+                raise lines.wrong(number, name, "hostfile-slots", f"{one} now has more than {MAX_GPUS_PER_NODE} slots")
         check_count(seen, lines, number, name)
     for host in seen.values():
         host.counted |= one_a_line
     if not seen:
         raise lines.wrong(1, "", "empty", "there is no host in this file", "a line is a host: `gn01 slots=8`")
     hosts = tuple(_node(lines, name, host) for name, host in seen.items())
-    return ForeignInventory(HOSTFILE, file, hosts, remarks=tuple(remarks))
+    return ForeignInventory(HOSTFILE_FORMAT, file, hosts, remarks=tuple(remarks))
 
 
 def _host(lines: NumberedLines, number: int, word: str) -> tuple[str | None, str, int | None]:
     """User, host and slots of `user@host:8`; user and slots are None if not given. Raises FilesWrong."""
     user, at, name = word.rpartition("@")
     slots = None
-    if not is_ip(name) and (counted := _COUNTED.fullmatch(name)):
+    if not is_ip(name) and (counted := _HOST_COLON_SLOTS.fullmatch(name)):
         name, slots = counted["host"], _count(lines, number, word, counted["slots"])
     name = strip_brackets(name)
     fault = address_fault(re.sub(r"\[[0-9,-]*\]", "0", name))
@@ -103,7 +103,7 @@ def _host(lines: NumberedLines, number: int, word: str) -> tuple[str | None, str
 
 
 def _user(lines: NumberedLines, number: int, text: str) -> str:
-    if LOGIN.fullmatch(text):
+    if LOGIN_NAME.fullmatch(text):
         return text
     raise lines.wrong(
         number, text, "bad-user", f"`{text}` is not a login name", "it is one word and begins with no `-`"
@@ -111,13 +111,15 @@ def _user(lines: NumberedLines, number: int, text: str) -> str:
 
 
 def _count(lines: NumberedLines, number: int, word: str, value: str) -> int:
-    if not re.fullmatch(r"[0-9]{1,6}", value) or int(value) > MOST_GPUS:
-        raise lines.wrong(number, word, "hostfile-slots", f"`{value}` is not a number of slots from 0 to {MOST_GPUS}")
+    if not re.fullmatch(r"[0-9]{1,6}", value) or int(value) > MAX_GPUS_PER_NODE:
+        raise lines.wrong(
+            number, word, "hostfile-slots", f"`{value}` is not a number of slots from 0 to {MAX_GPUS_PER_NODE}"
+        )
     return int(value)
 
 
 def _node(lines: NumberedLines, name: str, host: _HostLine) -> ForeignHost:
-    settings: dict[Setting, object] = {}
+    settings: dict[SettingPath, object] = {}
     if host.counted:
         settings["gpus",] = host.slots
     if host.user:
@@ -147,4 +149,4 @@ def read_host_list(text: str, file: str) -> ForeignInventory:
         raise lines.wrong(
             1, "", "empty", "the host list is empty", "inside a job: runbook inventory import $SLURM_JOB_NODELIST"
         )
-    return ForeignInventory(HOST_LIST, file, tuple(hosts.values()))
+    return ForeignInventory(HOST_LIST_FORMAT, file, tuple(hosts.values()))

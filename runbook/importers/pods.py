@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from runbook.files.inventory import natural
-from runbook.files.inventory_draft import Draft, NodeDraft, Setting, made_from
+from runbook.files.inventory_draft import Draft, NodeDraft, SettingPath, made_from
 from runbook.model.inventory import Kubernetes
 from runbook.transport.kubernetes import current_context, selected
 from runbook.transport.kubernetes_pods import Pod, ill, unknown
 
-ENDED = ("Succeeded", "Failed")
+ENDED_PHASES = ("Succeeded", "Failed")
 
-OF_THE_MASTER = (("training.kubeflow.org/job-role", "master"), ("training.kubeflow.org/replica-type", "master"))
+MASTER_LABELS = (("training.kubeflow.org/job-role", "master"), ("training.kubeflow.org/replica-type", "master"))
 """Labels by which Kubeflow's training operator marks the pod that the others dial."""
 
 
@@ -25,11 +25,11 @@ def pods_of(selector: str, namespace: str | None) -> tuple[Draft, list[str]]:
     pods = selected(asked, selector)
     if not pods:
         raise unknown(asked, f"no pod with the labels {selector}")
-    alive = sorted((pod for pod in pods if pod.phase not in ENDED), key=_rank)
+    alive = sorted((pod for pod in pods if pod.phase not in ENDED_PHASES), key=_rank)
     by_name = {pod.name: reason for pod in pods if (reason := ill(pod, _where(pod), f"the pod {pod.name}"))}
     if not alive:
         raise next(iter(by_name.values()))
-    notes = [f"{by_name[pod.name].says}; it is left out" for pod in pods if pod.phase in ENDED]
+    notes = [f"{by_name[pod.name].says}; it is left out" for pod in pods if pod.phase in ENDED_PHASES]
     notes += [by_name[pod.name].says for pod in alive if pod.name in by_name]
     several = next((pod for pod in alive if len(pod.containers) > 1), None)
     if several:
@@ -44,7 +44,10 @@ def draft_of_pods(pods: Sequence[Pod], selector: str, context: str | None) -> Dr
     """The inventory of these pods, of which the first is the master. Pure."""
     drafts = []
     for pod in pods:
-        settings: dict[Setting, object] = {("connection",): "kubernetes", ("kubernetes", "namespace"): pod.namespace}
+        settings: dict[SettingPath, object] = {
+            ("connection",): "kubernetes",
+            ("kubernetes", "namespace"): pod.namespace,
+        }
         if context:
             settings["kubernetes", "context"] = context
         if len(pod.containers) > 1:
@@ -63,7 +66,7 @@ def draft_of_pods(pods: Sequence[Pod], selector: str, context: str | None) -> Dr
 
 def _rank(pod: Pod) -> tuple[object, ...]:
     """The sorting key of a pod: the master first, if a label marks it; then by name, with numbers as numbers."""
-    master = any(pod.labels.get(label) == value for label, value in OF_THE_MASTER)
+    master = any(pod.labels.get(label) == value for label, value in MASTER_LABELS)
     return (not master, natural(pod.name))
 
 

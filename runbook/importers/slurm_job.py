@@ -6,18 +6,18 @@ import os
 import re
 from collections.abc import Collection, Mapping
 
-from runbook.files.inventory_draft import Draft, NodeDraft, Setting, made_from
+from runbook.files.inventory_draft import Draft, NodeDraft, SettingPath, made_from
 from runbook.model.errors import Unreachable
 from runbook.model.units import whole_number
 from runbook.transport.slurm import SlurmJob, SlurmNode, ask, ended, job_of, no_allocation, nodes_of, on_node, unhealthy
 
-PORTS = range(20_000, 31_990)
+JOB_PORTS = range(20_000, 31_990)
 """Ports for jobs: below those that kernels give out by themselves, above those of services."""
 
-WIDTH = 11
+PORTS_PER_JOB = 11
 """Ports of one job: the rendezvous port, and ten more between the nodes."""
 
-SOCKETS = "cat /proc/net/tcp /proc/net/tcp6 /proc/net/udp /proc/net/udp6 2>/dev/null; exit 0"
+SOCKETS_COMMAND = "cat /proc/net/tcp /proc/net/tcp6 /proc/net/udp /proc/net/udp6 2>/dev/null; exit 0"
 
 
 def allocation(number: str | None) -> tuple[Draft, list[str]]:
@@ -35,7 +35,7 @@ def allocation(number: str | None) -> tuple[Draft, list[str]]:
     chosen = [nodes.get(name, SlurmNode(name, name, (), silent=False, reason="")) for name in job.nodes]
     notes = [ill.says for node in chosen if (ill := unhealthy(node))]
     try:
-        port = free_port(job, taken(on_node(job.id, job.nodes[0], "/bin/sh", "-c", SOCKETS)))
+        port = free_port(job, taken(on_node(job.id, job.nodes[0], "/bin/sh", "-c", SOCKETS_COMMAND)))
     except Unreachable as error:
         if error.cause == "slurm-job-unknown":
             raise  # the job is another user's
@@ -48,7 +48,7 @@ def draft_of_job(job: SlurmJob, nodes: list[SlurmNode], gpus: Mapping[str, tuple
     """The inventory of a job. Pure."""
     drafts = []
     for node in nodes:
-        settings: dict[Setting, object] = {("connection",): "slurm", ("slurm", "job"): _id(job.id)}
+        settings: dict[SettingPath, object] = {("connection",): "slurm", ("slurm", "job"): _id(job.id)}
         if node.address != node.name:
             settings["address",] = node.address
         mine = gpus.get(node.name, ())
@@ -61,7 +61,7 @@ def draft_of_job(job: SlurmJob, nodes: list[SlurmNode], gpus: Mapping[str, tuple
         header=(made_from(f"what Slurm says of job {job.id}", good="for as long as it runs"),),
         blocks={
             "rendezvous": {"master": nodes[0].name, "port": port},
-            "network": {"ports": f"{port}-{port + WIDTH - 1}"},
+            "network": {"ports": f"{port}-{port + PORTS_PER_JOB - 1}"},
         },
         comments={("rendezvous", "port"): f"free on {nodes[0].name} when it was asked"},
     )
@@ -73,15 +73,15 @@ def _id(number: str) -> object:
 
 
 def free_port(job: SlurmJob, used: Collection[int]) -> int:
-    """The first of WIDTH ports of which none is used. The search begins at a place that depends on the job's number, so
-    that jobs with near numbers begin at different places."""
-    blocks = len(PORTS) // WIDTH
+    """The first of PORTS_PER_JOB ports of which none is used. The search begins at a place that depends on the job's
+    number, so that jobs with near numbers begin at different places."""
+    blocks = len(JOB_PORTS) // PORTS_PER_JOB
     begin = int(re.sub(r"\D", "", job.id)) % blocks
     for step in range(blocks):
-        port = PORTS[(begin + step) % blocks * WIDTH]
-        if not any(number in used for number in range(port, port + WIDTH)):
+        port = JOB_PORTS[(begin + step) % blocks * PORTS_PER_JOB]
+        if not any(number in used for number in range(port, port + PORTS_PER_JOB)):
             return port
-    return PORTS[begin * WIDTH]  # all are used: the `port` check names the process that holds this one
+    return JOB_PORTS[begin * PORTS_PER_JOB]  # all are used: the `port` check names the process that holds this one
 
 
 def taken(sockets: str) -> set[int]:

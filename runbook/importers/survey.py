@@ -10,9 +10,9 @@ from typing import Any
 
 from runbook.files.address import address_fault, is_ip, is_loopback, strip_brackets
 from runbook.files.node_sets import expand
-from runbook.importers.foreign_inventory import LOGIN
+from runbook.importers.foreign_inventory import LOGIN_NAME
 from runbook.importers.survey_facts import (
-    Interfaces,
+    InterfacesByName,
     address_number,
     addresses_of,
     common_bits,
@@ -22,13 +22,19 @@ from runbook.importers.survey_facts import (
 from runbook.model.errors import FilesWrong, Problem, Unreachable
 from runbook.model.grouping import grouped
 from runbook.model.inventory import Node, Ssh
-from runbook.transport.node_answers import HOST_FACTS, IBSTAT, PYTHONS, ROUTE, SURVEY
+from runbook.transport.node_answers import (
+    HOST_FACTS_PROGRAM,
+    IBSTAT_PROGRAM,
+    PYTHONS_PROGRAM,
+    ROUTE_PROGRAM,
+    SURVEY_PROGRAM,
+)
 from runbook.transport.node_sessions import Site
 from runbook.transport.remote_program import ProgramNotStarted
 
-_PORT = re.compile(r"\A(?P<host>.+):(?P<port>[0-9]{1,5})")
-_BETWEEN_COMMAS = re.compile(r"(?:[^\[,]|\[[^\[\]]*\]?)+")  # a list in brackets stays whole
-_TEMPORARY = "/tmp"  # the session's own folder: a survey leaves no ~/.runbook behind
+_HOST_AND_PORT = re.compile(r"\A(?P<host>.+):(?P<port>[0-9]{1,5})")
+_COMMA_SEPARATED_ITEM = re.compile(r"(?:[^\[,]|\[[^\[\]]*\]?)+")  # a list in brackets stays whole
+_SURVEY_WORKDIR = "/tmp"  # the session's own folder: a survey leaves no ~/.runbook behind
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +65,7 @@ def parse_hosts(words: Iterable[str], login: Login) -> list[SurveyHost]:
     that are given twice."""
     hosts: dict[tuple[str, int | None], SurveyHost] = {}
     problems: list[Problem] = []
-    for word in (part for given in words for part in (_BETWEEN_COMMAS.findall(given) if given else [given])):
+    for word in (part for given in words for part in (_COMMA_SEPARATED_ITEM.findall(given) if given else [given])):
         try:
             found = _hosts(word, login)
         except ValueError as error:
@@ -81,10 +87,10 @@ def _hosts(word: str, login: Login) -> list[SurveyHost]:
     user, at, rest = word.removeprefix("ssh://").rpartition("@")
     if at and not user:
         raise ValueError("no login name stands before `@`")
-    if at and not LOGIN.fullmatch(user):
+    if at and not LOGIN_NAME.fullmatch(user):
         raise ValueError(f"`{user}` is not a login name")
     port = login.port
-    match = _PORT.fullmatch(rest)
+    match = _HOST_AND_PORT.fullmatch(rest)
     if match and not is_ip(rest):
         rest, port = match["host"], int(match["port"])
         if not 1 <= port <= 65535:
@@ -105,7 +111,7 @@ def _hosts(word: str, login: Login) -> list[SurveyHost]:
         connection = "local" if here else "ssh"
         label = name if not is_ip(name) else name.replace(":", "-").replace("%", "-").strip("-")
         found.append(
-            SurveyHost(name, Node(name=label, address=name, connection=connection, ssh=ssh, workdir=_TEMPORARY))
+            SurveyHost(name, Node(name=label, address=name, connection=connection, ssh=ssh, workdir=_SURVEY_WORKDIR))
         )
     return found
 
@@ -126,16 +132,16 @@ def _named_apart(hosts: list[SurveyHost]) -> list[SurveyHost]:
 
 # Asking them.
 
-Answer = Mapping[str, Any]
+ProgramAnswer = Mapping[str, Any]
 
-FACTS_S = 30.0
-PYTHONS_S = 20.0
-ROUTES_S = 15.0
-SLACK_S = 5.0
+FACTS_TIMEOUT_S = 30.0
+PYTHONS_TIMEOUT_S = 20.0
+ROUTES_TIMEOUT_S = 15.0
+TIMEOUT_SLACK_S = 5.0
 ROUTES = "routes"
-MOST_ADDRESSES = 6
+MAX_ADDRESSES = 6
 """How many addresses of a host the others try to reach."""
-MOST_PEERS = 8
+MAX_PEERS = 8
 """How many others each host tries to reach: a hundred hosts need not all dial one another to know their interfaces."""
 
 
@@ -144,12 +150,12 @@ class HostAnswers:
     """The answers of one host; an answer that did not come is empty, and `unanswered` says why, by program."""
 
     host: SurveyHost
-    hello: Answer
-    host_facts: Answer = field(default_factory=dict)
-    ibstat: Answer = field(default_factory=dict)
-    survey: Answer = field(default_factory=dict)
-    pythons: Answer = field(default_factory=dict)
-    routes: Sequence[Answer] = ()
+    hello: ProgramAnswer
+    host_facts: ProgramAnswer = field(default_factory=dict)
+    ibstat: ProgramAnswer = field(default_factory=dict)
+    survey: ProgramAnswer = field(default_factory=dict)
+    pythons: ProgramAnswer = field(default_factory=dict)
+    routes: Sequence[ProgramAnswer] = ()
     unanswered: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -157,7 +163,7 @@ class HostAnswers:
         return self.host.node.name
 
     @property
-    def interfaces(self) -> Interfaces:
+    def interfaces(self) -> InterfacesByName:
         return interfaces_of(self.host_facts)
 
 
@@ -204,14 +210,14 @@ def _same_machines(answered: Mapping[str, HostAnswers]) -> dict[str, str]:
 
 
 def _ask_facts(site: Site, answered: Mapping[str, HostAnswers]) -> None:
-    questions: Mapping[str, tuple[Answer, float]] = {
-        HOST_FACTS: ({}, FACTS_S),
-        SURVEY: ({}, FACTS_S),
-        IBSTAT: ({}, FACTS_S),
-        PYTHONS: ({"seconds": PYTHONS_S - 4.0}, PYTHONS_S),
+    questions: Mapping[str, tuple[ProgramAnswer, float]] = {
+        HOST_FACTS_PROGRAM: ({}, FACTS_TIMEOUT_S),
+        SURVEY_PROGRAM: ({}, FACTS_TIMEOUT_S),
+        IBSTAT_PROGRAM: ({}, FACTS_TIMEOUT_S),
+        PYTHONS_PROGRAM: ({"seconds": PYTHONS_TIMEOUT_S - 4.0}, PYTHONS_TIMEOUT_S),
     }
 
-    def one(program: str) -> Callable[[Node], Answer]:
+    def one(program: str) -> Callable[[Node], ProgramAnswer]:
         arguments, timeout_s = questions[program]
         return lambda node: site.sessions[node.name].call(program, dict(arguments), timeout_s=timeout_s)
 
@@ -222,7 +228,7 @@ def _ask_facts(site: Site, answered: Mapping[str, HostAnswers]) -> None:
 
 def _for_all(site: Site, nodes: Sequence[Node], timeout_s: float) -> float:
     """Seconds that all nodes may take if each may take `timeout_s`: they are asked in waves of `forks`."""
-    return (timeout_s + SLACK_S) * -(-len(nodes) // site.forks)
+    return (timeout_s + TIMEOUT_SLACK_S) * -(-len(nodes) // site.forks)
 
 
 def _ask_routes(site: Site, answered: Mapping[str, HostAnswers]) -> None:
@@ -230,9 +236,9 @@ def _ask_routes(site: Site, answered: Mapping[str, HostAnswers]) -> None:
     names = list(answered)
     listed = candidates(answered)
 
-    def look(node: Node) -> Answer:
+    def look(node: Node) -> ProgramAnswer:
         place = names.index(node.name)
-        around = [names[(place + step) % len(names)] for step in range(1, min(MOST_PEERS, len(names)))]
+        around = [names[(place + step) % len(names)] for step in range(1, min(MAX_PEERS, len(names)))]
         peers = dict.fromkeys([*around, *names[:1]])
         peers.pop(node.name, None)
         own = set(addresses_of(answered[node.name].interfaces))
@@ -242,15 +248,15 @@ def _ask_routes(site: Site, answered: Mapping[str, HostAnswers]) -> None:
             for address in listed[peer]
             if address not in own  # every host has a 172.17.0.1 of its own, which would seem to answer
         ]
-        return site.sessions[node.name].call(ROUTE, {"targets": targets}, timeout_s=ROUTES_S)
+        return site.sessions[node.name].call(ROUTE_PROGRAM, {"targets": targets}, timeout_s=ROUTES_TIMEOUT_S)
 
     if len(answered) > 1:
         nodes = [each.host.node for each in answered.values()]
-        _keep(answered, ROUTES, site.each(nodes, look, timeout_s=_for_all(site, nodes, ROUTES_S)))
+        _keep(answered, ROUTES, site.each(nodes, look, timeout_s=_for_all(site, nodes, ROUTES_TIMEOUT_S)))
 
 
 def candidates(answers: Mapping[str, HostAnswers]) -> dict[str, list[str]]:
-    """By host, the addresses at which others may reach it, at most MOST_ADDRESSES: the one where our own login came in,
+    """By host, the addresses at which others may reach it, at most MAX_ADDRESSES: the one where our own login came in,
     then those of its interfaces. Of a host that has more, these are the login's and those nearest to another host's:
     containers and virtual machines give a host many addresses that only it can use."""
     listed = {name: _addresses(one) for name, one in answers.items()}
@@ -259,10 +265,10 @@ def candidates(answers: Mapping[str, HostAnswers]) -> dict[str, list[str]]:
     numbers = sorted((address_number(address), names[0]) for address, names in owners.items() if len(names) == 1)
     chosen = {}
     for name, addresses in listed.items():
-        if len(addresses) > MOST_ADDRESSES:
+        if len(addresses) > MAX_ADDRESSES:
             first = addresses[:1] if _login(answers[name]) else []
             bits = {address: common_bits(address, name, numbers) for address in addresses[len(first) :]}
-            kept = {*first, *sorted(bits, key=bits.__getitem__, reverse=True)[: MOST_ADDRESSES - len(first)]}
+            kept = {*first, *sorted(bits, key=bits.__getitem__, reverse=True)[: MAX_ADDRESSES - len(first)]}
             addresses = [address for address in addresses if address in kept]
         chosen[name] = addresses
     return chosen
@@ -283,7 +289,7 @@ def _port(answers: HostAnswers) -> int:
     return int(login[1]) if login else answers.host.node.ssh.port or 22
 
 
-def _keep(hosts: Mapping[str, HostAnswers], program: str, answers: Mapping[str, Answer | BaseException]) -> None:
+def _keep(hosts: Mapping[str, HostAnswers], program: str, answers: Mapping[str, ProgramAnswer | BaseException]) -> None:
     """Enters the answers of all hosts to one program. Raises unexpected errors."""
     for name, answer in answers.items():
         if isinstance(answer, (Unreachable, ProgramNotStarted, TimeoutError)):

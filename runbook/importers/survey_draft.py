@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import runbook
 from runbook.checks.ibstat import rate
 from runbook.files.address import is_ip
-from runbook.files.inventory_draft import Draft, NodeDraft, Setting
+from runbook.files.inventory_draft import Draft, NodeDraft, SettingPath
 from runbook.files.node_sets import folded
-from runbook.files.nodes import NAME
+from runbook.files.nodes import NODE_NAME
 from runbook.importers.survey import ROUTES, HostAnswers, SurveyHost, SurveyResult, candidates
 from runbook.importers.survey_facts import (
     GpusFound,
@@ -28,7 +28,7 @@ from runbook.model.grouping import grouped
 from runbook.model.nccl_devices import leads_nowhere
 from runbook.model.units import some
 from runbook.parsers.infiniband import Port
-from runbook.transport.node_answers import HOST_FACTS, IBSTAT, PYTHONS, SURVEY
+from runbook.transport.node_answers import HOST_FACTS_PROGRAM, IBSTAT_PROGRAM, PYTHONS_PROGRAM, SURVEY_PROGRAM
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class SurveyedHost:
 def network_hints(seen: Sequence[SurveyedHost], interface: str | None) -> list[str]:
     """Comments on interfaces besides the chosen one that every host has, and that may be the faster ones."""
     used = {one.place.interface.name for one in seen if one.place.interface}
-    hints = [*unsaid(seen, HOST_FACTS), *unsaid(seen, ROUTES)]
+    hints = [*unsaid(seen, HOST_FACTS_PROGRAM), *unsaid(seen, ROUTES)]
     for name in seen[0].answers.interfaces:
         if name in used or not all(name in one.answers.interfaces for one in seen):
             continue
@@ -64,7 +64,7 @@ def network_hints(seen: Sequence[SurveyedHost], interface: str | None) -> list[s
 
 def fabric_hints(seen: Sequence[SurveyedHost], backend: str | None, *, written: bool) -> tuple[str, ...]:
     """Comments on ports that exist and are not in the block: down, Ethernet, not on every host, or not used."""
-    hints = list(unsaid(seen, IBSTAT))
+    hints = list(unsaid(seen, IBSTAT_PROGRAM))
     why = "gloo does not use it" if backend == "gloo" else "not every node is known to have one of that name"
     for one in seen:
         idle = [f"{port.name} is {port.state}" for port in one.ports if port.state != "active"]
@@ -79,7 +79,13 @@ def fabric_hints(seen: Sequence[SurveyedHost], backend: str | None, *, written: 
     return tuple(hints)
 
 
-_ASKED = {HOST_FACTS: "interfaces", ROUTES: "routes", IBSTAT: "InfiniBand ports", SURVEY: "GPUs", PYTHONS: "Pythons"}
+_FACTS_BY_PROGRAM = {
+    HOST_FACTS_PROGRAM: "interfaces",
+    ROUTES: "routes",
+    IBSTAT_PROGRAM: "InfiniBand ports",
+    SURVEY_PROGRAM: "GPUs",
+    PYTHONS_PROGRAM: "Pythons",
+}
 
 
 def unsaid(seen: Sequence[SurveyedHost], program: str) -> Iterable[str]:
@@ -87,17 +93,19 @@ def unsaid(seen: Sequence[SurveyedHost], program: str) -> Iterable[str]:
     for why, names in together(
         (whys[program], one.name) for one in seen if program in (whys := one.answers.unanswered)
     ):
-        yield f"the {_ASKED[program]} of {names} are not known: {why}"
+        yield f"the {_FACTS_BY_PROGRAM[program]} of {names} are not known: {why}"
 
 
 def missing(seen: Sequence[SurveyedHost]) -> Iterable[str]:
     """Yields comments on GPUs and Pythons that were looked for and not found, or are odd, with the names of the
     nodes."""
-    yield from (*unsaid(seen, SURVEY), *unsaid(seen, PYTHONS))
+    yield from (*unsaid(seen, SURVEY_PROGRAM), *unsaid(seen, PYTHONS_PROGRAM))
     for doubt, names in together((one.gpus.doubt, one.name) for one in seen if one.gpus.doubt):
         yield "gpus: " + doubt.replace("{}", names)
     for doubt, names in together(
-        (_no_python(one), one.name) for one in seen if one.python is None and PYTHONS not in one.answers.unanswered
+        (_no_python(one), one.name)
+        for one in seen
+        if one.python is None and PYTHONS_PROGRAM not in one.answers.unanswered
     ):
         yield "python: " + doubt.replace("{}", names)
     versions = {one.python.torch for one in seen if one.python}
@@ -205,7 +213,7 @@ def _names(hosts: Iterable[HostAnswers]) -> dict[str, str]:
     return {
         one.name: own[one.name]
         if _nameless(one)
-        and NAME.fullmatch(own[one.name])
+        and NODE_NAME.fullmatch(own[one.name])
         and own[one.name] not in ("localhost", "all")
         and counts[own[one.name]] == 1
         else one.name
@@ -217,7 +225,7 @@ def _nameless(one: HostAnswers) -> bool:
     return is_ip(one.host.typed) or one.host.is_here
 
 
-def _login(host: SurveyHost) -> dict[Setting, object]:
+def _login(host: SurveyHost) -> dict[SettingPath, object]:
     ssh = host.node.ssh
     if host.is_here:
         return {("connection",): "local"}
@@ -226,12 +234,12 @@ def _login(host: SurveyHost) -> dict[Setting, object]:
 
 
 def _node(one: SurveyedHost, interface: str | None, backend: str | None) -> NodeDraft:
-    settings: dict[Setting, object] = {}
+    settings: dict[SettingPath, object] = {}
     says = []
     address = one.place.address
     if address is not None:
         settings["address",] = address
-    if one.place.doubt and (address is not None or HOST_FACTS not in one.answers.unanswered):
+    if one.place.doubt and (address is not None or HOST_FACTS_PROGRAM not in one.answers.unanswered):
         says.append(f"address: {one.place.doubt}")
     settings.update(_login(one.answers.host))
     if not one.answers.host.is_here and one.answers.host.typed != (address or one.name):

@@ -14,7 +14,7 @@ from runbook.files.address import is_loopback
 from runbook.model.grouping import grouped
 from runbook.parsers.infiniband import Port, from_sysfs, parse
 
-REACHED = ("open", "refused")
+REACHED_ANSWERS = ("open", "refused")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class SurveyInterface:
     addresses: tuple[str, ...]
 
 
-Interfaces = Mapping[str, SurveyInterface]
+InterfacesByName = Mapping[str, SurveyInterface]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ def interfaces_of(host_facts: Mapping[str, Any]) -> dict[str, SurveyInterface]:
     return found
 
 
-def addresses_of(interfaces: Interfaces) -> list[str]:
+def addresses_of(interfaces: InterfacesByName) -> list[str]:
     """The addresses of the interfaces, IPv4 first: most programs dial these, and names mostly lead to them."""
     found = [address for interface in interfaces.values() for address in interface.addresses]
     return sorted(found, key=lambda address: ":" in address)
@@ -56,7 +56,7 @@ def addresses_of(interfaces: Interfaces) -> list[str]:
 
 def places(
     candidates: Mapping[str, Sequence[str]],
-    interfaces: Mapping[str, Interfaces],
+    interfaces: Mapping[str, InterfacesByName],
     routes: Mapping[str, Sequence[Mapping[str, Any]]],
 ) -> dict[str, HostAddress]:
     """The address and the interface of every host, from its candidates (the likeliest first), its interfaces, and what
@@ -82,12 +82,12 @@ def _address(
         if target["peer"] == name
     )
     for address in candidates:
-        if address in tried and all(answer in REACHED for _, answer in tried[address]):
+        if address in tried and all(answer in REACHED_ANSWERS for _, answer in tried[address]):
             return address, None
     if not tried:
         return candidates[0], None
-    best = max(candidates, key=lambda address: sum(answer in REACHED for _, answer in tried.get(address, ())))
-    missed = [(other, answer) for other, answer in tried.get(best, ()) if answer not in REACHED]
+    best = max(candidates, key=lambda address: sum(answer in REACHED_ANSWERS for _, answer in tried.get(address, ())))
+    missed = [(other, answer) for other, answer in tried.get(best, ()) if answer not in REACHED_ANSWERS]
     if not missed:
         return best, None
     other, answer = missed[0]
@@ -98,7 +98,7 @@ def _address(
 def _interface(
     address: str | None,
     chosen: Mapping[str, tuple[str | None, str | None]],
-    interfaces: Interfaces,
+    interfaces: InterfacesByName,
     targets: Iterable[Mapping[str, Any]],
 ) -> SurveyInterface | None:
     """The interface that carries the route to most of the others; if no route is known, the one with the address."""

@@ -19,17 +19,17 @@ from runbook.jobs.launch import Stall
 from runbook.jobs.logs import JobSecrets, RankLogs
 from runbook.jobs.stall import outcomes_of_stall
 from runbook.jobs.start import measure_clocks
-from runbook.jobs.watch import HELD_UP, Fetching, WatchEnd, watch
+from runbook.jobs.watch import HELD_UP_KINDS, Fetching, WatchEnd, watch
 from runbook.model.errors import Unreachable
 from runbook.model.verdict import Outcome
 
-Tell = Callable[[ProcessSpec, str, list[str]], None]
+OutputCallback = Callable[[ProcessSpec, str, list[str]], None]
 """Called with a source of output, its stream (`out` or `err`), and whole lines."""
 
-PATIENCE_S = 60.0
+NODE_SILENCE_TIMEOUT_S = 60.0
 """Seconds for which a node that is reached may say nothing about a job that is followed."""
 
-HOSTS_S = 10.0
+HOST_FACTS_TIMEOUT_S = 10.0
 """Seconds for fetching the facts of all hosts. A look at ranks that make no steps needs them to know addresses."""
 
 
@@ -37,7 +37,7 @@ def kept_of(
     cluster: Cluster,
     job: KnownJob,
     run_dir: Path | None,
-    tell: Tell,
+    tell: OutputCallback,
     secrets: JobSecrets,
     *,
     goes_on: bool = False,
@@ -64,8 +64,8 @@ def follow(
 ) -> tuple[WatchEnd, list[str]]:
     """Follows a job until every process has ended, one has failed, or `stopping` says that the reader has enough. How
     watching ended, and the names of nodes that did not send all of their logs. A node that is lost, or says nothing for
-    PATIENCE_S, is reported to `on_loss` at once, and the other nodes are followed on."""
-    with Fetching(kept, patience_s=PATIENCE_S):
+    NODE_SILENCE_TIMEOUT_S, is reported to `on_loss` at once, and the other nodes are followed on."""
+    with Fetching(kept, patience_s=NODE_SILENCE_TIMEOUT_S):
         end = watch(kept, stopping=stopping, deadline=math.inf, on_loss=on_loss)
         if end.kind == "failed":
             time.sleep(0.2)
@@ -81,12 +81,12 @@ def supervise(
 ) -> tuple[WatchEnd, list[Outcome], list[str]]:
     """Stays attached to a job for as long as `watched` takes. The first failure, or a stall that `watched` reports,
     ends all processes. How watching ended; the outcomes that say why the job failed, empty if it did not; and the names
-    of nodes that did not send all of their logs. A node that says nothing for PATIENCE_S counts as lost. `leaving`: the
-    caller ends, and leaves the ranks their whole grace."""
-    with Fetching(kept, patience_s=PATIENCE_S):
-        kept.at.learn_hosts(timeout_s=HOSTS_S)
+    of nodes that did not send all of their logs. A node that says nothing for NODE_SILENCE_TIMEOUT_S counts as lost.
+    `leaving`: the caller ends, and leaves the ranks their whole grace."""
+    with Fetching(kept, patience_s=NODE_SILENCE_TIMEOUT_S):
+        kept.at.learn_hosts(timeout_s=HOST_FACTS_TIMEOUT_S)
         end, stall = watched()
-        if end.kind not in ("failed", *HELD_UP):
+        if end.kind not in ("failed", *HELD_UP_KINDS):
             return end, [], stop_attempt.drain(kept) if end.kind == "finished" else []
         frozen = stop_attempt.freeze(kept) if end.kind == "failed" else {}
         why = "another rank failed" if end.kind == "failed" else f"the ranks of {', '.join(stall.findings)} hold it up"
@@ -94,6 +94,6 @@ def supervise(
     if leaving():
         return end, [], []
     left = stop_attempt.drain(kept)
-    if end.kind in HELD_UP:
+    if end.kind in HELD_UP_KINDS:
         return end, outcomes_of_stall(kept, stall.findings, stall.seconds), left
     return end, judge_attempt(kept, end, frozen), left

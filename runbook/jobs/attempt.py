@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from runbook.launch.job import Job
 from runbook.launch.launchers import launch_spec
 from runbook.launch.ranks import NodeRanks, RankLayout, layout
-from runbook.launch.script import LAUNCH, Script, write
+from runbook.launch.script import LAUNCH_SCRIPT_NAME, Script, write
 from runbook.model.inventory import Inventory
 from runbook.model.units import span_of
 from runbook.node.journal import attempt_folder
 
-BY_LAUNCHER = "by-launcher"
+LAUNCHER_LOGS_FOLDER = "by-launcher"
 """The folder inside an attempt's folder in which a launcher writes the output of its ranks. The keeper links these
 files to the names that they would have without a launcher."""
 
@@ -74,7 +74,12 @@ class Attempt:
         """The launch script for a node; `folder` is the path of the attempt's folder there."""
         node_ranks = self.layout.by_node[node]
         spec = launch_spec(
-            self.layout, node_ranks, self.job, name=LAUNCH, made_from=made_from, logs=f"{folder}/{BY_LAUNCHER}"
+            self.layout,
+            node_ranks,
+            self.job,
+            name=LAUNCH_SCRIPT_NAME,
+            made_from=made_from,
+            logs=f"{folder}/{LAUNCHER_LOGS_FOLDER}",
         )
         return write(replace(spec, stacks=self.job.stacks), "sh")
 

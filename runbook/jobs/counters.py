@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from runbook.causes.catalogue import finding_for
-from runbook.checks.allreduce import SENT_AGAIN
+from runbook.checks.allreduce import MIN_LOSSY_RETRANSMISSIONS
 from runbook.checks.bandwidth.adapters import interfaces_of
 from runbook.checks.context import no_answer
 from runbook.jobs.kept_processes import KeptProcesses
@@ -50,7 +50,7 @@ class Limit:
     highest: int | None = None  # the value at which the counter stops counting; None if it does not
 
 
-OF_INTERFACE = (
+INTERFACE_LIMITS = (
     Limit("rx_crc_errors", "frames arrived broken", 10, 1e-5, "rx_packets"),
     Limit("rx_errors", "packets arrived with errors", 10, 1e-5, "rx_packets"),
     Limit("tx_errors", "packets could not be sent", 10, 1e-5, "tx_packets"),
@@ -59,9 +59,9 @@ OF_INTERFACE = (
     Limit("carrier_down_count", "times the link was down"),
 )
 """The limits for the counters of a network interface."""
-OF_TCP = Limit("RetransSegs", "TCP segments were sent again", *SENT_AGAIN, "OutSegs")
+TCP_LIMIT = Limit("RetransSegs", "TCP segments were sent again", *MIN_LOSSY_RETRANSMISSIONS, "OutSegs")
 """The limit for a node's TCP segments that were sent again."""
-OF_PORT = (
+IB_PORT_LIMITS = (
     Limit("link_downed", "times the link was down", highest=0xFF),
     Limit("symbol_error", "symbol errors", 10, per_s=120 / 3600, highest=0xFFFF),
     Limit("link_error_recovery", "times the link recovered from errors", 2, per_s=5 / 60, highest=0xFF),
@@ -74,7 +74,7 @@ OF_PORT = (
 )
 """The limits for the counters of an InfiniBand port."""
 
-LASTS_S = 25.0
+MIN_GPU_SLOWDOWN_S = 25.0
 """The least seconds for which a slowed GPU is reported: a GPU that is slowed down for a shorter time is only warm."""
 
 
@@ -84,15 +84,17 @@ def rises(node: str, then: node_answers.Counters, now: node_answers.Counters) ->
     seconds = max(0.001, now["clock"] - then["clock"])
     for name, counts in now["interfaces"].items():
         before = then["interfaces"].get(name, {})
-        for counter, says, proof in _risen(f"{name} of {node}", OF_INTERFACE, before, counts, seconds):
+        for counter, says, proof in _risen(f"{name} of {node}", INTERFACE_LIMITS, before, counts, seconds):
             finding = finding_for("counters-rising", says, (proof,), way="interface", node=node, name=word(name))
             yield f"{name} of {node} {counter}", finding
     if then["tcp"] and now["tcp"]:
-        for counter, says, proof in _risen(node, (OF_TCP,), _counts(then["tcp"]), _counts(now["tcp"]), seconds):
+        for counter, says, proof in _risen(node, (TCP_LIMIT,), _counts(then["tcp"]), _counts(now["tcp"]), seconds):
             yield f"{node} {counter}", finding_for("counters-rising", says, (proof,), way="tcp", node=node)
     for name, counts in now["ports"].items():
         hca, _, port = name.partition(":")
-        for counter, says, proof in _risen(f"{name} of {node}", OF_PORT, then["ports"].get(name, {}), counts, seconds):
+        for counter, says, proof in _risen(
+            f"{name} of {node}", IB_PORT_LIMITS, then["ports"].get(name, {}), counts, seconds
+        ):
             finding = finding_for(
                 "counters-rising", says, (proof,), way="port", node=node, hca=word(hca), port=word(port)
             )
@@ -132,7 +134,7 @@ def rise(then: int | None, now: int | None) -> int | None:
 def _of_gpus(node: str, then: node_answers.Counters, now: node_answers.Counters) -> Iterator[tuple[str, Finding]]:
     """The findings about GPUs (slowed down in both readings, new memory errors, new Xids), each with its own key."""
     before = {gpu.index: gpu for gpu in gpus_of(then)}
-    lasts = now["clock"] - then["clock"] >= LASTS_S
+    lasts = now["clock"] - then["clock"] >= MIN_GPU_SLOWDOWN_S
     for gpu in gpus_of(now):
         earlier, place = before.get(gpu.index), f"GPU {gpu.index} of {node}"
         if earlier is None:
@@ -174,12 +176,12 @@ def not_read(facts: node_answers.Counters, *, gpus: bool) -> list[str]:
     found = [
         f"{name}: {', '.join(missing)}"
         for name, counts in facts["interfaces"].items()
-        if (missing := [limit.counter for limit in OF_INTERFACE if counts.get(limit.counter) is None])
+        if (missing := [limit.counter for limit in INTERFACE_LIMITS if counts.get(limit.counter) is None])
     ]
     found += [] if facts["tcp"] else ["TCP segments sent again: /proc/net/snmp"]
     for name, counts in facts["ports"].items():
-        missing = [limit.counter for limit in OF_PORT if limit.highest and counts.get(limit.counter) is None]
-        full = [one.counter for one in OF_PORT if one.highest and (counts.get(one.counter) or 0) == one.highest]
+        missing = [limit.counter for limit in IB_PORT_LIMITS if limit.highest and counts.get(limit.counter) is None]
+        full = [one.counter for one in IB_PORT_LIMITS if one.highest and (counts.get(one.counter) or 0) == one.highest]
         found += [f"{name}: {', '.join(missing)}"] if missing else []
         found += [f"{name}: {', '.join(full)} (they stand at their highest value)"] if full else []
     if gpus:
@@ -194,21 +196,21 @@ def not_read(facts: node_answers.Counters, *, gpus: bool) -> list[str]:
     return found
 
 
-EVERY_S = 30.0
+COUNTERS_INTERVAL_S = 30.0
 """Seconds between two readings."""
-ANSWER_S = 12.0
+COUNTERS_TIMEOUT_S = 12.0
 """Seconds that a node may take to answer."""
-GPU_S = 5.0
+COUNTERS_SMI_TIMEOUT_S = 5.0
 """Seconds that nvidia-smi may take. It is not run again on a node where it took longer: each hanging process may
 stay."""
 
-LEAVE_S = 1.0
+COUNTER_THREAD_TIMEOUT_S = 1.0
 """Seconds for which the end of a `CounterWatch` block waits for its thread."""
 
 
 class CounterWatch:
-    """Reads the counters of all nodes at the beginning of the `with` block, every EVERY_S in a thread, and at the end.
-    A rise is reported when it is seen, once for each counter. `tell` gets the node and the finding."""
+    """Reads the counters of all nodes at the beginning of the `with` block, every COUNTERS_INTERVAL_S in a thread, and
+    at the end. A rise is reported when it is seen, once for each counter. `tell` gets the node and the finding."""
 
     def __init__(
         self, kept: KeptProcesses, tell: Callable[[Sequence[str], Finding], None], unread: Callable[[str, str], None]
@@ -237,13 +239,13 @@ class CounterWatch:
 
     def __exit__(self, *_: object) -> None:
         self._ending.set()
-        self._thread.join(LEAVE_S)
+        self._thread.join(COUNTER_THREAD_TIMEOUT_S)
         if not self._kept.at.hurry.is_set():
             self.read()
 
     def _read_on(self) -> None:
-        """Reads the counters every EVERY_S, until the `with` block ends."""
-        while not self._ending.wait(EVERY_S):
+        """Reads the counters every COUNTERS_INTERVAL_S, until the `with` block ends."""
+        while not self._ending.wait(COUNTERS_INTERVAL_S):
             try:
                 self.read()
                 self.after_reading()
@@ -255,7 +257,7 @@ class CounterWatch:
     def read(self) -> None:
         """Reads the counters of every node that is reached, and reports what rose."""
         nodes = [self._kept.at.inventory.node(name) for name in self._kept.live_nodes()]
-        for name, answer in self._kept.at.run.site.each(nodes, self._ask, timeout_s=ANSWER_S).items():
+        for name, answer in self._kept.at.run.site.each(nodes, self._ask, timeout_s=COUNTERS_TIMEOUT_S).items():
             with self._lock:
                 if isinstance(answer, BaseException):
                     self._say_unread(name, no_answer(name, "counters", answer).findings[0].says)
@@ -277,10 +279,10 @@ class CounterWatch:
         order = {
             "interfaces": interfaces_of(at, node),
             "gpus": self._gpus(node.name),
-            "deadline_s": GPU_S,
+            "deadline_s": COUNTERS_SMI_TIMEOUT_S,
             "pid": self._pid(node.name),
         }
-        return at.session(node).call(node_answers.COUNTERS, order, timeout_s=ANSWER_S)
+        return at.session(node).call(node_answers.COUNTERS_PROGRAM, order, timeout_s=COUNTERS_TIMEOUT_S)
 
     def _take(self, name: str, now: node_answers.Counters) -> None:
         """Compares a reading with the last and the first of its node, and reports new rises."""

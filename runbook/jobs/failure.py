@@ -14,22 +14,22 @@ from typing import TYPE_CHECKING
 
 from runbook.causes.catalogue import finding_for, mend, of_kind
 from runbook.checks.context import Facts
-from runbook.checks.ranks.own_failure import STOPPED, of_signal, out_of_place, script_stopped, surely
+from runbook.checks.ranks.own_failure import SCRIPT_STOP_CAUSES, of_signal, out_of_place, script_stopped, surely
 from runbook.jobs.attempt import ProcessSpec
-from runbook.jobs.kept_processes import OVER, KeptProcess, KeptProcesses, ended_because_of, stopped_by_user
+from runbook.jobs.kept_processes import ENDED_STATE, KeptProcess, KeptProcesses, ended_because_of, stopped_by_user
 from runbook.jobs.logs import end_of
 from runbook.jobs.rendezvous import failed_to_meet, never_met, why_not_met
 from runbook.jobs.seen_processes import (
-    COMPUTES,
-    FATAL,
-    LOG_END,
+    FATAL_ERROR_PREFIX,
+    LOG_TAIL_BYTES,
+    MIN_COMPUTING_CPU_SHARE,
     frames_of_crash,
     own_frame,
     seen_processes,
     shown,
 )
 from runbook.jobs.stall import raised, waited_for
-from runbook.jobs.watch import OF_RANK, WatchEnd, exception_at_end
+from runbook.jobs.watch import TORCH_RANK_PREFIX, WatchEnd, exception_at_end
 from runbook.model.command_quoting import word
 from runbook.model.process_end import ProcessEnd
 from runbook.model.units import seconds_text
@@ -38,9 +38,9 @@ from runbook.model.verdict import Finding, Outcome, outcomes_of
 if TYPE_CHECKING:
     from runbook.diagnose.judge import Cause
 
-WORKER = re.compile(rb"failed \(exitcode: (-?\d{1,9})\) local_rank: (\d{1,9})(?!\d)")
+FAILED_WORKER_LINE = re.compile(rb"failed \(exitcode: (-?\d{1,9})\) local_rank: (\d{1,9})(?!\d)")
 """The line of torchrun's log that names the rank whose end it saw first."""
-MOST = 1 << 20
+MAX_LAUNCHER_LOG_BYTES = 1 << 20
 """Bytes of a launcher's log that are searched for that line."""
 
 
@@ -48,7 +48,7 @@ def failed_worker(kept: KeptProcesses, member: KeptProcess) -> tuple[ProcessSpec
     """The rank whose end a launcher saw first, and its exit code (negative: a signal); None if its log names none."""
     try:
         with kept.log_of(member.place).open("rb") as file:
-            found = WORKER.search(file.read(MOST))
+            found = FAILED_WORKER_LINE.search(file.read(MAX_LAUNCHER_LOG_BYTES))
     except OSError:
         return None
     if found is None or int(found[2]) >= len(member.place.each):
@@ -67,43 +67,43 @@ def first_of_launchers(kept: KeptProcesses, first: KeptProcess, failed: Sequence
     return first
 
 
-GAVE_UP = ("rank-behind", "collective-stall-uniform")
+COLLECTIVE_TIMEOUT_CAUSES = ("rank-behind", "collective-stall-uniform")
 """Causes that logs show if ranks waited for others until their own time limit."""
 
-LEFT_S = 120.0
+MAX_PEER_LOSS_DELAY_S = 120.0
 """The most seconds between a peer's end and the failure that it explains: a collective fails soon after a peer has
 closed its connections."""
 
-TOO_LARGE = re.compile(r"rank < size\. (?P<rank>\d{1,6}) vs (?P<world>\d{1,6})")
+RANK_TOO_LARGE = re.compile(r"rank < size\. (?P<rank>\d{1,6}) vs (?P<world>\d{1,6})")
 """Gloo's message about a rank that is too large for its world."""
 
-TIMED_OUT = 124
+TIMEOUT_EXIT_CODE = 124
 """The exit code of coreutils' `timeout` if it has ended its command."""
 
-MEETS = re.compile(r"/torch/distributed/rendezvous\.py")
+TORCH_RENDEZVOUS_FILE = re.compile(r"/torch/distributed/rendezvous\.py")
 """A file in the traceback of a rank that gave up before it had met the other ranks."""
 
-HIDDEN_END = "ended with code 0, and the last that it wrote is an exception"
+HIDDEN_EXCEPTION_TEXT = "ended with code 0, and the last that it wrote is an exception"
 """In words, the end of a process whose exit code hides an exception."""
 
-RESET = re.compile(
+CONNECTION_RESET_EXCEPTION = re.compile(
     r"^[\w.]*(?:Connection(?:Reset|Aborted|)Error|ProtocolError)\b.*(?:reset by peer|Connection aborted)", re.I
 )
 """An exception of Python's own, raised when a server that the program itself talks to, such as a file server, is
 gone."""
 
-LAST_S = 5.0
+MAX_LAST_OUTPUT_AGE_S = 5.0
 """The most seconds between the last output of a process and its end for that output to explain the end."""
 
-LAST_OF_LOST_S = 30.0
+MAX_LOST_OUTPUT_AGE_S = 30.0
 """The same limit for a process that another rank lost: an interpreter may take long to end on a busy machine."""
 
-ENDS_S = 10.0
+MAX_INTERPRETER_EXIT_S = 10.0
 """Seconds that an interpreter may take to end after its program has closed its connections, on a busy machine."""
 
-TAIL = 8
+MAX_TAIL_LINES = 8
 """The most lines at the end of a log that are shown as evidence."""
-UNINFORMATIVE = ("\x1e", "-" * 20, "=" * 20, "For simplicity, JAX has removed its internal frames")
+UNINFORMATIVE_LINE_PREFIXES = ("\x1e", "-" * 20, "=" * 20, "For simplicity, JAX has removed its internal frames")
 """Beginnings of lines that say nothing about the failure: our own events, rulers, and JAX's note below an exception."""
 
 
@@ -125,7 +125,7 @@ def judge_attempt(kept: KeptProcesses, end: WatchEnd, frozen: Mapping[str, Facts
         node, finding = hidden
     elif smaller := _in_a_smaller_world(kept, first):
         return _outcomes(kept, first, {name: [smaller] for name in kept.nodes})
-    elif logged and logged.cause in GAVE_UP and first.raised:
+    elif logged and logged.cause in COLLECTIVE_TIMEOUT_CAUSES and first.raised:
         return _outcomes(kept, first, _waited_for(kept, logged, first, finding, frozen))
     elif logged and _differ(logged) and _says_more(logged, finding, first):
         _, finding = _finding_of_logs(kept, logged, first, finding)
@@ -164,7 +164,7 @@ def _outcomes(kept: KeptProcesses, first: KeptProcess, found: Mapping[str, Seque
 def _in_a_smaller_world(kept: KeptProcesses, first: KeptProcess) -> Finding | None:
     """The finding if gloo refuses the rank of a process as too large; else None. The launch gave the process that rank,
     so the program, which is the same on all nodes, gave torch a smaller world than the job has."""
-    match = TOO_LARGE.search("\n".join(_tail(kept, first.place)))
+    match = RANK_TOO_LARGE.search("\n".join(_tail(kept, first.place)))
     if match is None or int(match["rank"]) not in first.place.ranks or int(match["world"]) >= kept.ranks:
         return None
     says = f"the program gives torch a world of {match['world']}, and the job has {kept.ranks} ranks: {match[0]}"
@@ -196,9 +196,9 @@ def _killed_beside(kept: KeptProcesses, first: KeptProcess) -> KeptProcess | Non
     """The process that was killed, if `first` only raised an exception that may follow from the loss of that peer; else
     None. Of two ends the later one can be recorded or reported first: nodes are busy, and clocks agree only roughly. By
     now all processes have ended, so a killed one is known, however late its report came."""
-    from runbook.diagnose.judge import MISTAKES  # imported only for a job that failed, since it takes time
+    from runbook.diagnose.judge import PROGRAM_ERRORS  # imported only for a job that failed, since it takes time
 
-    if not first.raised or "".join(_tail(kept, first.place)[-1:]).startswith(tuple(MISTAKES)):
+    if not first.raised or "".join(_tail(kept, first.place)[-1:]).startswith(tuple(PROGRAM_ERRORS)):
         return None
     killed = [member for member in kept.members if member.killed]
     return min(killed, key=lambda member: member.ended or 0.0, default=None)
@@ -246,18 +246,18 @@ def how_ended(kept: KeptProcesses, member: KeptProcess, frozen: Mapping[str, Fac
         says = (
             f"{place.label} exited with code {code} after {_ran(member)}: {tail[-1] if tail else 'it printed nothing'}"
         )
-        if code == TIMED_OUT:
+        if code == TIMEOUT_EXIT_CODE:
             says += f"; {code} is what `timeout` exits with when the time that it was given is over"
             return finding_for("program-error", says, tail, way="timeout")
-        if tail and RESET.search(OF_RANK.sub("", tail[-1])):
+        if tail and CONNECTION_RESET_EXCEPTION.search(TORCH_RANK_PREFIX.sub("", tail[-1])):
             return finding_for("tcp-connection-lost-midrun", says, tail, way="program")
         if stray := out_of_place(tail, node):
             return Finding("program-error", says, stray, tail)
         return finding_for("program-error", says, tail, log=word(_log(kept, place)))
     when = f"after {_ran(member)}"
-    log = end_of(kept.log_of(place), LOG_END)
+    log = end_of(kept.log_of(place), LOG_TAIL_BYTES)
     if not end.from_outside and (frames := frames_of_crash(log)):
-        when, tail = f"{when}, in {own_frame(frames)}", _last_lines(log.rpartition(FATAL)[0])
+        when, tail = f"{when}, in {own_frame(frames)}", _last_lines(log.rpartition(FATAL_ERROR_PREFIX)[0])
         tail = (*tail, *shown(place.label, frames))
     memory = ((frozen or {}).get(node) or {}).get("kernel_says", ()) if end.signal == signal.SIGKILL else ()
     evidence = (*map(str, memory[-2:]), *tail)
@@ -285,7 +285,7 @@ def _stopped(kept: KeptProcesses, member: KeptProcess, said: Mapping[str, object
     if event == "program-missing":
         says = tail[-1] if tail else f"{node.name} does not have the program that the launch script starts"
         return finding_for("program-error", says, tail, way="not-found")
-    if event not in STOPPED:
+    if event not in SCRIPT_STOP_CAUSES:
         return finding_for(
             "program-error", f"{member.label} did not start: the launch script stopped: {event}", tail, way="unread"
         )
@@ -313,29 +313,30 @@ def _by_logs(kept: KeptProcesses, first: KeptProcess, members: Sequence[KeptProc
 
 
 def _ended_well(kept: KeptProcesses, first: KeptProcess, *, later_s: float) -> list[KeptProcess]:
-    """The processes that ended well and by themselves, from LEFT_S before to `later_s` after the error of `first`."""
+    """The processes that ended well and by themselves, from MAX_PEER_LOSS_DELAY_S before to `later_s` after the error
+    of `first`."""
     if not first.raised or first.ended is None:
         return []
-    before = [member for member in kept.members if member.state == OVER and member.code == 0]
+    before = [member for member in kept.members if member.state == ENDED_STATE and member.code == 0]
     before = [member for member in before if not member.journal.get("why") and member.ended is not None]
-    return [member for member in before if -later_s <= first.ended - (member.ended or 0.0) <= LEFT_S]
+    return [member for member in before if -later_s <= first.ended - (member.ended or 0.0) <= MAX_PEER_LOSS_DELAY_S]
 
 
 def _hidden_error(kept: KeptProcesses, first: KeptProcess) -> tuple[str, Finding] | None:
     """The node and the finding about a process that ended before `first` with an exception, and with exit code 0; else
     None."""
     for one in _ended_well(kept, first, later_s=0.0):
-        if exception := last_exception(kept, one, one.place, LAST_OF_LOST_S):
-            says = f"{one.label} {HIDDEN_END}: {exception}; {first.label} lost it after {_ran(first)}"
+        if exception := last_exception(kept, one, one.place, MAX_LOST_OUTPUT_AGE_S):
+            says = f"{one.label} {HIDDEN_EXCEPTION_TEXT}: {exception}; {first.label} lost it after {_ran(first)}"
             return one.place.node, finding_for("program-error", says, _tail(kept, one.place), way="hidden")
     return None
 
 
 def _left_the_others(kept: KeptProcesses, first: KeptProcess) -> tuple[str, Finding] | None:
     """The node and the finding about processes that ended well before `first` lost them in a collective, or up to
-    ENDS_S later, since a process closes its connections some seconds before it ends. If most ranks had ended, the node
-    is that of `first`. None if no process had ended."""
-    before = _ended_well(kept, first, later_s=ENDS_S)
+    MAX_INTERPRETER_EXIT_S later, since a process closes its connections some seconds before it ends. If most ranks had
+    ended, the node is that of `first`. None if no process had ended."""
+    before = _ended_well(kept, first, later_s=MAX_INTERPRETER_EXIT_S)
     if not before:
         return None
     if gone := next((member for member in before if member.journal.get("swept")), None):
@@ -360,10 +361,10 @@ def _closed(kept: KeptProcesses, first: KeptProcess, frozen: Mapping[str, Facts]
     outside of a collective when `first` had lost it: it closed its connections, or became another program. Else None.
     """
     for one in seen_processes(kept, frozen) if first.raised else ():
-        slept = one.state == "S" and one.cpu < COMPUTES and not one.together
+        slept = one.state == "S" and one.cpu < MIN_COMPUTING_CPU_SHARE and not one.together
         if one.connections != 0 or not slept or raised(kept, kept.place_of(one.label)):
             continue
-        if one.frames and MEETS.search(end_of(kept.log_of(first.place), LOG_END)):
+        if one.frames and TORCH_RENDEZVOUS_FILE.search(end_of(kept.log_of(first.place), LOG_TAIL_BYTES)):
             says = (
                 f"{one.label} had not come to the rendezvous and slept {one.place}, when {first.label} gave up waiting "
                 f"for it after {_ran(first)}"
@@ -431,13 +432,15 @@ def _last_said(kept: KeptProcesses, place: ProcessSpec) -> tuple[Path, tuple[str
     return kept.log_of(place), ()
 
 
-def last_exception(kept: KeptProcesses, member: KeptProcess, place: ProcessSpec, within_s: float = LAST_S) -> str:
+def last_exception(
+    kept: KeptProcesses, member: KeptProcess, place: ProcessSpec, within_s: float = MAX_LAST_OUTPUT_AGE_S
+) -> str:
     """The exception of a traceback that is the last output to stderr or stdout of `place`, which is the process or one
     of its ranks, written at most `within_s` before the process ended; empty if there is none."""
     for end in ("err", "out"):
         path = kept.log_of(place, end)
         late = kept.written.get(path.name, -math.inf) >= (member.ended or 0.0) - within_s
-        if late and (exception := exception_at_end(end_of(path, LOG_END))):
+        if late and (exception := exception_at_end(end_of(path, LOG_TAIL_BYTES))):
             return exception
     return ""
 
@@ -447,16 +450,16 @@ def hidden_ends(kept: KeptProcesses, node: str) -> list[str]:
     voices = [(member, one) for member in kept.on(node) if member.code == 0 for one in member.place.voices]
     told = ((one.label, last_exception(kept, member, one)) for member, one in voices)
     return [
-        f"{label} {HIDDEN_END}: {exception}; `python … | tee` hides an exit code without `set -o pipefail`"
+        f"{label} {HIDDEN_EXCEPTION_TEXT}: {exception}; `python … | tee` hides an exit code without `set -o pipefail`"
         for label, exception in told
         if exception
     ]
 
 
 def _last_lines(text: str) -> tuple[str, ...]:
-    """The last TAIL lines of a text that say something."""
-    lines = [line for line in text.splitlines() if line.strip() and not line.startswith(UNINFORMATIVE)]
-    return tuple(lines[-TAIL:])
+    """The last MAX_TAIL_LINES lines of a text that say something."""
+    lines = [line for line in text.splitlines() if line.strip() and not line.startswith(UNINFORMATIVE_LINE_PREFIXES)]
+    return tuple(lines[-MAX_TAIL_LINES:])
 
 
 def _ran(member: KeptProcess) -> str:

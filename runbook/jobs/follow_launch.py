@@ -21,14 +21,14 @@ from runbook.checks.context import Context, Run
 from runbook.checks.ranks.pool import dismiss_pool
 from runbook.jobs.attach import kept_of, supervise
 from runbook.jobs.attempt import Attempt, ProcessSpec, make_attempt
-from runbook.jobs.kept_processes import OVER, KeptProcesses, stopped_by_user
+from runbook.jobs.kept_processes import ENDED_STATE, KeptProcesses, stopped_by_user
 from runbook.jobs.known_jobs import Cluster, KnownJob, clean, living, stop
 from runbook.jobs.launch import RunningAttempt, Stall
 from runbook.jobs.logs import RankLogs, job_secrets
 from runbook.jobs.retry import judge_retry
-from runbook.jobs.start import STACKS
+from runbook.jobs.start import STACKS_FOLDER
 from runbook.jobs.stop_attempt import drain
-from runbook.jobs.watch import HELD_UP, WatchEnd, watch
+from runbook.jobs.watch import HELD_UP_KINDS, WatchEnd, watch
 from runbook.launch.job import Job
 from runbook.launch.ranks import narrow
 from runbook.model.errors import FilesWrong, Unreachable
@@ -40,19 +40,19 @@ from runbook.node.journal import attempt_folder, serial_of
 from runbook.transport.agent import SERVER_GONE
 from runbook.transport.node_sessions import Site
 
-AGAIN_S = (1.0, 2.0, 4.0, 8.0, 15.0)
+RECONNECT_INTERVALS_S = (1.0, 2.0, 4.0, 8.0, 15.0)
 """Seconds before nodes that were not reached are asked again: the first time, the second, and so on."""
-WITHOUT_S = 15.0
+LOST_NODE_RETRY_INTERVAL_S = 15.0
 """Seconds for which the other nodes are followed before the nodes that are not reached are asked again."""
-MISSING_S = 120.0
+SILENT_NODES_TIMEOUT_S = 120.0
 """Seconds for which a job that has failed, or is to end, waits for nodes that do not answer."""
-MISSING_WELL_S = 3600.0
+SILENT_AFTER_SUCCESS_TIMEOUT_S = 3600.0
 """The same wait when all ranks whose end is known have ended well: the other ranks may have ended well too, and their
 nodes may come back."""
-NOBODY_S = 86400.0
+ALL_SILENT_TIMEOUT_S = 86400.0
 """Seconds for which a job is followed while no node answers for it."""
 
-Say = Callable[..., None]
+EventCallback = Callable[..., None]
 """Called with what happens: text, node, rank and facts, as in the events of a run."""
 
 
@@ -96,7 +96,7 @@ class Follower:
         run_dir: Path,
         stage: str,
         *,
-        say: Say,
+        say: EventCallback,
         leaving: threading.Event,
         ending: Callable[[], bool],
         launched: Launched | None = None,
@@ -156,10 +156,10 @@ class Follower:
                     self._clean()
                 return outcomes
             silent_s = time.monotonic() - self._heard
-            if silent_s > (MISSING_S if self._ending() else NOBODY_S):
+            if silent_s > (SILENT_NODES_TIMEOUT_S if self._ending() else ALL_SILENT_TIMEOUT_S):
                 return [_silent_node(name, silent_s) for name in nodes]
-            tries = 0 if time.monotonic() - before > WITHOUT_S else tries + 1
-            self._leaving.wait(AGAIN_S[min(tries, len(AGAIN_S) - 1)])
+            tries = 0 if time.monotonic() - before > LOST_NODE_RETRY_INTERVAL_S else tries + 1
+            self._leaving.wait(RECONNECT_INTERVALS_S[min(tries, len(RECONNECT_INTERVALS_S) - 1)])
         return None
 
     def _is_leaving(self) -> bool:
@@ -197,7 +197,7 @@ class Follower:
             self._tell_silent(node, error.says)
 
         def enough() -> bool:
-            return self._is_leaving() or any(time.monotonic() - at > WITHOUT_S for at in lost.values())
+            return self._is_leaving() or any(time.monotonic() - at > LOST_NODE_RETRY_INTERVAL_S for at in lost.values())
 
         def watched() -> tuple[WatchEnd, Stall]:
             if tried is not None:
@@ -207,7 +207,7 @@ class Follower:
         end, outcomes, left = supervise(kept, grace_s=job.grace_s, watched=watched, leaving=self._leaving.is_set)
         if end.kind in ("stopped", "lost") or self._leaving.is_set():
             return None
-        if end.kind in HELD_UP:
+        if end.kind in HELD_UP_KINDS:
             self._held_up = outcomes  # ranks that a stall ended look, at the next look, as if the user had stopped them
         outcomes = self._held_up or outcomes
         stopped = end.kind == "failed" and not self._held_up and _stopped(kept, ending=self._ending())
@@ -246,7 +246,7 @@ class Follower:
         if self._try is None:
             self._try = RunningAttempt(kept.at, self._attempt_of(launched))
         if launched.job.stacks:
-            kept.stacks = {name: f"{folder}/{STACKS}" for name, folder in kept.folders.items()}
+            kept.stacks = {name: f"{folder}/{STACKS_FOLDER}" for name, folder in kept.folders.items()}
         self._try.go_on_with(kept)
         return kept, self._try
 
@@ -294,7 +294,7 @@ class Follower:
                 if self._leave_out:
                     taken = self._take_over(launched, run)
                     if taken is None and _server_gone(site):
-                        after_s = AGAIN_S[-1]
+                        after_s = RECONNECT_INTERVALS_S[-1]
                         continue
                     if taken is None:
                         return launched.spares.with_why_not(outcomes)
@@ -309,7 +309,7 @@ class Follower:
             if _left(outcomes) or self._leaving.is_set():
                 return outcomes
             if any(finding.cause == SERVER_GONE for one in outcomes for finding in one.findings):
-                after_s = AGAIN_S[-1]
+                after_s = RECONNECT_INTERVALS_S[-1]
                 continue
             gone, stalled = tried.gone(outcomes), tried.stalled
             causes = [launched.causes[folder] for folder in sorted(launched.causes, key=serial_of)]
@@ -356,7 +356,9 @@ class Follower:
         """Whether silent nodes were waited for long enough since all other ranks of the job had ended. `well`: all
         ranks whose end is known ended well."""
         self._since = self._since or time.monotonic()
-        return time.monotonic() - self._since > (MISSING_WELL_S if well and not self._ending() else MISSING_S)
+        return time.monotonic() - self._since > (
+            SILENT_AFTER_SUCCESS_TIMEOUT_S if well and not self._ending() else SILENT_NODES_TIMEOUT_S
+        )
 
 
 def _server_gone(site: Site) -> bool:
@@ -375,7 +377,7 @@ def _outcomes_of_end(kept: KeptProcesses, stopped: bool, number: int) -> list[Ou
     if stopped:
         return [Outcome.unknown(name, stopped_by_user(kept)) for name in kept.nodes]
     again = f", at attempt {number}" if number > 1 else ""
-    well = sum(len(member.place.ranks) for member in kept.members if member.state == OVER and member.code == 0)
+    well = sum(len(member.place.ranks) for member in kept.members if member.state == ENDED_STATE and member.code == 0)
     of = "" if well == kept.ranks else f"{well} of "
     proof = f"{of}{counted(kept.ranks, 'rank')} ended with code 0 after {seconds_text(kept.seconds)}{again}"
     metrics = {"attempts": number, "seconds": round(kept.seconds, 3)}
@@ -397,10 +399,10 @@ def _silent_node(node: str, silent_s: float) -> Outcome:
     return Outcome.unknown(node, finding_for("insufficient-evidence", says, way="job-silent", node=node))
 
 
-REPLACED_LEAVE_S = 5.0
+REPLACED_THREAD_TIMEOUT_S = 5.0
 """Seconds for which the end of a `ReplacedNodes` block waits for an answer that is under way. A node that has not
 answered by then is reported as left."""
-REPLACED_AGAIN_S = 30.0
+REPLACED_NODES_INTERVAL_S = 30.0
 """Seconds before the replaced nodes are asked again."""
 
 
@@ -408,9 +410,9 @@ class ReplacedNodes:
     """Nodes of the job `id` that spares have replaced. A node that did not answer when it was replaced may still run
     ranks of an earlier attempt. Once the node answers again, these ranks are ended, their logs are fetched into
     `run_dir` and their files are removed. While the `with` block lasts, all replaced nodes are asked every
-    REPLACED_AGAIN_S. `say` is called with everything that happens, as in the events of a run."""
+    REPLACED_NODES_INTERVAL_S. `say` is called with everything that happens, as in the events of a run."""
 
-    def __init__(self, inventory: Inventory, id: str, run_dir: Path, say: Say, forks: int) -> None:
+    def __init__(self, inventory: Inventory, id: str, run_dir: Path, say: EventCallback, forks: int) -> None:
         self._inventory = inventory
         self._id = id
         self._run_dir = run_dir
@@ -430,7 +432,7 @@ class ReplacedNodes:
 
     def __exit__(self, *_: object) -> None:
         self._over.set()
-        self._thread.join(REPLACED_LEAVE_S)
+        self._thread.join(REPLACED_THREAD_TIMEOUT_S)
 
     @property
     def left(self) -> tuple[str, ...]:
@@ -438,7 +440,7 @@ class ReplacedNodes:
         return tuple(sorted(self._left))
 
     def _ask_on(self) -> None:
-        while not self._over.wait(REPLACED_AGAIN_S):
+        while not self._over.wait(REPLACED_NODES_INTERVAL_S):
             self.ask()
 
     def ask(self) -> None:

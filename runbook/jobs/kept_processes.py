@@ -18,10 +18,10 @@ from runbook.jobs.logs import RankLogs
 from runbook.model.errors import Unreachable
 from runbook.model.process_end import ProcessEnd
 from runbook.model.verdict import Finding
-from runbook.node.journal import BY_USER, SIGNALLED, STATES
+from runbook.node.journal import PROCESS_STATES, SIGNAL_WHY_PREFIX, STOPPED_BY_USER
 from runbook.transport.remote_program import Message, Remote
 
-OVER = "ended"
+ENDED_STATE = "ended"
 """The journal's state of a process that has ended."""
 
 
@@ -59,17 +59,17 @@ class KeptProcess:
     @property
     def over(self) -> bool:
         """Whether nothing more is to come from this process: it ended, its keeper is gone, or its node is lost."""
-        return self.state == OVER or self.keeper_gone or self.lost is not None
+        return self.state == ENDED_STATE or self.keeper_gone or self.lost is not None
 
     @property
     def gone(self) -> bool:
         """Whether the process is over, and no process that it started is known to live."""
-        return self.over and not (self.state == OVER and self.journal.get("left"))
+        return self.over and not (self.state == ENDED_STATE and self.journal.get("left"))
 
     @property
     def failed(self) -> bool:
         """Whether the process ended badly, or lingers after an exception."""
-        return self.gave_up is not None or (self.over and (self.state != OVER or self.code != 0))
+        return self.gave_up is not None or (self.over and (self.state != ENDED_STATE or self.code != 0))
 
     @property
     def end(self) -> ProcessEnd:
@@ -78,24 +78,24 @@ class KeptProcess:
     @property
     def raised(self) -> bool:
         """Whether the process ended by itself with an error, perhaps only because another process had ended."""
-        return self.state == OVER and self.end.raised
+        return self.state == ENDED_STATE and self.end.raised
 
     @property
     def killed(self) -> bool:
         """Whether the process was ended from outside, and not by runbook. Such an end does not follow from the end of
         another process."""
-        return self.state == OVER and self.end.from_outside and not self.by_runbook
+        return self.state == ENDED_STATE and self.end.from_outside and not self.by_runbook
 
     @property
     def by_runbook(self) -> str:
         """Why runbook ended the process; empty if runbook did not."""
         why = str(self.journal.get("why") or "")
-        return "" if why.startswith(SIGNALLED) else why
+        return "" if why.startswith(SIGNAL_WHY_PREFIX) else why
 
     @property
     def by_user(self) -> bool:
         """Whether `runbook stop` ended the process."""
-        return self.by_runbook == BY_USER
+        return self.by_runbook == STOPPED_BY_USER
 
     @property
     def label(self) -> str:
@@ -198,11 +198,13 @@ class KeptProcesses:
 
     def learn(self, member: KeptProcess, journal: Message) -> None:
         """Stores a journal. A journal with an earlier state than the known one is ignored: it came by a slower way."""
-        if STATES.index(str(journal.get("state", "none"))) < STATES.index(member.state):
+        if PROCESS_STATES.index(str(journal.get("state", "none"))) < PROCESS_STATES.index(member.state):
             return
         member.journal = {name: value for name, value in journal.items() if name != "event"}
         # Without its keeper no journal is written any more, so the end of the process would never be known.
-        member.keeper_gone = member.state != OVER and (member.keeper_gone or journal.get("keeper_lives") is False)
+        member.keeper_gone = member.state != ENDED_STATE and (
+            member.keeper_gone or journal.get("keeper_lives") is False
+        )
         offset = self.offsets.get(member.place.node, (0.0, 0.0))[0]
         for name in ("started", "ended", "restarted"):
             if journal.get(name) is not None:
@@ -212,8 +214,8 @@ class KeptProcesses:
         """Notes that a keeper's messages have ended: its node is lost, or the keeper is gone."""
         remote = member.remote
         if remote is not None and remote.lost:
-            member.lost = None if member.state == OVER else remote.lost
-        elif member.state != OVER:
+            member.lost = None if member.state == ENDED_STATE else remote.lost
+        elif member.state != ENDED_STATE:
             member.keeper_gone = True
 
     def ends(self) -> list[Facts]:
@@ -234,7 +236,7 @@ class KeptProcesses:
     def lose(self, node: str, error: Unreachable) -> None:
         """Marks the processes of a node whose end is not known as lost."""
         for member in self.on(node):
-            if member.state != OVER:
+            if member.state != ENDED_STATE:
                 member.lost = error
 
     def note_losses(self) -> dict[str, Unreachable]:

@@ -16,20 +16,20 @@ from runbook.checks.context import Facts, no_answer
 from runbook.jobs.attempt import ProcessSpec
 from runbook.model.errors import FilesWrong, Unreachable
 from runbook.model.inventory import Inventory, Node
-from runbook.node.journal import BY_USER, Odd, attempt_folder, belongs, serial_of
+from runbook.node.journal import STOPPED_BY_USER, Odd, attempt_folder, belongs, serial_of
 from runbook.transport.node_sessions import Site
 from runbook.transport.remote_program import ProgramNotStarted
 
-ASK_S = 20.0
+JOB_CONTROL_TIMEOUT_S = 20.0
 """Seconds that a node may take to answer."""
 
-NO_LONGER = "it no longer knows the job: its files there are gone"
+JOB_UNKNOWN_TEXT = "it no longer knows the job: its files there are gone"
 """In words, why a node that is reached says nothing about a job."""
 
-LEFT_OUT = "was not asked: -l leaves it out"
+NODE_LEFT_OUT_TEXT = "was not asked: -l leaves it out"
 """In words, why a node was not asked."""
 
-LEAVE_S = 2.0
+SUPERVISORS_CLOSE_TIMEOUT_S = 2.0
 """Seconds that supervisors may take to say goodbye: they run no program of ours, and end by themselves if not heard."""
 
 
@@ -58,8 +58,8 @@ class KnownJob:
 
     @property
     def grace_s(self) -> float:
-        """Seconds from TERM to KILL, at most MOST_GRACE_S."""
-        return min(float(self.about.get("grace_s") or 30.0), MOST_GRACE_S)
+        """Seconds from TERM to KILL, at most MAX_REPORTED_GRACE_S."""
+        return min(float(self.about.get("grace_s") or 30.0), MAX_REPORTED_GRACE_S)
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -106,7 +106,7 @@ class KnownJob:
             return "degraded"
         bad = [journal for journal in now if journal["state"] != "ended" or journal.get("code") != 0]
         if bad:
-            return "stopped" if all(journal.get("why") == BY_USER for journal in bad) else "failed"
+            return "stopped" if all(journal.get("why") == STOPPED_BY_USER for journal in bad) else "failed"
         return "unknown" if self.silent or self.damaged or not now else "finished"
 
     @property
@@ -143,7 +143,7 @@ class Cluster:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.site.close(timeout_s=LEAVE_S)
+        self.site.close(timeout_s=SUPERVISORS_CLOSE_TIMEOUT_S)
 
     @property
     def unreached(self) -> Mapping[str, Unreachable]:
@@ -151,7 +151,7 @@ class Cluster:
         return self.site.failures
 
     def ask(
-        self, order: Facts, folders: Mapping[str, str], *, timeout_s: float = ASK_S
+        self, order: Facts, folders: Mapping[str, str], *, timeout_s: float = JOB_CONTROL_TIMEOUT_S
     ) -> dict[str, Facts | BaseException]:
         """Gives the same order to every node that has a folder in `folders`; the answers or errors by node."""
 
@@ -169,15 +169,15 @@ class Cluster:
 
         def one(node: Node) -> Facts:
             order = {"do": "list", "workdir": node.workdir, "node": node.name, "job": only}
-            return self.site.sessions[node.name].call("job_control", order, timeout_s=ASK_S)
+            return self.site.sessions[node.name].call("job_control", order, timeout_s=JOB_CONTROL_TIMEOUT_S)
 
         nodes = [node for node in self.inventory.nodes if node.name in self.site.sessions]
         found: dict[str, KnownJob] = {}
-        for name, answer in self.site.each(nodes, one, timeout_s=ASK_S + 5.0).items():
+        for name, answer in self.site.each(nodes, one, timeout_s=JOB_CONTROL_TIMEOUT_S + 5.0).items():
             try:
                 for seen in _jobs_of(answer, name):
                     found.setdefault(seen.id, KnownJob(seen.id, seen.about)).join(seen)
-            except _ASIDE as error:
+            except _SINGLE_NODE_ERRORS as error:
                 self.site.failures[name] = why_not(name, error)
             else:
                 self.site.failures.pop(name, None)
@@ -203,13 +203,13 @@ class Cluster:
             for silent in self.unreached.values():
                 raise silent
             message = f"these nodes know no job {wanted}" if wanted else "there is no job on these nodes"
-            help = f"they know: {names}" if names else _NO_JOB
+            help = f"they know: {names}" if names else _NO_JOBS_HELP
             raise FilesWrong.of("arguments.no-job", message, help=help)
         raise FilesWrong.of("arguments.which-job", f"{len(chosen)} jobs fit", help=f"name one of {names}")
 
 
-_NO_JOB = "a launch leaves one with `detach: true` or --detach; what others wrote is in .runbook/runs/RUN_ID/logs"
-_ASIDE = (Unreachable, ProgramNotStarted, TimeoutError, Odd)
+_NO_JOBS_HELP = "a launch leaves one with `detach: true` or --detach; what others wrote is in .runbook/runs/RUN_ID/logs"
+_SINGLE_NODE_ERRORS = (Unreachable, ProgramNotStarted, TimeoutError, Odd)
 """Errors that concern only one node: its state is unknown, and the other nodes are still asked."""
 
 
@@ -259,16 +259,16 @@ def _newest(about: Facts) -> tuple[int, int]:
     return about.get("attempt") or 0, len(about)
 
 
-POLL_S = 0.3
+STOP_POLL_INTERVAL_S = 0.3
 """Seconds between two looks at a job that is being stopped."""
-MOST_GRACE_S = 86_400.0
+MAX_REPORTED_GRACE_S = 86_400.0
 """The longest grace, in seconds, that is believed: it comes from the job's nodes, which may report anything."""
 
-STOP_GRACE_S = 900.0
+MAX_STOP_GRACE_S = 900.0
 """The longest grace, in seconds, for which a user who stops a job is kept waiting. Processes that live longer are
 killed."""
 
-LONGER_S = 10.0
+STOP_KILL_TIMEOUT_S = 10.0
 """Seconds beyond the grace for the keepers to kill their processes, and to record that."""
 
 
@@ -282,11 +282,11 @@ class Stopped:
     unsure: dict[str, str]
 
 
-def stop(cluster: Cluster, job: KnownJob, *, now: bool = False, why: str = BY_USER) -> Stopped:
+def stop(cluster: Cluster, job: KnownJob, *, now: bool = False, why: str = STOPPED_BY_USER) -> Stopped:
     """Stops a job: every keeper gets TERM, gives its process the job's grace and records `why`. With `now`, and to all
     that outlive the grace, KILL."""
     before = living(job)
-    grace = 0.0 if now else min(job.grace_s, STOP_GRACE_S)
+    grace = 0.0 if now else min(job.grace_s, MAX_STOP_GRACE_S)
     unsure = {name: _silent(cluster, name) for name in job.absent}
     refused: dict[str, str] = {}
     for attempt in _to_end(job):
@@ -294,13 +294,13 @@ def stop(cluster: Cluster, job: KnownJob, *, now: bool = False, why: str = BY_US
         for name, answer in cluster.ask({"do": "kill" if now else "stop", "why": why}, folders).items():
             if isinstance(answer, BaseException):
                 refused[name] = why_not(name, answer).says
-    deadline = time.monotonic() + grace + LONGER_S
+    deadline = time.monotonic() + grace + STOP_KILL_TIMEOUT_S
     while True:
         left, silent = alive(cluster, job)
         late = [name for name in silent if cluster.site.sessions[name].lost is None]
         if not (left or late) or time.monotonic() > deadline:
             break
-        time.sleep(POLL_S)
+        time.sleep(STOP_POLL_INTERVAL_S)
     if left and not now:
         return stop(cluster, job, now=True, why=why)
     unsure |= {name: why for name, why in refused.items() if name in left} | silent
@@ -343,8 +343,12 @@ def _silent(cluster: Cluster, name: str) -> str:
     if error := cluster.unreached.get(name):
         return error.says
     if name in cluster.left_out:
-        return f"it {LEFT_OUT}"
-    return NO_LONGER if name in cluster.site.sessions else f"it was not reached, or {NO_LONGER.removeprefix('it ')}"
+        return f"it {NODE_LEFT_OUT_TEXT}"
+    return (
+        JOB_UNKNOWN_TEXT
+        if name in cluster.site.sessions
+        else f"it was not reached, or {JOB_UNKNOWN_TEXT.removeprefix('it ')}"
+    )
 
 
 @dataclass(frozen=True, slots=True)

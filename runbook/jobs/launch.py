@@ -23,14 +23,22 @@ from runbook.jobs.counters import CounterWatch
 from runbook.jobs.failure import hidden_ends, how_ended, judge_attempt
 from runbook.jobs.kept_processes import KeptProcesses, stopped_by_user
 from runbook.jobs.logs import RankLogs
-from runbook.jobs.progress import BEFORE_FIRST_S, StepProgress
-from runbook.jobs.rendezvous import BETWEEN_S, RendezvousWatch
+from runbook.jobs.progress import MIN_FIRST_STEP_STALL_S, StepProgress
+from runbook.jobs.rendezvous import NETWORK_LOOK_TIMEOUT_S, RendezvousWatch
 from runbook.jobs.retry import judge_retry
 from runbook.jobs.slowdown import SlowdownSearch
 from runbook.jobs.stall import judge_stall, outcomes_of_stall
-from runbook.jobs.start import AFTER_S, READY_S, Skew, commit, measure_clocks, prepare, running
+from runbook.jobs.start import (
+    DEFAULT_START_TIMEOUT_S,
+    KEEPER_KILL_TIMEOUT_S,
+    Skew,
+    commit,
+    measure_clocks,
+    prepare,
+    running,
+)
 from runbook.jobs.unheard import Unheard
-from runbook.jobs.watch import HELD_UP, Fetching, Lingering, WatchEnd, watch
+from runbook.jobs.watch import HELD_UP_KINDS, Fetching, Lingering, WatchEnd, watch
 from runbook.launch.job import UNUSED_SPARE, Job
 from runbook.launch.launchers import begins_somewhere, cannot_start, worlds_of_their_own
 from runbook.model.command_quoting import word
@@ -38,20 +46,20 @@ from runbook.model.errors import Problem, Unreachable
 from runbook.model.inventory import Node
 from runbook.model.units import counted, seconds_text
 from runbook.model.verdict import Finding, Outcome, Verdict
-from runbook.node.journal import BY_USER
+from runbook.node.journal import STOPPED_BY_USER
 
-RATE_S = 10.0
+PROGRESS_INTERVAL_S = 10.0
 """Seconds between two reports of a watched job's progress."""
 
-LOOK_S = 1.0
+STALL_OBSERVATION_S = 1.0
 """Seconds for which the ranks of a stalled job are observed. The kernel deals out CPU quotas ten times a second, so
 this covers ten periods."""
 
 
-WORKS_MOST_S = BEFORE_FIRST_S
+MAX_BUSY_RANK_STALL_S = MIN_FIRST_STEP_STALL_S
 """Seconds that a rank may keep its peers waiting as long as it works, as in an evaluation or a checkpoint."""
 
-DETACH_S = 10.0
+DETACHED_WATCH_S = 10.0
 """Seconds for which a detached job is watched: most failures come at once."""
 
 
@@ -68,7 +76,9 @@ class Launch(Check):
 
     @property
     def outlives_s(self) -> float:
-        return math.inf if self.job.launch.detach else super().outlives_s + self.job.launch.grace_s + AFTER_S
+        return (
+            math.inf if self.job.launch.detach else super().outlives_s + self.job.launch.grace_s + KEEPER_KILL_TIMEOUT_S
+        )
 
     @property
     def user_job(self) -> Job:
@@ -215,7 +225,7 @@ class RunningAttempt:
                 }
             },
         )
-        ready_s = self._job.launch.start_timeout_s or READY_S
+        ready_s = self._job.launch.start_timeout_s or DEFAULT_START_TIMEOUT_S
         problems = prepare(
             kept, self._attempt, ready_s=ready_s, facts=self._about(), warn=self._warn
         ) or measure_clocks(kept, kept.nodes)
@@ -231,7 +241,7 @@ class RunningAttempt:
             if self._skew:
                 says = f"all {len(kept.members)} processes started {self._skew} of each other"
                 at.say(says, data={"skew_s": self._skew.seconds})
-            deadline = time.monotonic() + DETACH_S if self._job.launch.detach else at.deadline
+            deadline = time.monotonic() + DETACHED_WATCH_S if self._job.launch.detach else at.deadline
             end, stall = self.watch(deadline)
             if self._job.launch.detach and (end.kind == "late" or self._only_lost(end)):
                 return self._detached()
@@ -250,7 +260,7 @@ class RunningAttempt:
             at.say(f"part of the logs is still on {name}: {kept.folders[name]}", name)
         if end.kind == "failed":
             return judge_attempt(kept, end, frozen)
-        if end.kind in HELD_UP:
+        if end.kind in HELD_UP_KINDS:
             return outcomes_of_stall(kept, stall.findings, stall.seconds)
         if end.kind == "finished":
             return self._finished(left)
@@ -294,7 +304,7 @@ class RunningAttempt:
             self._progress.begin(max(0.0, time.time() - min(started, default=math.inf)))
         while True:
             end = watch(self._kept, stopping=stopping, deadline=deadline, on_loss=on_loss, held_up=self._held_up)
-            if end.kind not in HELD_UP:
+            if end.kind not in HELD_UP_KINDS:
                 return end, Stall()
             if self._rendezvous.due():
                 if found := self._rendezvous.look(self._kept):
@@ -328,7 +338,7 @@ class RunningAttempt:
     def _look_at_unheard(self) -> None:
         """Looks at the ranks of a job whose steps were never heard. The result is only a warning: nothing is known
         about how long the work before a first step takes."""
-        frozen = stop_attempt.freeze(self._kept, seconds=LOOK_S)
+        frozen = stop_attempt.freeze(self._kept, seconds=STALL_OBSERVATION_S)
         self._kept.drain(0.0)
         unheard_s = self._unheard_s
         if unheard_s is None or not self._kept.living or any(member.failed for member in self._kept.members):
@@ -340,16 +350,16 @@ class RunningAttempt:
         """Looks at every rank of a job that makes no steps. The stall that ends the job; None when the job goes on."""
         assert self._job.launch.watch is not None
         self._at.say("no step for too long: looking at every rank")
-        look = partial(stop_attempt.freeze, self._kept, seconds=LOOK_S)
+        look = partial(stop_attempt.freeze, self._kept, seconds=STALL_OBSERVATION_S)
         judged = judge_stall(self._kept, progress, look, self._between)
         seconds = progress.stalled_s(self._kept.heard_until)
         self._kept.drain(0.0)
         if seconds is None or not self._kept.living or any(member.failed for member in self._kept.members):
             return None  # meanwhile the job made a step, or failed
         why_not = judged.goes_on or (judged.works if self._job.launch.watch.stall_s is None else "")
-        if why_not and seconds < WORKS_MOST_S:
+        if why_not and seconds < MAX_BUSY_RANK_STALL_S:
             self._at.say(f"no stall yet: {why_not}")
-            progress.allow(min(2 * seconds, WORKS_MOST_S))
+            progress.allow(min(2 * seconds, MAX_BUSY_RANK_STALL_S))
             return None
         if judged.talks:  # its ranks still exchange data: look again later, and report this once
             progress.allow(2 * seconds)
@@ -368,7 +378,7 @@ class RunningAttempt:
     def _between(self) -> Between:
         """The state of the network between the nodes now; empty where all of them are one machine."""
         at = replace(self._at, inventory=self._attempt.inventory)
-        return Between() if at.inventory.one_machine else between(at, timeout_s=BETWEEN_S)
+        return Between() if at.inventory.one_machine else between(at, timeout_s=NETWORK_LOOK_TIMEOUT_S)
 
     def _say_found(self, what: str, found: Mapping[str, Sequence[Finding]]) -> None:
         """Reports these findings at once: ending the job takes as long as its grace."""
@@ -413,9 +423,9 @@ class RunningAttempt:
         self._at.say(f"not read on {node}: {what}", node)
 
     def _say_rate(self, progress: StepProgress) -> None:
-        """Reports the job's rate of steps, at most every RATE_S."""
+        """Reports the job's rate of steps, at most every PROGRESS_INTERVAL_S."""
         rate = progress.rate()
-        if rate is not None and time.monotonic() - self._rate_said_at > RATE_S:
+        if rate is not None and time.monotonic() - self._rate_said_at > PROGRESS_INTERVAL_S:
             self._rate_said_at = time.monotonic()
             facts = {rate.unit: rate.step, "per_s": rate.per_s, "age_s": round(rate.age_s, 1)}
             self._at.say(f"{rate}, {seconds_text(rate.age_s)} ago", data={"pace": facts})
@@ -530,7 +540,7 @@ def _why(end: WatchEnd) -> str:
     if end.kind == "failed" and end.first is not None:
         return f"{end.first.label} failed"
     return {
-        "stopped": BY_USER,
+        "stopped": STOPPED_BY_USER,
         "stalled": "the training made no steps any more",
         "unmet": "its ranks do not meet",
         "finished": "its rank has ended",

@@ -20,14 +20,14 @@ from typing import Any
 
 from runbook.jobs.attempt import ProcessSpec
 from runbook.jobs.known_jobs import Cluster, KnownJob
-from runbook.launch.script import LAUNCH
+from runbook.launch.script import LAUNCH_SCRIPT_NAME
 from runbook.model.inventory import Inventory, Node
 from runbook.model.redact import Redactor, long_enough, secrets_of
 from runbook.model.safe_files import BadName, append_below, make_below
 from runbook.model.secrets import Secret
-from runbook.transport.remote_program import MARK
+from runbook.transport.remote_program import MESSAGE_MARK
 
-LONGEST_LINE = 1 << 16
+MAX_LOG_LINE_BYTES = 1 << 16
 """Bytes after which a line is passed on in pieces: a progress bar may never end its line."""
 
 
@@ -101,7 +101,7 @@ class RankLogs:
             file.at += len(data)
             *whole, file.held = (file.held + data).split(b"\n")
             pieces = [line + b"\n" for line in whole]
-            if len(file.held) > LONGEST_LINE + file.redactor.longest:
+            if len(file.held) > MAX_LOG_LINE_BYTES + file.redactor.longest:
                 # Keep back the end of the text that may be the beginning of a secret.
                 text = file.held.decode("utf-8", "surrogateescape")
                 ready = text[: file.redactor.cut(text)].encode("utf-8", "surrogateescape")
@@ -130,7 +130,7 @@ class RankLogs:
             text = line.decode("utf-8", "surrogateescape")
             text = text if clean else file.redactor.text(text)
             kept.append(text.encode("utf-8", "surrogateescape") + piece[len(line) :])
-            before, mark, event = line.partition(MARK)
+            before, mark, event = line.partition(MESSAGE_MARK)
             if mark and not before:
                 with contextlib.suppress(ValueError, RecursionError):
                     reported = json.loads(event)
@@ -180,11 +180,11 @@ def end_of(path: Path, most: int) -> str:
         return ""
 
 
-READ_S = 5.0
+SECRETS_FILE_TIMEOUT_S = 5.0
 """Seconds that a node may take to send its job's file of secrets."""
-MOST_SECRETS = 1000
+MAX_SECRET_LINES = 1000
 """The most lines of a file of secrets that are read."""
-LONGEST_SECRET = 1 << 17
+MAX_SECRET_CHARACTERS = 1 << 17
 """The most characters of a line with a secret: the kernel passes no longer variable to a process."""
 
 
@@ -206,12 +206,12 @@ def job_secrets(cluster: Cluster, job: KnownJob) -> JobSecrets:
     nodes = [inventory.node(name) for name in job.folders if name in cluster.site.sessions]
 
     def ask(node: Node) -> bytes:
-        path = f"{job.folders[node.name]}/{job.attempt}/{LAUNCH}.env"
-        return cluster.site.sessions[node.name].read_file(path, timeout_s=READ_S)
+        path = f"{job.folders[node.name]}/{job.attempt}/{LAUNCH_SCRIPT_NAME}.env"
+        return cluster.site.sessions[node.name].read_file(path, timeout_s=SECRETS_FILE_TIMEOUT_S)
 
     given = {
         name: variables_in(answer) if isinstance(answer, bytes) else {}
-        for name, answer in cluster.site.each(nodes, ask, timeout_s=READ_S + 1.0).items()
+        for name, answer in cluster.site.each(nodes, ask, timeout_s=SECRETS_FILE_TIMEOUT_S + 1.0).items()
     }
     of_nodes = {
         name: Redactor([*here, *(Secret(text, name) for text in found.values())]) for name, found in given.items()
@@ -222,9 +222,9 @@ def job_secrets(cluster: Cluster, job: KnownJob) -> JobSecrets:
 def variables_in(data: bytes) -> dict[str, str]:
     """The variables in a file of secrets, one `export NAME='value'` a line; other lines are ignored."""
     found: dict[str, str] = {}
-    for line in data.decode("utf-8", "replace").splitlines()[:MOST_SECRETS]:
+    for line in data.decode("utf-8", "replace").splitlines()[:MAX_SECRET_LINES]:
         try:
-            words = shlex.split(line) if len(line) <= LONGEST_SECRET else []
+            words = shlex.split(line) if len(line) <= MAX_SECRET_CHARACTERS else []
         except ValueError:
             continue
         if len(words) == 2 and words[0] == "export":

@@ -15,24 +15,24 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from runbook.model.playbook import BASELINE_S, Watch
-from runbook.node.training_steps import NOTHING_DONE, USUAL, epoch_in, number, step_in
+from runbook.model.playbook import DEFAULT_BASELINE_S, Watch
+from runbook.node.training_steps import UNSTARTED_BAR, USUAL_STEP_PATTERN, epoch_in, number, step_in
 
-LOST = 0.2
+MIN_SPEED_LOSS = 0.2
 """The least part of its speed that a training has to lose before it is reported."""
 
-RECENT = 0.5
+RECENT_BASELINE_SHARE = 0.5
 """The recent speed is measured over this part of the baseline's time."""
 
-SHORTEST_TIMING_S = 1.0
+MIN_TIMING_S = 1.0
 """The least seconds over which steps are timed: lines arrive in bundles."""
 
-LEAST_TIMINGS = 10
+MIN_TIMINGS = 10
 """The least number of timings from which a speed is computed."""
 
-MOST_TIMINGS = 4096
+MAX_TIMINGS = 4096
 """The most timings that are remembered of the baseline, and of the time after it."""
-MOST_PARTS = 1000
+MAX_TIME_PARTS = 1000
 """The most parts of the time that are remembered."""
 
 Timing = tuple[float, float, int]
@@ -57,14 +57,14 @@ class Slowdown:
 class StepTimes:
     """The timings of one training's steps. All times are seconds of one clock."""
 
-    def __init__(self, baseline_s: float = BASELINE_S) -> None:
+    def __init__(self, baseline_s: float = DEFAULT_BASELINE_S) -> None:
         self.baseline_s = baseline_s
-        self._recent_s = baseline_s * RECENT
+        self._recent_s = baseline_s * RECENT_BASELINE_SHARE
         self._lock = threading.Lock()
         self._anchor: tuple[float, int] | None = None
         self._begun = 0.0
         self._early: list[Timing] = []
-        self._late: deque[Timing] = deque(maxlen=MOST_TIMINGS)
+        self._late: deque[Timing] = deque(maxlen=MAX_TIMINGS)
         self._parts: list[tuple[float, float]] = []  # for each part of the time: its end, and its median seconds a step
 
     def reached(self, now: float, step: int) -> None:
@@ -77,7 +77,7 @@ class StepTimes:
             at, was = self._anchor
             if step < was:
                 self._anchor = (now, step)
-            elif step > was and now - at >= SHORTEST_TIMING_S:
+            elif step > was and now - at >= MIN_TIMING_S:
                 self._anchor = (now, step)
                 self._timed((now, (now - at) / (step - was), step - was))
 
@@ -88,33 +88,33 @@ class StepTimes:
 
     def _timed(self, timing: Timing) -> None:
         """Stores a timing: of the baseline, or of the time after it."""
-        early = timing[0] - self._begun <= self.baseline_s or len(self._early) < LEAST_TIMINGS
-        if early and len(self._early) < MOST_TIMINGS:
+        early = timing[0] - self._begun <= self.baseline_s or len(self._early) < MIN_TIMINGS
+        if early and len(self._early) < MAX_TIMINGS:
             self._early.append(timing)
         else:
             self._late.append(timing)
         part_s = self._recent_s / 5
         if not self._parts or timing[0] - self._parts[-1][0] >= part_s:
             since = self._parts[-1][0] if self._parts else self._begun
-            here = [one for one in (*self._early[-LEAST_TIMINGS * 20 :], *self._late) if since < one[0]]
-            self._parts = [*self._parts[-MOST_PARTS:], (timing[0], quantile(here, 0.5))]
+            here = [one for one in (*self._early[-MIN_TIMINGS * 20 :], *self._late) if since < one[0]]
+            self._parts = [*self._parts[-MAX_TIME_PARTS:], (timing[0], quantile(here, 0.5))]
 
     def age_s(self, now: float) -> float:
         """Seconds since the first step; 0 before it."""
         return now - self._begun if self._anchor else 0.0
 
     def slower(self, now: float) -> Slowdown | None:
-        """The slowdown, if at least LOST of the speed was lost; None also if too little is known."""
+        """The slowdown, if at least MIN_SPEED_LOSS of the speed was lost; None also if too little is known."""
         with self._lock:
             if self._anchor is None or now - self._begun < self.baseline_s + self._recent_s:
                 return None
             recent = [one for one in self._late if one[0] > now - self._recent_s]
-            if len(recent) < LEAST_TIMINGS:
-                recent = list(self._late)[-LEAST_TIMINGS:]
-            if len(self._early) < LEAST_TIMINGS or len(recent) < LEAST_TIMINGS:
+            if len(recent) < MIN_TIMINGS:
+                recent = list(self._late)[-MIN_TIMINGS:]
+            if len(self._early) < MIN_TIMINGS or len(recent) < MIN_TIMINGS:
                 return None
             pairs = [(quantile(self._early, share), quantile(recent, share)) for share in (0.25, 0.5)]
-            if any(before > after * (1 - LOST) for before, after in pairs):
+            if any(before > after * (1 - MIN_SPEED_LOSS) for before, after in pairs):
                 return None
             before, after = pairs[1]
             return Slowdown(before, after, at_once([one for _, one in self._parts], after / before))
@@ -147,21 +147,21 @@ def _middle(seconds: Sequence[float]) -> float:
     return sorted(seconds)[len(seconds) // 2]
 
 
-LEAST_STALL_S = 60.0
+MIN_LEARNED_STALL_S = 60.0
 """The least seconds without a step that are a stall where the limit is learned."""
-BEFORE_FIRST_S = 600.0
+MIN_FIRST_STEP_STALL_S = 600.0
 """The least seconds without a step that are a stall before or during the first step: a model is loaded and compiled
 then."""
 
-TIMES_FIRST = 2
+MAX_SECOND_STEP_FACTOR = 2
 """The second step may take this many times as long as everything before the first count."""
 
-TIMES_LONGEST = 10
+STALL_SILENCE_FACTOR = 10
 """A silence this many times as long as the longest between two counts is a stall."""
-SHORTEST_S = 1.0
+MIN_RATE_SPAN_S = 1.0
 """The least seconds over which a rate is computed: lines arrive in bundles."""
 
-REMEMBERED = 200
+MAX_RATE_STEPS = 200
 """The most steps from which a rate is computed."""
 
 
@@ -200,7 +200,7 @@ class StepProgress:
 
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
-        self._pattern = watch.progress or USUAL
+        self._pattern = watch.progress or USUAL_STEP_PATTERN
         self._lock = threading.Lock()
         self._last = math.inf  # when a rank last came further; infinite until all ranks have been started
         self._begun = math.inf  # when watching began, after all ranks had been started
@@ -212,7 +212,9 @@ class StepProgress:
         self._reported = False  # whether this stall was reported; reset when a rank comes further
         self._allowed_s = 0.0  # a silence that is no longer than this is no stall; reset when a rank comes further
         self._unit = "step"
-        self._steps: deque[tuple[float, float]] = deque(maxlen=REMEMBERED)  # of the whole job: times and highest steps
+        self._steps: deque[tuple[float, float]] = deque(
+            maxlen=MAX_RATE_STEPS
+        )  # of the whole job: times and highest steps
         self._before = math.inf  # the highest step of the count that a lower one has replaced
         self._latest: dict[int | None, float] = {}  # the last step by rank; None for the output of several ranks
         self.step_times = StepTimes(watch.baseline_s)
@@ -233,11 +235,11 @@ class StepProgress:
         printed before anybody listened and arrive all at once, so they show how far the job is, but not how fast."""
         for line in lines:
             step = step_in(line, self._pattern)
-            if step == 0 and not self._steps and NOTHING_DONE.search(line):
+            if step == 0 and not self._steps and UNSTARTED_BAR.search(line):
                 continue  # a bar that is drawn before the first step, which may be as long as an epoch
             if step is not None:
                 self.reached(rank, step, late=late)
-            elif self._pattern is USUAL and (passed := epoch_in(line)) is not None:
+            elif self._pattern is USUAL_STEP_PATTERN and (passed := epoch_in(line)) is not None:
                 self._passed(rank, passed, late=late)
 
     def written(self, steps: Mapping[str, str], ranks: Mapping[str, int | None], *, late: bool = False) -> None:
@@ -316,7 +318,7 @@ class StepProgress:
             if not self._steps:
                 return None
             (first, low), (last, high) = self._steps[0], self._steps[-1]
-            per_s = (high - low) / (last - first) if last - first > SHORTEST_S else None
+            per_s = (high - low) / (last - first) if last - first > MIN_RATE_SPAN_S else None
             return StepRate(high, time.monotonic() - self._last, per_s, self._unit)
 
     def stalled_s(self, heard_until: float) -> float | None:
@@ -348,7 +350,7 @@ class StepProgress:
     @property
     def _learned_s(self) -> float:
         """The seconds without a step that are a stall, learned from the steps so far."""
-        return max(LEAST_STALL_S, TIMES_LONGEST * max(self._longest_s, self._mean_s))
+        return max(MIN_LEARNED_STALL_S, STALL_SILENCE_FACTOR * max(self._longest_s, self._mean_s))
 
     @property
     def _mean_s(self) -> float:
@@ -358,9 +360,11 @@ class StepProgress:
     def _limit_s(self) -> float | None:
         """The seconds without a step that are a stall; None if no limit is known."""
         if self._watch.stall_s is not None:
-            return self._watch.stall_s if self._steps else max(BEFORE_FIRST_S, self._watch.stall_s)
+            return self._watch.stall_s if self._steps else max(MIN_FIRST_STEP_STALL_S, self._watch.stall_s)
         if not self._steps:
             return None
         if self._longest_s:
             return self._learned_s
-        return max(BEFORE_FIRST_S, TIMES_FIRST * self._first_s, self._learned_s)  # the first step may be compiled
+        return max(
+            MIN_FIRST_STEP_STALL_S, MAX_SECOND_STEP_FACTOR * self._first_s, self._learned_s
+        )  # the first step may be compiled

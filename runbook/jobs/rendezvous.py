@@ -25,7 +25,7 @@ from runbook.checks.network.live_traffic import between, names_by_address, rank_
 from runbook.checks.ranks.evidence import rank_stopped
 from runbook.files.address import is_ip, is_loopback, one_spelling
 from runbook.jobs.attempt import ProcessSpec
-from runbook.jobs.kept_processes import OVER, KeptProcess, KeptProcesses
+from runbook.jobs.kept_processes import ENDED_STATE, KeptProcess, KeptProcesses
 from runbook.jobs.logs import end_of
 from runbook.jobs.seen_processes import StackFrame, frames_of, shown, unlike_settings
 from runbook.jobs.stop_attempt import freeze
@@ -38,13 +38,13 @@ from runbook.model.verdict import Finding
 from runbook.node.proc import SHELLS
 from runbook.transport.node_answers import RankConnections
 
-BARRIER = "barrier: "
+BARRIER_REASON_PREFIX = "barrier: "
 """The beginning of a journal's `why` if the keeper did not start its process because of the barrier."""
 
 
 def failed_to_meet(member: KeptProcess) -> bool:
     """Whether the keeper of this process waited in vain at the barrier of files."""
-    return member.code is None and str(member.journal.get("why") or "").startswith(BARRIER)
+    return member.code is None and str(member.journal.get("why") or "").startswith(BARRIER_REASON_PREFIX)
 
 
 def why_not_met(kept: KeptProcesses, first: KeptProcess) -> tuple[str, Finding]:
@@ -55,7 +55,10 @@ def why_not_met(kept: KeptProcesses, first: KeptProcess) -> tuple[str, Finding]:
     absent = [name for name in kept.nodes if name not in met]
     for name in absent or [first.place.node]:
         member = waiting[name]
-        folder, why = str(member.journal.get("barrier")), str(member.journal.get("why") or "").removeprefix(BARRIER)
+        folder, why = (
+            str(member.journal.get("barrier")),
+            str(member.journal.get("why") or "").removeprefix(BARRIER_REASON_PREFIX),
+        )
         if why.startswith("the shared folder"):
             says = f"{name} could not meet the others: {why}"
             return name, finding_for(
@@ -100,7 +103,7 @@ def _parent(folder: str) -> str:
     return folder.rpartition("/")[0] or "/"
 
 
-WAITED = "CoordinationService/RegisterTask"
+JAX_REGISTER_CALL = "CoordinationService/RegisterTask"
 """The call in which JAX waits for all processes, by the name that JAX prints when it gives up."""
 
 
@@ -128,12 +131,12 @@ def never_met(kept: KeptProcesses, first: KeptProcess, frozen: Mapping[str, Fact
 
 def _waited(kept: KeptProcesses, member: KeptProcess) -> bool:
     """Whether a process gave up waiting at JAX's coordinator."""
-    return WAITED in end_of(kept.log_of(member.place), 65536)
+    return JAX_REGISTER_CALL in end_of(kept.log_of(member.place), 65536)
 
 
 def _absent(member: KeptProcess, frozen: Mapping[str, Facts]) -> str:
     """In words, the proof that a process did not come to the coordinator; empty without a proof."""
-    if member.state == OVER and member.code == 0:
+    if member.state == ENDED_STATE and member.code == 0:
         return "ended with code 0 before it came"
     facts = member.seen_in(frozen)
     return "lived, and had not connected to anything" if facts and facts["connections"] == 0 else ""
@@ -151,25 +154,25 @@ def _doing(member: KeptProcess, frozen: Mapping[str, Facts]) -> tuple[str, ...]:
     )
 
 
-LOOK_S = 2.0
+RENDEZVOUS_OBSERVATION_S = 2.0
 """Seconds for which the CPU time, the reading and the traffic of a rank are counted."""
 
-WORKS = 0.05
+MIN_WORKING_CPU_SHARE = 0.05
 """The least share of one CPU that counts as work."""
 
-DOWNLOAD = 64 << 10
+MIN_WORKING_BYTES = 64 << 10
 """The least bytes within a look that count as work: launchers, and ranks that wait at the store, exchange fewer."""
 
-BETWEEN_S = 6.0
+NETWORK_LOOK_TIMEOUT_S = 6.0
 """Seconds that a look at the network between the nodes may take."""
 
-IDLE_S = 15.0
+IDLE_RECHECK_INTERVAL_S = 15.0
 """Seconds until an idle rank is looked at once more."""
 
-AT_RENDEZVOUS = re.compile(r"/torch/distributed/(?:elastic/)?rendezvous\b|/jax/_src/distributed\.py$")
-JOINS = "init_process_group"
+RENDEZVOUS_FILES = re.compile(r"/torch/distributed/(?:elastic/)?rendezvous\b|/jax/_src/distributed\.py$")
+RENDEZVOUS_FUNCTION = "init_process_group"
 """Files and the function that are on the stack of a rank which is joining the others."""
-NOBODY: RankConnections = {"connections": [], "listening": []}
+NO_CONNECTIONS: RankConnections = {"connections": [], "listening": []}
 """The answer of a node without any connection or listener."""
 
 
@@ -215,7 +218,7 @@ class Arrival:
 
 def _joins(frames: Sequence[StackFrame]) -> bool:
     """Whether a thread is in a call that joins the other ranks."""
-    return any(AT_RENDEZVOUS.search(frame.file) or frame.function == JOINS for frame in frames)
+    return any(RENDEZVOUS_FILES.search(frame.file) or frame.function == RENDEZVOUS_FUNCTION for frame in frames)
 
 
 class RendezvousWatch:
@@ -252,7 +255,7 @@ class RendezvousWatch:
     def look(self, kept: KeptProcesses) -> dict[str, list[Finding]]:
         """Looks at all ranks; findings by node. Empty if all ranks have met, no rank waits, or nothing is proven.
         Unless they have met, the next look is due after as long again."""
-        at = replace(kept.at, inventory=self._inventory, deadline=time.monotonic() + LOOK_S)
+        at = replace(kept.at, inventory=self._inventory, deadline=time.monotonic() + RENDEZVOUS_OBSERVATION_S)
         rendezvous = at.inventory.rendezvous
         ours = set(names_by_address(at))
         answers = within_job(rank_connections(at), ours, rendezvous.port)
@@ -263,8 +266,8 @@ class RendezvousWatch:
         if kept.ranks < 2 or (came and talk_together(answers, ours, rendezvous.port)):
             self.met()
             return {}
-        self._due = time.monotonic() + max(IDLE_S, self.seconds)
-        arrivals = list(arrivals_of(kept, answers, freeze(kept, seconds=LOOK_S), rendezvous.port))
+        self._due = time.monotonic() + max(IDLE_RECHECK_INTERVAL_S, self.seconds)
+        arrivals = list(arrivals_of(kept, answers, freeze(kept, seconds=RENDEZVOUS_OBSERVATION_S), rendezvous.port))
         if came:
             return self._held(arrivals, answers)
         if not any(one.waits for one in arrivals):
@@ -272,7 +275,7 @@ class RendezvousWatch:
         where = endpoint(dialled_address(rendezvous, len(at.nodes)), rendezvous.port)
         since = f"not all ranks have met at {where} after {seconds_text(self.seconds)}"
         kept.at.say(f"{since}: looking at every rank")
-        opened = rendezvous.port in {one["port"] for one in answers.get(rendezvous.master, NOBODY)["listening"]}
+        opened = rendezvous.port in {one["port"] for one in answers.get(rendezvous.master, NO_CONNECTIONS)["listening"]}
         blind = sorted({node.name for node in at.nodes} - answers.keys())
         return (
             _stopped(arrivals, since)
@@ -299,7 +302,7 @@ class RendezvousWatch:
         if not idle:
             return {}
         if before != self._idle:
-            self._due = time.monotonic() + IDLE_S
+            self._due = time.monotonic() + IDLE_RECHECK_INTERVAL_S
             return {}
         port = self._inventory.rendezvous.port
         listen = {one["rank"] for its in answers.values() for one in its["listening"] if one["port"] == port}
@@ -307,7 +310,7 @@ class RendezvousWatch:
             return grouped((one.place.node, _second(one, port)) for one in twice)
         says = (
             f"all {len(arrivals)} ranks of the job are connected to the rendezvous and wait there, in two looks "
-            f"{IDLE_S:.0f} s apart: for more ranks than there are, after {seconds_text(self.seconds)}"
+            f"{IDLE_RECHECK_INTERVAL_S:.0f} s apart: for more ranks than there are, after {seconds_text(self.seconds)}"
         )
         of_node = {arrival.place.node: arrival for arrival in reversed(arrivals)}  # the first rank of each node
         return {
@@ -348,7 +351,7 @@ class RendezvousWatch:
             return _missing(arrivals, absent, since) or _astray(astray, since, where) or _strangers(late, since, where)
         self._idle = names if idle else frozenset()
         if idle:
-            self._due = time.monotonic() + IDLE_S
+            self._due = time.monotonic() + IDLE_RECHECK_INTERVAL_S
         for one in absent[:4]:
             kept.at.say(f"{one.place.label} has not come to the rendezvous yet: {one.does}", one.place.node)
         for name in blind[:4]:
@@ -364,7 +367,7 @@ def _strangers(late: Sequence[Arrival], since: str, where: str) -> dict[str, lis
     """Findings for all ranks if they wait for each other in a place of the program's own choice, such as a file, that
     they do not share."""
     says = (
-        f"{since}: all {len(late)} ranks wait in {JOINS}, and none opened or dialled that port: the program has them "
+        f"{since}: all {len(late)} ranks wait in {RENDEZVOUS_FUNCTION}, and none opened or dialled that port: the program has them "
         'meet elsewhere, as by `init_method="file://…"`, and they do not find each other there'
     )
     lines = tuple(line for one in late[:2] for line in one.shown())
@@ -448,7 +451,7 @@ def arrivals_of(
     for member in kept.living:
         place = member.place
         seen = member.seen_in(frozen) or {}
-        its = answers.get(place.node, NOBODY)
+        its = answers.get(place.node, NO_CONNECTIONS)
         if place.each and {one["rank"] for one in seen.get("processes", ())} & set(place.ranks):
             yield from (_of_a_launcher(one, its, seen, port) for one in place.each)
         else:
@@ -461,7 +464,7 @@ def _of_member(member: KeptProcess, sockets: RankConnections, seen: Facts, port:
     processes = tuple(seen.get("processes", ()))
     texts = [*seen.get("own_stacks", {}).values(), seen.get("stack") or ""]
     # A rank that waits for more ranks to join asks the store again and again, which is no work.
-    least = DOWNLOAD if any(_joins(frames_of(text)) for text in texts) else 1
+    least = MIN_WORKING_BYTES if any(_joins(frames_of(text)) for text in texts) else 1
     works = bool(seen.get("works")) or (seen.get("moved") or 0) >= least or any(p["state"] in "RD" for p in processes)
     ranks: set[int | None] = {None} if place.each else {*place.ranks}
     return _arrival(place, ranks, sockets, port, processes, texts, works=works)
@@ -473,8 +476,8 @@ def _of_a_launcher(place: ProcessSpec, sockets: RankConnections, seen: Facts, po
     texts = [text for one in processes if (text := seen["own_stacks"].get(str(one["pid"])))]
     # The traffic of a launcher's processes is known only in sum: while they carry more than the launcher's messages,
     # this rank may be reading.
-    works = (seen.get("moved") or 0) >= DOWNLOAD or any(
-        one["state"] in "RD" or one["cpu"] >= WORKS for one in processes
+    works = (seen.get("moved") or 0) >= MIN_WORKING_BYTES or any(
+        one["state"] in "RD" or one["cpu"] >= MIN_WORKING_CPU_SHARE for one in processes
     )
     return _arrival(place, {*place.ranks}, sockets, port, processes, texts, works=works)
 
@@ -518,7 +521,7 @@ def _kept_apart(at: Context, arrivals: Sequence[Arrival]) -> dict[str, list[Find
     lines = tuple(f"{one.place.label} dials {', '.join(one.dialled)}" for one in trying if one.dials)[:4]
     return {
         node: [one.with_evidence(*lines) for one in listed]
-        for node, listed in between(at, timeout_s=BETWEEN_S).findings.items()
+        for node, listed in between(at, timeout_s=NETWORK_LOOK_TIMEOUT_S).findings.items()
     }
 
 
@@ -552,7 +555,7 @@ def _missing(arrivals: Sequence[Arrival], absent: Sequence[Arrival], since: str)
     def finding(arrival: Arrival) -> Finding:
         node, label = arrival.place.node, arrival.place.label
         says = (
-            f"{label} has not come to the rendezvous: {arrival.does}, in two looks {IDLE_S:.0f} s apart; "
+            f"{label} has not come to the rendezvous: {arrival.does}, in two looks {IDLE_RECHECK_INTERVAL_S:.0f} s apart; "
             f"{len(waiting)} of {len(arrivals)} wait for it; {since}"
         )
         states = (

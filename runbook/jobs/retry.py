@@ -12,9 +12,9 @@ from runbook.checks.context import Context
 from runbook.jobs.attempt import Attempt
 from runbook.model.verdict import Outcome, Verdict
 
-FIRST_S = 10.0
+FIRST_RETRY_INTERVAL_S = 10.0
 """Seconds before the second attempt; each further wait is twice as long."""
-LONGEST_S = 300.0
+MAX_RETRY_INTERVAL_S = 300.0
 """The most seconds before an attempt."""
 JITTER = 0.1
 """The part of the wait by which chance makes it longer or shorter."""
@@ -51,7 +51,7 @@ def decide(
         return Decision(again=False, why=f"{cause} happened twice in a row: not tried again")
     if made > retries:
         return Decision(again=False, why=f"tried {made} times")
-    wait = min(LONGEST_S, FIRST_S * 2 ** (made - 1))
+    wait = min(MAX_RETRY_INTERVAL_S, FIRST_RETRY_INTERVAL_S * 2 ** (made - 1))
     wait *= 1 + JITTER * (chance or random.Random()).uniform(-1, 1)
     return Decision(
         again=True, why=f"{cause} may be gone: attempt {made + 1} of {retries + 1} in {wait:.0f} s", after_s=wait

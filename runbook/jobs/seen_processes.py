@@ -18,35 +18,35 @@ from runbook.model.units import bytes_text, some
 from runbook.node.proc import SHELLS
 from runbook.transport.node_answers import RankConnections
 
-COMPUTES = 0.2
+MIN_COMPUTING_CPU_SHARE = 0.2
 """The least share of one CPU that means computing, or waiting actively, on a CPU that other programs may use as
 well."""
 
-STARVED = 0.5
+MIN_STARVED_TIME_SHARE = 0.5
 """The least part of the time for which a process that hardly gets a CPU waits for one, or is held back by the quota of
 its control group."""
 
-IDLE, IN_USE = 0, 50
+IDLE_GPU_PERCENT, MIN_COLLECTIVE_GPU_PERCENT = 0, 50
 """The use of a GPU in percent, as nvidia-smi reports it (the part of the last second in which a kernel ran): of an idle
 GPU, and the least of a GPU that waits in a collective."""
 
-COPIES = 64 * 1024.0
+MIN_COPY_BYTES_PER_S = 64 * 1024.0
 """The least bytes a second that a process has to read or write to count as working."""
 
-BESIDE = {"T": "is stopped", "t": "is held by a debugger"}
+CHILD_STATES = {"T": "is stopped", "t": "is held by a debugger"}
 """In words, the states of a child for which its parent may wait."""
-MOST_FRAMES = 6
+MAX_SHOWN_FRAMES = 6
 """The most frames of a stack that are shown as evidence."""
 
-OF_FAULTHANDLER = re.compile(r'^  File "([^"\n]{1,500})", line (\d{1,9}) in ([^\n]{1,200})$')
+FAULTHANDLER_FRAME = re.compile(r'^  File "([^"\n]{1,500})", line (\d{1,9}) in ([^\n]{1,200})$')
 """A frame in a dump by faulthandler: file, line, function."""
-SOURCE = re.compile(r"^ {4}([^\s][^\n]{0,200})$")
+SOURCE_LINE = re.compile(r"^ {4}([^\s][^\n]{0,200})$")
 """The source line that `node/rank_processes.py` adds below the innermost frame of a dump."""
 
-OF_PY_SPY = re.compile(r"^ {4}([^\s(][^(\n]{0,200}) \(([^\n]{1,500}):(\d{1,9})\)$")
+PY_SPY_FRAME = re.compile(r"^ {4}([^\s(][^(\n]{0,200}) \(([^\n]{1,500}):(\d{1,9})\)$")
 """A frame in a dump by py-spy: function, file, line."""
 
-TOGETHER = re.compile(
+PEER_WAIT_FILES = re.compile(
     r"""(?x)
     /torch/(?:distributed|nn/parallel|cuda|xpu|npu)/ | /torch/autograd/graph\.py | /torch/_tensor\.py
     | /(?:deepspeed/comm|horovod|oneccl_bindings_for_pytorch|torch_npu|torch_xla)/
@@ -56,44 +56,44 @@ TOGETHER = re.compile(
 )
 """Files of calls that wait for other ranks, or for a GPU that waits for other ranks."""
 
-WRAPS_A_MODEL = re.compile(
+MODEL_WRAPPER_FILES = re.compile(
     r"/torch/(?:nn/parallel|distributed/(?:fsdp|tensor|_tensor|_composable|algorithms|pipelining|optim))/"
 )
-"""Files that TOGETHER matches and that are also on the stack while a wrapped model computes: they alone do not show a
-wait."""
+"""Files that PEER_WAIT_FILES matches and that are also on the stack while a wrapped model computes: they alone do not
+show a wait."""
 
-OF_PYTHON = re.compile(r"/lib/python\d[\d.]*/(?!(?:site|dist)-packages/)")
+STDLIB_FILES = re.compile(r"/lib/python\d[\d.]*/(?!(?:site|dist)-packages/)")
 """Files of Python's own library."""
-OF_A_LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python\d[\d.]*/|^<(?:frozen|string)")
+LIBRARY_FILES = re.compile(r"/(?:site|dist)-packages/|/lib/python\d[\d.]*/|^<(?:frozen|string)")
 """Files of any library, and code without a file."""
 
 
-WAITS_FOR_CHILDREN = re.compile(r"/torch/utils/data/dataloader\.py$|/multiprocessing/\w+\.py$|/concurrent/futures/")
+CHILD_WAIT_FILES = re.compile(r"/torch/utils/data/dataloader\.py$|/multiprocessing/\w+\.py$|/concurrent/futures/")
 """Files of calls that wait for processes which a rank has started."""
 
-QUEUE = re.compile(r"/(?:queue|multiprocessing/queues)\.py$")
+QUEUE_FILES = re.compile(r"/(?:queue|multiprocessing/queues)\.py$")
 """Files of Python's queues, between threads and between processes."""
 
-THREAD_RAISED = re.compile(
+THREAD_EXCEPTION = re.compile(
     r"""(?mx)
     ^Exception\ in\ thread\ ([^\n]{1,100}?):?\n Traceback\ [^\n]*\n (?:[\ \t][^\n]*\n)* ([^\s][^\n]{0,300})
     """
 )
 """The text that Python prints when an exception ends a thread, while the main thread goes on."""
 
-LOG_END = 16384
+LOG_TAIL_BYTES = 16384
 """Bytes at the end of a log that are searched."""
 
-THREAD = re.compile(r"^(?=(?:Current thread|Thread|Stack) )", re.MULTILINE)
+THREAD_BLOCK_START = re.compile(r"^(?=(?:Current thread|Thread|Stack) )", re.MULTILINE)
 """The beginning of each thread's block in a dump."""
 
-MOST_THREADS = 100
+MAX_DUMPED_THREADS = 100
 """The most threads whose stacks faulthandler writes."""
 
-FATAL = "Fatal Python error: "
+FATAL_ERROR_PREFIX = "Fatal Python error: "
 """The beginning of faulthandler's dump when a fault of the process itself, such as a segmentation fault, ends it."""
 
-NO_FRAME = "<no Python frame>"
+NO_PYTHON_FRAME = "<no Python frame>"
 """What faulthandler writes for a thread that runs no Python code, such as the main thread while the interpreter
 ends."""
 
@@ -147,23 +147,23 @@ class SeenProcess:
     @property
     def starved(self) -> bool:
         """Whether the process could run and hardly gets a CPU."""
-        return self.cpu < COMPUTES and (self.waited or 0.0) >= STARVED
+        return self.cpu < MIN_COMPUTING_CPU_SHARE and (self.waited or 0.0) >= MIN_STARVED_TIME_SHARE
 
     @property
     def held_back(self) -> bool:
         """Whether the quota of its control group keeps the process from working."""
-        return (self.throttled or 0.0) >= STARVED
+        return (self.throttled or 0.0) >= MIN_STARVED_TIME_SHARE
 
     @property
     def works(self) -> bool:
         """Whether the process makes progress of its own: it reads or writes data, or it computes in changing places. A
         process that could run and hardly gets a CPU counts too, unless a quota holds it back."""
-        return self.moves or self.copied >= COPIES or (self.starved and not self.held_back)
+        return self.moves or self.copied >= MIN_COPY_BYTES_PER_S or (self.starved and not self.held_back)
 
     @property
     def sleeps(self) -> bool:
         """Whether the main thread slept throughout the look, and the process used hardly any CPU."""
-        return self.state == "S" and self.stays and self.cpu < COMPUTES
+        return self.state == "S" and self.stays and self.cpu < MIN_COMPUTING_CPU_SHARE
 
     @property
     def together(self) -> bool:
@@ -176,25 +176,27 @@ class SeenProcess:
         function and has no frame of its own, so the program's source line shows it."""
         if not self.frames or ".wait(" not in self.frames[0].source:
             return False
-        return not any(files.search(self.frames[0].file) for files in (TOGETHER, OF_A_LIBRARY))
+        return not any(files.search(self.frames[0].file) for files in (PEER_WAIT_FILES, LIBRARY_FILES))
 
     @property
     def elsewhere(self) -> bool:
         """Whether the main thread is certainly in no call that waits for other ranks. A line of the program may wait
         for a GPU without showing it: `loss.item()` is no Python function and has no frame."""
-        may_wait = self.has_gpu and self.gpu_use != IDLE and not OF_PYTHON.search(self.frames[0].file)
+        may_wait = self.has_gpu and self.gpu_use != IDLE_GPU_PERCENT and not STDLIB_FILES.search(self.frames[0].file)
         return not self.together and not may_wait
 
     @property
     def waits(self) -> bool:
         """Whether the main thread is in a call that waits for other ranks, or its GPU is."""
-        return self.together or (not self.elsewhere and self.gpu_use is not None and self.gpu_use >= IN_USE)
+        return self.together or (
+            not self.elsewhere and self.gpu_use is not None and self.gpu_use >= MIN_COLLECTIVE_GPU_PERCENT
+        )
 
     @property
     def surely_waits(self) -> bool:
         """Whether the main thread is in a call that waits for other ranks and computes nothing there: it is in a call
         of torch.distributed, or it has no GPU and uses hardly any CPU."""
-        sleeps = self.cpu < COMPUTES and self.state != "R" and not self.has_gpu
+        sleeps = self.cpu < MIN_COMPUTING_CPU_SHARE and self.state != "R" and not self.has_gpu
         return bool(self.called) or (self.together and sleeps)
 
     @property
@@ -211,7 +213,7 @@ class SeenProcess:
     @property
     def place(self) -> str:
         """In words, where the program stands and which call that waits for other ranks it is in."""
-        calls = (f for f in self.frames if TOGETHER.search(f.file) and not WRAPS_A_MODEL.search(f.file))
+        calls = (f for f in self.frames if PEER_WAIT_FILES.search(f.file) and not MODEL_WRAPPER_FILES.search(f.file))
         inner = next((f"in {frame.function} " for frame in calls), "in wait " if self.awaits else "")
         inner = inner if self.together else ""
         return f"{inner}at {self.own.file}:{self.own.line}, in {self.own.function}" if inner else f"in {self.own}"
@@ -219,7 +221,7 @@ class SeenProcess:
     @property
     def does(self) -> str:
         """In words, what the process, its GPU and its children do."""
-        words = [*(["its GPU is idle"] if self.gpu_use == IDLE else []), self._runs, *self.beside[:2]]
+        words = [*(["its GPU is idle"] if self.gpu_use == IDLE_GPU_PERCENT else []), self._runs, *self.beside[:2]]
         return ", and ".join(words)
 
     @property
@@ -230,22 +232,26 @@ class SeenProcess:
             return f"it gets {self.cpu:.0%} of a CPU, and waits for one {self.waited:.0%} of the time{quota}"
         if self.held_back:
             return f"the quota of its control group holds it back {self.throttled:.0%} of the time"
-        if self.copied >= COPIES:
+        if self.copied >= MIN_COPY_BYTES_PER_S:
             return f"it reads or writes {bytes_text(round(self.copied))}/s"
-        return f"it computes ({self.cpu:.0%} of a CPU)" if self.cpu >= COMPUTES or self.state == "R" else "it sleeps"
+        return (
+            f"it computes ({self.cpu:.0%} of a CPU)"
+            if self.cpu >= MIN_COMPUTING_CPU_SHARE or self.state == "R"
+            else "it sleeps"
+        )
 
     def shown(self) -> list[str]:
         return shown(self.label, self.frames)
 
 
 def in_a_call(frames: Sequence[StackFrame]) -> bool:
-    """Whether a thread is in a call that waits for other ranks, by TOGETHER. If that call has called back into the
-    program, as for the forward of a wrapped model or a gradient's hook, the thread is in the program again. Files
+    """Whether a thread is in a call that waits for other ranks, by PEER_WAIT_FILES. If that call has called back into
+    the program, as for the forward of a wrapped model or a gradient's hook, the thread is in the program again. Files
     installed beside the library count as libraries."""
     for at, frame in enumerate(frames):
-        if match := TOGETHER.search(frame.file):
+        if match := PEER_WAIT_FILES.search(frame.file):
             libraries = f"{frame.file[: match.start()]}/"
-            return all(OF_A_LIBRARY.search(one.file) or one.file.startswith(libraries) for one in frames[:at])
+            return all(LIBRARY_FILES.search(one.file) or one.file.startswith(libraries) for one in frames[:at])
     return False
 
 
@@ -253,13 +259,13 @@ def own_frame(frames: Sequence[StackFrame]) -> StackFrame:
     """The innermost frame in the folder of the program's main file that is no library's; else the outermost frame."""
     main = next((frame for frame in reversed(frames) if not frame.file.startswith("<")), frames[-1])
     home = main.file.rpartition("/")[0]
-    within = [one for one in frames if one.file.startswith(f"{home}/") and not OF_A_LIBRARY.search(one.file)]
+    within = [one for one in frames if one.file.startswith(f"{home}/") and not LIBRARY_FILES.search(one.file)]
     return within[0] if within else main
 
 
 def shown(label: str, frames: Sequence[StackFrame]) -> list[str]:
     """Lines of evidence for where the process called `label` stands; none without frames."""
-    lines = (f"  {frame}{f': {frame.source}' if frame.source else ''}" for frame in frames[:MOST_FRAMES])
+    lines = (f"  {frame}{f': {frame.source}' if frame.source else ''}" for frame in frames[:MAX_SHOWN_FRAMES])
     return [f"{label} is in:", *lines] if frames else []
 
 
@@ -268,8 +274,8 @@ def seen_processes(kept: KeptProcesses, frozen: Mapping[str, Facts]) -> Iterator
     for member in kept.members:
         if (seen := member.seen_in(frozen)) is not None:
             facts = frozen[member.place.node]
-            log = end_of(kept.log_of(member.place), LOG_END)
-            ended = [f"its thread {name} has ended with {error}" for name, error in THREAD_RAISED.findall(log)[-1:]]
+            log = end_of(kept.log_of(member.place), LOG_TAIL_BYTES)
+            ended = [f"its thread {name} has ended with {error}" for name, error in THREAD_EXCEPTION.findall(log)[-1:]]
             for one in _of_member(member, seen, facts.get("gpu_use") or {}, facts["seconds"]):
                 raised = exception_at_end(log) if one.ending or _at_exit(one.frames) else ""
                 yield replace(one, beside=(*one.beside, *ended), raised=raised) if not member.place.each else one
@@ -302,7 +308,8 @@ def _of_member(
             waited=process["waited"],
             throttled=seen["throttled"],
             stays=process["stays"],
-            ending=not frames and (process["ending"] or NO_FRAME in seen["own_stacks"].get(str(process["pid"]), "")),
+            ending=not frames
+            and (process["ending"] or NO_PYTHON_FRAME in seen["own_stacks"].get(str(process["pid"]), "")),
             comm=process["comm"],
             connections=seen["connections"],
             copied=sum(one["copied"] for one in of_rank) / max(0.1, seconds),
@@ -322,12 +329,12 @@ def _stopped_children(process: Mapping[str, Any], of_rank: Sequence[Mapping[str,
     """In words, each child that is stopped or held by a debugger."""
     for one in of_rank:
         if _stopped_child(process, one):
-            yield f"process {one['pid']}, which it started, {BESIDE[one['state']]}"
+            yield f"process {one['pid']}, which it started, {CHILD_STATES[one['state']]}"
 
 
 def _stopped_child(process: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Whether another process of the rank is a stopped child of this process."""
-    return bool(other["pid"] > process["pid"] and other["state"] in BESIDE)
+    return bool(other["pid"] > process["pid"] and other["state"] in CHILD_STATES)
 
 
 def _where_children_are(
@@ -335,7 +342,7 @@ def _where_children_are(
 ) -> Iterator[str]:
     """In words, where the children stand for which the main thread of a process waits."""
     frames = stacks.get(process["pid"], ())
-    if any(WAITS_FOR_CHILDREN.search(frame.file) for frame in frames):
+    if any(CHILD_WAIT_FILES.search(frame.file) for frame in frames):
         for one in of_rank:
             its = stacks.get(one["pid"], ())
             if one["pid"] != process["pid"] and any(map(_starts_a_child, its)):
@@ -344,7 +351,7 @@ def _where_children_are(
 
 def _of_no_library(frames: Sequence[StackFrame]) -> StackFrame | None:
     """The innermost frame that is the program's own and not a library's."""
-    return next((frame for frame in frames if not OF_A_LIBRARY.search(frame.file)), None)
+    return next((frame for frame in frames if not LIBRARY_FILES.search(frame.file)), None)
 
 
 def _at_exit(frames: Sequence[StackFrame]) -> bool:
@@ -355,7 +362,7 @@ def _at_exit(frames: Sequence[StackFrame]) -> bool:
 def _held_at_exit(frames: Sequence[StackFrame], text: str) -> Iterator[str]:
     """In words, the thread that keeps a process alive whose program is over."""
     if _at_exit(frames):
-        others = (_frames(block) for block in THREAD.split(text))
+        others = (_frames(block) for block in THREAD_BLOCK_START.split(text))
         held = [each for each in others if each and not any(frame.function == "_shutdown" for frame in each)]
         places = [frame for frame in map(_of_no_library, held) if frame]
         yield "at its exit it waits for a thread of its own" + (f", in {places[0]}" if places else "")
@@ -363,8 +370,8 @@ def _held_at_exit(frames: Sequence[StackFrame], text: str) -> Iterator[str]:
 
 def _awaits_an_item(frames: Sequence[StackFrame], text: str) -> Iterator[str]:
     """In words, that the main thread waits for a queue. A thread that ended silently (`sys.exit`) never fills it."""
-    if any(frame.function == "get" and QUEUE.search(frame.file) for frame in frames):
-        alone = ": no other thread of it runs Python" if len(THREAD.split(text)) == 2 else ""
+    if any(frame.function == "get" and QUEUE_FILES.search(frame.file) for frame in frames):
+        alone = ": no other thread of it runs Python" if len(THREAD_BLOCK_START.split(text)) == 2 else ""
         yield f"waits for what another thread or process is to put into a queue{alone}"
 
 
@@ -376,9 +383,9 @@ def _frames(text: str) -> list[StackFrame]:
 
 def _frame(line: str) -> StackFrame | None:
     """The frame in a line of a dump by faulthandler or py-spy; None if the line is no frame."""
-    if match := OF_FAULTHANDLER.match(line):
+    if match := FAULTHANDLER_FRAME.match(line):
         return StackFrame(match[1], int(match[2]), match[3])
-    if match := OF_PY_SPY.match(line):
+    if match := PY_SPY_FRAME.match(line):
         return StackFrame(match[2], int(match[3]), match[1])
     return None
 
@@ -410,17 +417,17 @@ def frames_of(text: str) -> tuple[StackFrame, ...]:
     """The main thread's frames in a dump by faulthandler or py-spy, the innermost first; empty for another text.
     Faulthandler writes the oldest thread last, whichever thread took the signal: a thread that blocks signals leaves
     them to another."""
-    threads = THREAD.split(text)[1:]
+    threads = THREAD_BLOCK_START.split(text)[1:]
     named = [one for one in threads if '"MainThread"' in one.partition("\n")[0]]
     dumped = [one for one in threads if one.partition("\n")[0].endswith("(most recent call first):")]
-    if len(dumped) >= MOST_THREADS:
+    if len(dumped) >= MAX_DUMPED_THREADS:
         dumped = [one for one in dumped if one.startswith("Current ")]
     return _frames_of_thread((named or dumped[-1:] or [""])[0])
 
 
 def frames_of_crash(log: str) -> tuple[StackFrame, ...]:
     """The frames of the thread in which the process crashed, if Python wrote them at the end of the log; else empty."""
-    threads = THREAD.split(log.rpartition(FATAL)[2])[1:] if FATAL in log else []
+    threads = THREAD_BLOCK_START.split(log.rpartition(FATAL_ERROR_PREFIX)[2])[1:] if FATAL_ERROR_PREFIX in log else []
     return _frames_of_thread(next((one for one in threads if not one.startswith("Thread ")), ""))
 
 
@@ -430,23 +437,23 @@ def _frames_of_thread(text: str) -> tuple[StackFrame, ...]:
     for line in text.splitlines():
         if frame := _frame(line):
             found.append(frame)
-        elif len(found) == 1 and (match := SOURCE.match(line)):
+        elif len(found) == 1 and (match := SOURCE_LINE.match(line)):
             found[0] = replace(found[0], source=match[1])
     return tuple(found)
 
 
-MOST_TOLD = 6
+MAX_REPORTED_VARIABLES = 6
 """The most variables that are reported."""
-LONGEST_VALUE = 60
+MAX_VALUE_CHARACTERS = 60
 """The most characters of a value that are shown."""
 
-Settings = Mapping[str, str]
+EnvironmentValues = Mapping[str, str]
 """Values of environment variables by name."""
 
 
-def settings_of(kept: KeptProcesses, told: Mapping[str, Facts | RankConnections]) -> dict[str, Settings]:
+def settings_of(kept: KeptProcesses, told: Mapping[str, Facts | RankConnections]) -> dict[str, EnvironmentValues]:
     """The variables of each rank, by the rank's label, with secrets masked. `told`: the answers of the nodes."""
-    found: dict[str, Settings] = {}
+    found: dict[str, EnvironmentValues] = {}
     for node, answer in told.items():
         masked = kept.logs.redactor_of(node).text
         for rank, settings in sorted((answer.get("settings") or {}).items(), key=lambda one: int(one[0])):
@@ -467,10 +474,10 @@ def unlike_settings(kept: KeptProcesses, told: Mapping[str, Facts | RankConnecti
         if len(labels) > 1:
             each = (f"{_shown(value)} for {some(those, 4)}" for value, those in labels.items())
             lines.append(f"{name} is not the same everywhere: {', '.join(each)}")
-    return lines[:MOST_TOLD]
+    return lines[:MAX_REPORTED_VARIABLES]
 
 
 def _shown(value: str | None) -> str:
     if value is None:
         return "not set"
-    return f"`{value if len(value) <= LONGEST_VALUE else value[:LONGEST_VALUE] + '…'}`"
+    return f"`{value if len(value) <= MAX_VALUE_CHARACTERS else value[:MAX_VALUE_CHARACTERS] + '…'}`"

@@ -33,23 +33,23 @@ from runbook.model.units import bytes_text, seconds_text
 from runbook.model.verdict import Finding, Outcome
 from runbook.transport import node_answers
 
-DATA_ON_ITS_WAY = 0.3
+MIN_PATH_BUSY_SHARE = 0.3
 """The least part of the time for which data has to be on its way before a path counts as slow: otherwise pauses have
 other reasons."""
 
-TIMES = 5.0
+MIN_SLOW_PATH_FACTOR = 5.0
 """A slow way is at least this many times slower than every other way. The rates of busy machines scatter by three."""
 
-ALIKE = 0.25
+MIN_COMPARED_BYTES_SHARE = 0.25
 """A way that carries less than this part of the bytes is not compared: small messages go slowly everywhere."""
 
-NEAR = 2.0
+MAX_ADAPTER_LIMIT_FACTOR = 2.0
 """A limit of an adapter explains a rate if it is at most this many times the rate."""
 
-LEAST = 64 * 1024
+MIN_RATE_BYTES = 64 * 1024
 """The least number of bytes from which a rate is computed."""
 
-VERBS = {"sends": "what {} sends", "gets": "what is sent to {}", "both": "what {} sends and gets"}
+SLOW_TRAFFIC_TEXTS = {"sends": "what {} sends", "gets": "what is sent to {}", "both": "what {} sends and gets"}
 """In words, the slow traffic of a node, by the `how` of a Suspect."""
 
 
@@ -91,7 +91,9 @@ class Suspect:
 
     def explained_by(self, reason: SlowReason) -> bool:
         """Whether an adapter's reason explains the rate: a limit far above what the ways carry holds nothing back."""
-        return reason.gbytes is None or reason.gbytes * 1e9 <= NEAR * max(way.rate for way in self.ways)
+        return reason.gbytes is None or reason.gbytes * 1e9 <= MAX_ADAPTER_LIMIT_FACTOR * max(
+            way.rate for way in self.ways
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +108,7 @@ class SlowNetwork:
 
 def suspects(ways: Iterable[Way]) -> list[Suspect]:
     """The nodes each of which alone would explain what is slow; empty if nothing is slow."""
-    ways = [way for way in ways if way.bytes >= LEAST]
+    ways = [way for way in ways if way.bytes >= MIN_RATE_BYTES]
     found: list[Suspect] = []
     for node in dict.fromkeys(end for way in ways for end in (way.source, way.destination)):
         sends = tuple(way for way in ways if way.source == node)
@@ -122,14 +124,14 @@ def suspects(ways: Iterable[Way]) -> list[Suspect]:
 
 def _busy(ways: Sequence[Way]) -> bool:
     """Whether data was on its way long enough on all of these ways."""
-    return bool(ways) and all(way.busy >= DATA_ON_ITS_WAY for way in ways)
+    return bool(ways) and all(way.busy >= MIN_PATH_BUSY_SHARE for way in ways)
 
 
 def _stands_out(its: Sequence[Way], others: Sequence[Way]) -> bool:
-    """Whether these ways are at least TIMES slower than all others that can be compared."""
+    """Whether these ways are at least MIN_SLOW_PATH_FACTOR slower than all others that can be compared."""
     most = max(way.bytes for way in its)
-    measure = [way.rate for way in others if way.bytes >= ALIKE * most]
-    return bool(measure) and max(way.rate for way in its) * TIMES <= min(measure)
+    measure = [way.rate for way in others if way.bytes >= MIN_COMPARED_BYTES_SHARE * most]
+    return bool(measure) and max(way.rate for way in its) * MIN_SLOW_PATH_FACTOR <= min(measure)
 
 
 def _without(ways: Iterable[Way], its: Iterable[Way]) -> list[Way]:
@@ -150,13 +152,13 @@ def judge_network(looks: Sequence[Sequence[Way]], reasons: Mapping[str, Sequence
     chosen = alike if len(alike) == 1 else explained if set(reasons) >= {one.node for one in alike} else []
     evidence = tuple(str(way) for one in alike[:1] for way in one.ways[:6])
     if len(chosen) != 1:
-        between = " or ".join(VERBS[one.how].format(one.node) for one in alike)
+        between = " or ".join(SLOW_TRAFFIC_TEXTS[one.how].format(one.node) for one in alike)
         says = f"{between} is {_how_slow(alike[0], looks[-1])}, and it is not known which: their adapters look alike"
         nodes = " and ".join(one.node for one in alike)
         return SlowNetwork(None, says, mend("training-slowed", "network", nodes=nodes), evidence)
     (one,) = chosen
     why = because[one.node]
-    says = f"{VERBS[one.how].format(one.node)} is {_how_slow(one, looks[-1])}"
+    says = f"{SLOW_TRAFFIC_TEXTS[one.how].format(one.node)} is {_how_slow(one, looks[-1])}"
     says += "".join(f"; {reason.says}" for reason in why)
     remedy = why[0].command if why else mend("training-slowed", "network", nodes=one.node)
     return SlowNetwork(one.node, says, remedy, (*evidence, *(reason.evidence for reason in why)))
@@ -166,38 +168,39 @@ def _how_slow(one: Suspect, ways: Sequence[Way]) -> str:
     """In words, how slow the ways of a suspect are, and how fast all others."""
     busy = max(way.busy for way in one.ways)
     rate = max(way.rate for way in one.ways)
-    others = min((way.rate for way in _without(ways, one.ways) if way.bytes >= LEAST), default=0.0)
+    others = min((way.rate for way in _without(ways, one.ways) if way.bytes >= MIN_RATE_BYTES), default=0.0)
     measure = f"; every other way carries at least {bytes_text(round(others))}/s" if 0 < others < float("inf") else ""
     return f"on its way for {busy:.0%} of the time, at {bytes_text(round(rate))}/s{measure}"
 
 
-LOOKS = 24
+MAIN_THREAD_SAMPLES = 24
 """How many samples of a main thread are taken."""
-EVERY_S = 0.4
+SAMPLE_INTERVAL_S = 0.4
 """Seconds between two samples."""
 
-HARDLY = 0.1
-MUCH = 0.35
-"""A rank that waits in at most HARDLY of the samples is late if all others wait in at least MUCH. Of two ranks that
-both wait for a quarter of the time, 24 samples show one below and one above these limits in one case of a hundred."""
+MAX_LATE_WAIT_SHARE = 0.1
+MIN_OTHERS_WAIT_SHARE = 0.35
+"""A rank that waits in at most MAX_LATE_WAIT_SHARE of the samples is late if all others wait in at least
+MIN_OTHERS_WAIT_SHARE. Of two ranks that both wait for a quarter of the time, 24 samples show one below and one above
+these limits in one case of a hundred."""
 
-BUSY = 0.5
+MIN_NAMED_CPU_SHARE = 0.5
 """The least share of a CPU of another process that is named."""
 
-HELD_BACK = 0.1
-WAITED = 0.3
-MEMORY = 0.05
+MIN_THROTTLED_SHARE = 0.1
+MIN_CPU_WAIT_SHARE = 0.3
+MIN_MEMORY_WAIT_SHARE = 0.05
 """The least parts of the time that count as a reason: a control group had used up its quota, processes waited for a
 CPU, and processes waited for memory."""
 
-PAGES = 1000
+MIN_SWAPPED_PAGES_PER_S = 1000
 """The least pages a second, swapped in or out, that count as a reason: 4 MB."""
 
 
-OF_THE_NODE = ("quota", "memory", "process ", "gpu ")
+NODE_REASON_PREFIXES = ("quota", "memory", "process ", "gpu ")
 """Kinds of reasons, by their beginning, that keep ranks from computing."""
 
-Why = Mapping[str, str]
+ReasonsByKind = Mapping[str, str]
 """Reasons in words, by their kind."""
 
 
@@ -214,7 +217,7 @@ class Waits:
     def __str__(self) -> str:
         share = "for an unknown part of the time" if self.share is None else f"{self.share:.0%} of the time"
         return f"{self.label} waits for others {share}" + (
-            f", and for a CPU {self.for_cpu:.0%}" if self.for_cpu >= WAITED else ""
+            f", and for a CPU {self.for_cpu:.0%}" if self.for_cpu >= MIN_CPU_WAIT_SHARE else ""
         )
 
 
@@ -240,7 +243,9 @@ def waits(
             waited.append(False)
         elif state == "S" and (frames or not by_stack):
             waited.append(not by_stack or in_a_call(frames))
-    return Waits(node, label, sum(waited) / len(waited) if len(waited) >= LOOKS / 2 else None, for_cpu or 0.0)
+    return Waits(
+        node, label, sum(waited) / len(waited) if len(waited) >= MAIN_THREAD_SAMPLES / 2 else None, for_cpu or 0.0
+    )
 
 
 def late(seen: Sequence[Waits]) -> LateNode | None:
@@ -248,9 +253,9 @@ def late(seen: Sequence[Waits]) -> LateNode | None:
     shares = [(one, one.share) for one in seen if one.share is not None]
     if len(shares) < len(seen):
         return None
-    guilty = {one.node for one, share in shares if share <= HARDLY}
+    guilty = {one.node for one, share in shares if share <= MAX_LATE_WAIT_SHARE}
     waiting = [share for one, share in shares if one.node not in guilty]
-    if len(guilty) != 1 or not waiting or min(waiting) < MUCH:
+    if len(guilty) != 1 or not waiting or min(waiting) < MIN_OTHERS_WAIT_SHARE:
         return None
     one, _ = min(shares, key=lambda pair: pair[1])
     return LateNode(
@@ -259,12 +264,12 @@ def late(seen: Sequence[Waits]) -> LateNode | None:
     )
 
 
-def chance(node: str, seen: Sequence[Waits], why: Mapping[str, Why]) -> str:
+def chance(node: str, seen: Sequence[Waits], why: Mapping[str, ReasonsByKind]) -> str:
     """In words, why it is chance that the others wait for this node: ranks of other nodes hardly get a CPU as well.
     Empty if the node itself may be the reason."""
-    starved = [one for one in seen if one.for_cpu >= WAITED]
+    starved = [one for one in seen if one.for_cpu >= MIN_CPU_WAIT_SHARE]
     elsewhere = [one for one in starved if one.node != node]
-    explained = any(kind.startswith(OF_THE_NODE) for kind in own(why, node))
+    explained = any(kind.startswith(NODE_REASON_PREFIXES) for kind in own(why, node))
     if len(elsewhere) == len(starved) or not elsewhere or explained:
         return ""
     names = ", ".join(dict.fromkeys(one.node for one in starved))
@@ -276,7 +281,7 @@ def reasons(
     then: node_answers.Counters | None,
     now: node_answers.Counters | None,
     busy: Sequence[node_answers.BusyProcess],
-) -> Why:
+) -> ReasonsByKind:
     """The reasons that slow a node down, as far as its own counters show, between the readings `then` and `now`.
     `busy`: the processes of others that use its CPUs."""
     found = dict(_of_machine(node, then, now)) if then is not None and now is not None else {}
@@ -284,7 +289,7 @@ def reasons(
         if held := gpu.slowed_by:
             found[f"gpu {gpu.index}"] = f"GPU {gpu.index} of {node} is slowed down: {', '.join(held)}{clocks(gpu)}"
     for one in busy:
-        if one["cpu"] >= BUSY:
+        if one["cpu"] >= MIN_NAMED_CPU_SHARE:
             found[f"process {one['pid']}"] = (
                 f"another process on {node} uses {one['cpu']:.0%} of a CPU: pid {one['pid']} of {one['user']}, "
                 f"{one['command']}"
@@ -299,20 +304,20 @@ def _of_machine(node: str, then: node_answers.Counters, now: node_answers.Counte
     def risen(name: str) -> float:
         return float(rise(then["machine"].get(name), now["machine"].get(name)) or 0) / seconds
 
-    if (share := risen("quota_us") / 1e6) >= HELD_BACK:
+    if (share := risen("quota_us") / 1e6) >= MIN_THROTTLED_SHARE:
         yield (
             "quota",
             f"the ranks of {node} are held back by the CPU quota of their control group, {share:.1f} s in each second",
         )
-    if (share := risen("memory_waited_us") / 1e6) >= MEMORY:
+    if (share := risen("memory_waited_us") / 1e6) >= MIN_MEMORY_WAIT_SHARE:
         yield "memory", f"processes on {node} wait for memory {share:.0%} of the time"
-    if (pages := risen("pswpin") + risen("pswpout")) >= PAGES:
+    if (pages := risen("pswpin") + risen("pswpout")) >= MIN_SWAPPED_PAGES_PER_S:
         yield "memory", f"{node} swaps {pages:,.0f} pages a second"
-    if (share := risen("cpu_waited_us") / 1e6) >= WAITED:
+    if (share := risen("cpu_waited_us") / 1e6) >= MIN_CPU_WAIT_SHARE:
         yield "cpu", f"processes on {node} wait for a CPU {share:.0%} of the time"
 
 
-def own(why: Mapping[str, Why], node: str) -> Why:
+def own(why: Mapping[str, ReasonsByKind], node: str) -> ReasonsByKind:
     """The reasons of this node whose kind does not hold for all nodes."""
     return {
         kind: says
@@ -324,7 +329,7 @@ def own(why: Mapping[str, Why], node: str) -> Why:
 def judge(
     slower: Slowdown | None,
     found: LateNode | None,
-    why: Mapping[str, Why],
+    why: Mapping[str, ReasonsByKind],
     seen: Sequence[str] = (),
     network: SlowNetwork | None = None,
 ) -> tuple[tuple[str, ...], Finding] | None:
@@ -365,24 +370,24 @@ def slowdown_text(slower: Slowdown) -> str:
     return f"the training is {slower.lost:.0%} slower than in its first minutes, {how}: {now} a step, {was} before"
 
 
-def _finding(node: str, says: str, evidence: Iterable[str], known: Why) -> Finding:
+def _finding(node: str, says: str, evidence: Iterable[str], known: ReasonsByKind) -> Finding:
     """The finding about a slow node. The first of the `known` reasons chooses the remedy."""
     first = next(iter(known), "")
     way = "gpu" if first.startswith("gpu ") else {"quota": "quota", "memory": "memory"}.get(first, "node")
     return finding_for("training-slowed", says, tuple(evidence), way=way, node=node)
 
 
-EARLY = 0.2
+EARLY_LOOK_SHARE = 0.2
 """After this part of the baseline's time all nodes are looked at once, even if the training is not slower: a node may
 have been late from the first step."""
 
-MOST_NAMED = 2
+MAX_LATE_NODE_CHANGES = 2
 """If more readings of a slower training than this each show another late node than the reading before, none stands
 out."""
 
-ANSWER_S = 45.0
+SAMPLES_TIMEOUT_S = 45.0
 """Seconds that a node may take to answer with its samples."""
-MOST_SHOWN = 16
+MAX_SHOWN_RANKS = 16
 """The most ranks whose waiting is shown as evidence."""
 
 
@@ -433,7 +438,7 @@ class SlowdownSearch:
         doubted, self._doubted = self._doubted, found.node if found is not None else None
         if found is not None and found.node != doubted:
             self._named += slower is not None
-            if self._named <= MOST_NAMED:
+            if self._named <= MAX_LATE_NODE_CHANGES:
                 return  # the node is reported if the next reading shows it too
             found, self._unclear = None, True  # each reading shows another node
         network = self._network(looks) if found is None else None
@@ -445,7 +450,7 @@ class SlowdownSearch:
 
     def _due(self, now: float) -> bool:
         """Whether the one look is due that comes even without a slowdown."""
-        due = not self._early and self._step_times.age_s(now) >= EARLY * self._step_times.baseline_s
+        due = not self._early and self._step_times.age_s(now) >= EARLY_LOOK_SHARE * self._step_times.baseline_s
         self._early = self._early or due
         return due
 
@@ -455,7 +460,7 @@ class SlowdownSearch:
         if found is not None and (unclear := chance(found.node, self._seen, why)):
             self._say(f"{found.says}; but {unclear}")
             found = None
-        judged = judge(slower, found, why, [str(one) for one in self._seen[:MOST_SHOWN]], network)
+        judged = judge(slower, found, why, [str(one) for one in self._seen[:MAX_SHOWN_RANKS]], network)
         self._reported = judged is not None or slower is not None
         if judged is not None:
             self._tell(*judged)
@@ -464,7 +469,7 @@ class SlowdownSearch:
         elif network is not None:
             self._say(network.says)
 
-    def _why(self, name: str) -> Why:
+    def _why(self, name: str) -> ReasonsByKind:
         """The reasons that slow a node down, by its latest readings."""
         then, now = self._counters.before.get(name), self._counters.last.get(name)
         rose = {says: says for says in self._counters.rose.get(name, ())}
@@ -481,14 +486,14 @@ class SlowdownSearch:
             leaders = {str(m.place.ranks[0]): m.journal.get("pid") for m in kept.on(node.name) if not m.over}
             order = {
                 "leaders": leaders,
-                "looks": LOOKS,
-                "every_s": EVERY_S,
+                "looks": MAIN_THREAD_SAMPLES,
+                "every_s": SAMPLE_INTERVAL_S,
                 "stacks": kept.stacks.get(node.name) if by_stack and not gpus else None,
             }
-            return kept.at.session(node).call(node_answers.STACK_SAMPLES, order, timeout_s=ANSWER_S)
+            return kept.at.session(node).call(node_answers.STACK_SAMPLES_PROGRAM, order, timeout_s=SAMPLES_TIMEOUT_S)
 
         # All nodes at once: samples of different times show different steps, and asking in turns would take too long.
-        said = kept.at.run.site.each(nodes, ask, timeout_s=ANSWER_S, at_once=len(nodes))
+        said = kept.at.run.site.each(nodes, ask, timeout_s=SAMPLES_TIMEOUT_S, at_once=len(nodes))
         answers = {name: answer for name, answer in said.items() if not isinstance(answer, BaseException)}
         self._busy = {name: answer["busy"] for name, answer in answers.items()}
         self._seen = [
@@ -504,7 +509,7 @@ class SlowdownSearch:
         """What is known about a slow network, from two looks; None if they do not show any."""
         if len(looks) < 2 or not all(map(suspects, looks)):
             return None
-        answers = adapters.ask(replace(self._kept.at, deadline=time.monotonic() + ANSWER_S))
+        answers = adapters.ask(replace(self._kept.at, deadline=time.monotonic() + SAMPLES_TIMEOUT_S))
         wires = {name: one for name, one in answers.items() if not isinstance(one, Outcome)}
         why = {name: adapters.reasons(one, [w for w in wires.values() if w is not one]) for name, one in wires.items()}
         return judge_network(looks, why)

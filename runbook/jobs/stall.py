@@ -24,28 +24,37 @@ from runbook.jobs.attempt import ProcessSpec
 from runbook.jobs.kept_processes import KeptProcess, KeptProcesses, ended_because_of
 from runbook.jobs.logs import end_of
 from runbook.jobs.progress import StepProgress
-from runbook.jobs.seen_processes import COMPUTES, IDLE, LOG_END, SeenProcess, seen_processes, unlike_settings
-from runbook.jobs.watch import TRACEBACK
+from runbook.jobs.seen_processes import (
+    IDLE_GPU_PERCENT,
+    LOG_TAIL_BYTES,
+    MIN_COMPUTING_CPU_SHARE,
+    SeenProcess,
+    seen_processes,
+    unlike_settings,
+)
+from runbook.jobs.watch import TRACEBACK_FIRST_LINE
 from runbook.model.command_quoting import word
 from runbook.model.grouping import grouped
 from runbook.model.units import bytes_text, seconds_text, some
-from runbook.model.verdict import Finding, Found, Outcome, outcomes_of
+from runbook.model.verdict import Finding, FindingsByNode, Outcome, outcomes_of
 
-MORE_LOOKS = 3
+MAX_REPEATED_LOOKS = 3
 """The most looks after the first. On a busy machine a rank may not answer in one of them."""
 
-TALK = 1000.0
+MIN_EXCHANGE_BYTES_PER_S = 1000.0
 """The least bytes a second that show an exchange of data: merely keeping connections open carries less."""
 
-PAIRWISE = frozenset(("send", "recv", "isend", "irecv", "batch_isend_irecv", "send_object_list", "recv_object_list"))
+PAIRWISE_CALLS = frozenset(
+    ("send", "recv", "isend", "irecv", "batch_isend_irecv", "send_object_list", "recv_object_list")
+)
 """Calls of torch.distributed between two ranks: the other ranks need not be in the same call."""
 
-OF_ONE_ROOT = frozenset(
+ONE_ROOT_CALLS = frozenset(
     """broadcast broadcast_object_list scatter scatter_object_list gather gather_object reduce""".split()
 )
 """Calls that a rank may finish before others come, and that programs often write in two lines: one for the root."""
 
-UNTOLD = frozenset(("", "0"))
+UNKNOWN_WCHANS = frozenset(("", "0"))
 """The values of /proc/PID/wchan when the kernel does not say where a process sleeps."""
 
 
@@ -77,7 +86,10 @@ class _Look:
         """A look from the answers of all nodes; `before` is the look before, to see which ranks moved."""
         stood = {(one.node, one.pid): one.frames for one in before.ranks} if before else {}
         ranks = (
-            replace(one, moves=one.cpu >= COMPUTES and stood.get((one.node, one.pid), one.frames) != one.frames)
+            replace(
+                one,
+                moves=one.cpu >= MIN_COMPUTING_CPU_SHARE and stood.get((one.node, one.pid), one.frames) != one.frames,
+            )
             for one in seen_processes(kept, frozen)
         )
         return _Look(frozen, tuple(ranks), _still_talk(kept, frozen))
@@ -99,7 +111,7 @@ def judge_stall(
     since = f"no step for {seconds_text(rate.age_s)}, after {rate.place}" if rate else "no step so far"
     last = _Look.of(kept, look(), None)
     found = _accused(kept, last, since)
-    for _ in range(MORE_LOOKS):
+    for _ in range(MAX_REPEATED_LOOKS):
         before, last = found, _Look.of(kept, look(), last)
         found = _accused(kept, last, since)
         if _charges(before) == _charges(found):
@@ -122,7 +134,7 @@ def judge_stall(
     return JudgedStall(findings, works, goes_on)
 
 
-def _nobody(kept: KeptProcesses, last: _Look, since: str, steps: Sequence[str]) -> Found:
+def _nobody(kept: KeptProcesses, last: _Look, since: str, steps: Sequence[str]) -> FindingsByNode:
     """The finding for a training in which no rank stands out, the same for every node."""
     blind = sorted({member.place.node for member in kept.living} - last.frozen.keys())
     unseen = (*steps, *(f"{name} could not be looked at" for name in blind[:4]))
@@ -152,13 +164,13 @@ def places(ranks: Sequence[SeenProcess]) -> Iterator[str]:
         yield f"{who}: {place}" if place else f"{who}: could not be asked where it is"
 
 
-def accused(ranks: Sequence[SeenProcess], since: str) -> Found:
+def accused(ranks: Sequence[SeenProcess], since: str) -> FindingsByNode:
     """Findings by node about the ranks that the others wait for; empty if no rank stands out. `since`: in words, for
     how long there was no step."""
     return _asleep(ranks, since) or _elsewhere(ranks, since) or _starved(ranks, since) or _mute(ranks, since)
 
 
-def _accused(kept: KeptProcesses, last: _Look, since: str) -> Found:
+def _accused(kept: KeptProcesses, last: _Look, since: str) -> FindingsByNode:
     """The findings of one look, those about ranks that have ended or outlived most others included. While all ranks
     still exchange data, only ranks that are stopped or in uninterruptible sleep are accused."""
     if last.talks:
@@ -166,7 +178,7 @@ def _accused(kept: KeptProcesses, last: _Look, since: str) -> Found:
     return accused(last.ranks, since) or _left(kept, last.ranks, since) or _last(kept, last.ranks, since)
 
 
-def _charges(found: Found) -> set[tuple[str, str]]:
+def _charges(found: FindingsByNode) -> set[tuple[str, str]]:
     """The accused nodes, each with its causes."""
     return {(node, each.cause) for node, of_node in found.items() for each in of_node}
 
@@ -180,7 +192,7 @@ def _still_talk(kept: KeptProcesses, frozen: Mapping[str, Facts]) -> str:
     """In words, that all ranks still exchange data; empty if they do not."""
     looked = [(facts["seconds"], list(facts["ranks"].values())) for facts in frozen.values()]
     seen = [(rank["moved"] or 0) / max(0.1, seconds) for seconds, ranks in looked for rank in ranks]
-    if len(seen) < len(kept.living) or min(seen, default=0.0) < TALK:
+    if len(seen) < len(kept.living) or min(seen, default=0.0) < MIN_EXCHANGE_BYTES_PER_S:
         return ""
     return f"; each still carries {bytes_text(round(min(seen)))}/s or more: perhaps steps are only no longer printed"
 
@@ -220,7 +232,7 @@ def _hungry(ranks: Sequence[SeenProcess]) -> str:
     return "; ".join(f"{count} of {len(ranks)} ranks {do}" for do, count in counts.items() if count)
 
 
-def _kept_apart(kept: KeptProcesses, seen: Between, since: str) -> Found:
+def _kept_apart(kept: KeptProcesses, seen: Between, since: str) -> FindingsByNode:
     """Findings by node about what stops the traffic between the nodes; empty if nothing is seen to."""
     if seen.findings:
         return {
@@ -245,7 +257,7 @@ def outcomes_of_stall(kept: KeptProcesses, found: Mapping[str, Sequence[Finding]
     return [replace(one, metrics=metrics) if one.node in found else one for one in outcomes]
 
 
-def waited_for(kept: KeptProcesses, frozen: Mapping[str, Facts], since: str) -> Found:
+def waited_for(kept: KeptProcesses, frozen: Mapping[str, Facts], since: str) -> FindingsByNode:
     """Findings by node about ranks that lived, raised nothing and were in no collective when another rank gave up
     waiting. `since`: in words, that it gave up."""
     ranks = [one for one in seen_processes(kept, frozen) if not raised(kept, kept.place_of(one.label))]
@@ -258,7 +270,7 @@ def waited_for(kept: KeptProcesses, frozen: Mapping[str, Facts], since: str) -> 
 
 def raised(kept: KeptProcesses, place: ProcessSpec) -> bool:
     """Whether the end of a process's log holds a traceback."""
-    return TRACEBACK in end_of(kept.log_of(place), LOG_END)
+    return TRACEBACK_FIRST_LINE in end_of(kept.log_of(place), LOG_TAIL_BYTES)
 
 
 def _behind(one: SeenProcess, says: str, evidence: Sequence[str]) -> tuple[str, Finding]:
@@ -274,7 +286,7 @@ def _behind(one: SeenProcess, says: str, evidence: Sequence[str]) -> tuple[str, 
     )
 
 
-def _asleep(ranks: Sequence[SeenProcess], since: str) -> Found:
+def _asleep(ranks: Sequence[SeenProcess], since: str) -> FindingsByNode:
     """Findings about ranks that are stopped, or in uninterruptible sleep."""
     return grouped(
         (one.node, rank_stopped(one.label, one.node, one.pid, one.state, one.wchan, since))
@@ -283,7 +295,7 @@ def _asleep(ranks: Sequence[SeenProcess], since: str) -> Found:
     )
 
 
-def _elsewhere(ranks: Sequence[SeenProcess], since: str) -> Found:
+def _elsewhere(ranks: Sequence[SeenProcess], since: str) -> FindingsByNode:
     """Findings about ranks that are not in a collective while others wait in one; else about ranks that are in another
     collective than most."""
     asked = [one for one in ranks if one.frames]
@@ -303,16 +315,16 @@ def _elsewhere(ranks: Sequence[SeenProcess], since: str) -> Found:
     )
 
 
-def _mismatched(waiting: Sequence[SeenProcess], ranks: int, since: str) -> Found:
+def _mismatched(waiting: Sequence[SeenProcess], ranks: int, since: str) -> FindingsByNode:
     """Findings about ranks that are in another collective than most; if the two largest groups are of one size, about
     all ranks. `ranks`: how many there are."""
     calls = Counter(map(_call, waiting))
-    uneven = any(one.awaits or one.called in PAIRWISE | OF_ONE_ROOT for one in waiting)
+    uneven = any(one.awaits or one.called in PAIRWISE_CALLS | ONE_ROOT_CALLS for one in waiting)
     if len(calls) < 2 or len(waiting) < ranks or uneven:
         return {}
     if any(one.has_gpu and not one.called for one in waiting):
         return {}  # a GPU lets its rank run ahead, so ranks may wait for the same call in different lines
-    found: Found = {}
+    found: FindingsByNode = {}
     (usual, most), (_, next_most) = calls.most_common(2)
     odd = [one for one in waiting if _call(one) != usual] if most > next_most else waiting
     for one in odd:
@@ -325,16 +337,18 @@ def _mismatched(waiting: Sequence[SeenProcess], ranks: int, since: str) -> Found
 
 def _call(one: SeenProcess) -> tuple[str, int | str, str]:
     """The key that two ranks share if they wait in the same call: file, line or function, and name of the call."""
-    line: int | str = one.own.function if one.called in OF_ONE_ROOT else one.own.line
-    return one.own.file, line, one.called if one.called in OF_ONE_ROOT else ""
+    line: int | str = one.own.function if one.called in ONE_ROOT_CALLS else one.own.line
+    return one.own.file, line, one.called if one.called in ONE_ROOT_CALLS else ""
 
 
-def _starved(ranks: Sequence[SeenProcess], since: str) -> Found:
+def _starved(ranks: Sequence[SeenProcess], since: str) -> FindingsByNode:
     """Findings about ranks of one node that get no CPU while all others wait in a collective. A rank that is in the
     collective itself is accused only if a quota holds it back: a rank that waits there actively also wants a CPU, but
     does not need it."""
     waiting = [one for one in ranks if one.together and not one.held_back]
-    mute = [one for one in ranks if not one.frames and one.starved and (not one.has_gpu or one.gpu_use == IDLE)]
+    mute = [
+        one for one in ranks if not one.frames and one.starved and (not one.has_gpu or one.gpu_use == IDLE_GPU_PERCENT)
+    ]
     inside = [one for one in ranks if one.together and one.held_back and one.state == "S" and not one.has_gpu]
     guilty = mute or inside
     if not waiting or len({one.node for one in guilty}) != 1 or len(waiting) + len(guilty) < len(ranks):
@@ -349,13 +363,17 @@ def _starved(ranks: Sequence[SeenProcess], since: str) -> Found:
     return grouped((one.node, starved(one)) for one in guilty)
 
 
-def _mute(ranks: Sequence[SeenProcess], since: str) -> Found:
+def _mute(ranks: Sequence[SeenProcess], since: str) -> FindingsByNode:
     """Findings about ranks that cannot be asked where they stand, such as a rank that blocks all signals, if the kernel
     shows that they stand elsewhere: all ranks that can be asked sleep in a collective, in one place of the kernel, and
     these sleep in another place, or compute. If no rank can be asked, two of three have to sleep in a futex, as ranks
     in a collective do."""
     asked = [one for one in ranks if one.frames]
-    mute = [one for one in ranks if not (one.frames or one.ending or one.has_gpu) and (one.waited or 0.0) < COMPUTES]
+    mute = [
+        one
+        for one in ranks
+        if not (one.frames or one.ending or one.has_gpu) and (one.waited or 0.0) < MIN_COMPUTING_CPU_SHARE
+    ]
     if not mute or len(asked) + len(mute) < len(ranks):
         return {}
     if asked:
@@ -363,11 +381,11 @@ def _mute(ranks: Sequence[SeenProcess], since: str) -> Found:
     else:
         ((most, _),) = Counter(one.wchan for one in mute).most_common(1)
         alike, usual = [one for one in mute if one.wchan == most and _sleeps(one)], {most} if "futex" in most else {""}
-    if len(usual) != 1 or usual & UNTOLD or len(alike) < (len(asked) or max(2, 2 * len(mute) / 3)):
+    if len(usual) != 1 or usual & UNKNOWN_WCHANS or len(alike) < (len(asked) or max(2, 2 * len(mute) / 3)):
         return {}
-    found: Found = {}
+    found: FindingsByNode = {}
     for one in [one for one in mute if one not in alike]:
-        if one.wchan in usual | UNTOLD if _sleeps(one) else one.cpu < COMPUTES:
+        if one.wchan in usual | UNKNOWN_WCHANS if _sleeps(one) else one.cpu < MIN_COMPUTING_CPU_SHARE:
             continue
         where = f" in {one.wchan} of the kernel" if _sleeps(one) else ""
         waits = (
@@ -384,7 +402,7 @@ def _sleeps(one: SeenProcess) -> bool:
     return one.sleeps and not one.has_gpu
 
 
-def _left(kept: KeptProcesses, ranks: Sequence[SeenProcess], since: str) -> Found:
+def _left(kept: KeptProcesses, ranks: Sequence[SeenProcess], since: str) -> FindingsByNode:
     """Findings about ranks that have ended well while all others wait for them in a collective; if most have ended,
     about the others. A rank that computes in the forward of a wrapped model, as in an evaluation after the last step,
     waits for nobody."""
@@ -407,7 +425,7 @@ def _left(kept: KeptProcesses, ranks: Sequence[SeenProcess], since: str) -> Foun
     )
 
 
-def _last(kept: KeptProcesses, ranks: Sequence[SeenProcess], since: str) -> Found:
+def _last(kept: KeptProcesses, ranks: Sequence[SeenProcess], since: str) -> FindingsByNode:
     """Findings about ranks that live on and wait for nobody after most have ended well. If all ranks that are left are
     ending, the findings are about those of them that sleep."""
     ended = [member for member in kept.members if member.over]
@@ -424,7 +442,7 @@ def _last(kept: KeptProcesses, ranks: Sequence[SeenProcess], since: str) -> Foun
         if one.frames:
             says = f"{one.label} has not ended: it stands {one.place}, where {one.does}, and {others}"
             return _behind(one, says, one.shown())
-        where = f" in {one.wchan}" if one.wchan not in UNTOLD else ""
+        where = f" in {one.wchan}" if one.wchan not in UNKNOWN_WCHANS else ""
         says = f"{one.label} has not ended: its Python is over, {one.does}{where}, and {others}"
         told = finding_for("rank-behind", says, tuple(states([one])), way="mute", node=one.node, pid=word(one.pid))
         return one.node, told
@@ -456,7 +474,7 @@ def states(ranks: Sequence[SeenProcess]) -> list[str]:
     """Lines with what the kernel says about each of these ranks."""
     return [
         f"{one.label}: pid {one.pid}, state {one.state}, {one.cpu:.0%} of a CPU"
-        + (f", waiting for one {one.waited:.0%} of the time" if (one.waited or 0.0) >= COMPUTES else "")
+        + (f", waiting for one {one.waited:.0%} of the time" if (one.waited or 0.0) >= MIN_COMPUTING_CPU_SHARE else "")
         + ("" if one.gpu_use is None else f", {one.gpu_use} % of its GPU")
         for one in ranks[:8]
     ]

@@ -19,11 +19,11 @@ from runbook.checks.context import Context, Facts, no_answer
 from runbook.checks.ping.host_names import gloo_announces, own_name_finding
 from runbook.checks.ping.observations import Observations
 from runbook.checks.port import holders
-from runbook.jobs.attempt import BY_LAUNCHER, Attempt, about
+from runbook.jobs.attempt import LAUNCHER_LOGS_FOLDER, Attempt, about
 from runbook.jobs.kept_processes import KeptProcess, KeptProcesses, stopped_by_user, wait_for
 from runbook.launch.quote import CannotQuote
 from runbook.launch.ranks import network_environment
-from runbook.launch.script import LAUNCH
+from runbook.launch.script import LAUNCH_SCRIPT_NAME
 from runbook.model.command_quoting import word
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node
@@ -32,34 +32,34 @@ from runbook.transport import node_answers
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
-AFTER_S = 8.0
+KEEPER_KILL_TIMEOUT_S = 8.0
 """Seconds that a keeper may take beyond the grace, to kill its process and to record that."""
 
-STACKS = "stacks"
+STACKS_FOLDER = "stacks"
 """The folder inside an attempt's folder in which its ranks write their stacks."""
 STACK_ON_SIGNAL = resources.files("runbook.node").joinpath("stack_on_signal.py")
 """The program that makes ranks write their stacks at a signal."""
 
-OF_TEXT = re.compile(r"-[a-z]*c\Z")
+PROGRAM_TEXT_OPTION = re.compile(r"-[a-z]*c\Z")
 """The option of a shell or a Python that is followed by program text instead of a file: `bash -lc 'python
 train.py'`."""
 
-OF_OUTPUT = re.compile(r"-o\Z|--?(?:out|save|dump|export|write|log)", re.IGNORECASE)
+OUTPUT_FILE_OPTION = re.compile(r"-o\Z|--?(?:out|save|dump|export|write|log)", re.IGNORECASE)
 """Options that are followed by a file which the program writes."""
 _PYTHON = re.compile(r"(?:.*/)?(?:python|pypy)[\d.]*\Z")
-OF_PYTHON = re.compile(r"-[bBdEiIOPqsSuvx]+\Z")
+PYTHON_FLAG = re.compile(r"-[bBdEiIOPqsSuvx]+\Z")
 """Python's options that take no value: the word after them may be the program."""
 
-READY_S = 30.0
+DEFAULT_START_TIMEOUT_S = 30.0
 """Seconds that a node may take to be ready, unless the stage sets `start_timeout`."""
 
 
-Warn = Callable[[Sequence[str], Finding], None]
+WarningCallback = Callable[[Sequence[str], Finding], None]
 """Called with the names of nodes and a finding that ends nothing."""
 
 
 def prepare(
-    kept: KeptProcesses, attempt: Attempt, *, ready_s: float, facts: Facts, warn: Warn = lambda *_: None
+    kept: KeptProcesses, attempt: Attempt, *, ready_s: float, facts: Facts, warn: WarningCallback = lambda *_: None
 ) -> dict[str, Outcome]:
     """Prepares every node; the outcomes of the nodes that are not ready, by name. Empty when every keeper waits for the
     order to start, or at the barrier. `facts` are stored on every node for later commands. `warn` gets findings that do
@@ -125,8 +125,8 @@ def _node(kept: KeptProcesses, attempt: Attempt, node: Node, facts: Facts) -> Fa
     for name, data in script.files.items():
         session.push(f"{attempt.folder}/{name}", data, mode=0o700 if name == script.name else 0o600)
     if attempt.job.stacks:
-        session.push(f"{attempt.folder}/{STACKS}/sitecustomize.py", STACK_ON_SIGNAL.read_bytes())
-        kept.stacks[node.name] = f"{folder}/{STACKS}"
+        session.push(f"{attempt.folder}/{STACKS_FOLDER}/sitecustomize.py", STACK_ON_SIGNAL.read_bytes())
+        kept.stacks[node.name] = f"{folder}/{STACKS_FOLDER}"
     session.push_program("keeper")
     return {**answer, "script": script.name, "files": files}
 
@@ -148,10 +148,10 @@ def _sources(command: tuple[str, ...]) -> list[_Source]:
     runs = True  # the program has not been named by an earlier word
     for before, here in zip(("", *command), command, strict=False):
         named = here.endswith(".py") and not here.startswith("-") and "=" not in here
-        if named and not OF_TEXT.match(before) and not OF_OUTPUT.match(before):
-            program = runs and (before == "" or bool(_PYTHON.match(before) or OF_PYTHON.match(before)))
+        if named and not PROGRAM_TEXT_OPTION.match(before) and not OUTPUT_FILE_OPTION.match(before):
+            program = runs and (before == "" or bool(_PYTHON.match(before) or PYTHON_FLAG.match(before)))
             found.append(_Source(here, program, of_option=before.startswith("-") and not program))
-        runs = runs and not (named or here == "-m" or OF_TEXT.match(here))
+        runs = runs and not (named or here == "-m" or PROGRAM_TEXT_OPTION.match(here))
     return found
 
 
@@ -225,7 +225,7 @@ def _port(at: Context, attempt: Attempt) -> dict[str, Outcome]:
     def arguments(node: Node) -> Facts:
         return {"address": None, "speaks": at.data_address(node), "ports": [port]}
 
-    answer = at.ask(node_answers.PORT, arguments, timeout_s=8.0, nodes=[master])[master.name]
+    answer = at.ask(node_answers.PORT_PROGRAM, arguments, timeout_s=8.0, nodes=[master])[master.name]
     if isinstance(answer, Outcome):
         return {master.name: answer}
     found = holders(master, answer, port)
@@ -250,7 +250,7 @@ def _gloo_of_jax(attempt: Attempt) -> bool:
 def _own_names(at: Context) -> dict[str, Outcome]:
     """The outcomes of nodes whose own host name resolves to an address that other nodes have to dial and cannot."""
     order = {"names": [], "hostname": True, "reverse": "127.0.0.1", "targets": []}
-    said = at.ask(node_answers.PING, lambda node: order, timeout_s=15.0)
+    said = at.ask(node_answers.PING_PROGRAM, lambda node: order, timeout_s=15.0)
     problems = {name: answer for name, answer in said.items() if isinstance(answer, Outcome)}
     seen = Observations(at, {name: answer for name, answer in said.items() if not isinstance(answer, Outcome)}, [])
     announced = {node.name: ipaddress.ip_address(gloo_announces(seen, node)) for node in seen.nodes}
@@ -276,7 +276,7 @@ def dials(other: Address, mine: Address) -> bool:
 def _keeper(kept: KeptProcesses, attempt: Attempt, node: Node, member: KeptProcess, ready_s: float) -> None:
     """Starts the keeper of one process."""
     session, job, place = kept.at.session(node), attempt.job, member.place
-    script = f"{kept.folders[node.name]}/{LAUNCH}.sh"
+    script = f"{kept.folders[node.name]}/{LAUNCH_SCRIPT_NAME}.sh"
     order = {
         "argv": ["/bin/sh", script, *([str(place.local_rank)] if job.starts_each else [])],
         "folder": kept.folders[node.name],
@@ -290,17 +290,17 @@ def _keeper(kept: KeptProcesses, attempt: Attempt, node: Node, member: KeptProce
         "grace_s": job.launch.grace_s,
         "detached": job.launch.detach,
         "each": [one.name for one in place.each],
-        "logs": f"{kept.folders[node.name]}/{BY_LAUNCHER}",
+        "logs": f"{kept.folders[node.name]}/{LAUNCHER_LOGS_FOLDER}",
         "stacks": kept.stacks.get(node.name),
         "barrier": _barrier(kept, attempt, node, member, ready_s) if job.launch.barrier == "file" else None,
     }
     python = str(session.hello["executable"])
     member.remote = session.start(
         [python, "-S", "-E", "-s", f"{session.folder}/keeper.py", json.dumps(order)],
-        says=node_answers.KEEPER,
+        says=node_answers.KEEPER_MESSAGES,
         on_message=lambda message: kept.news.put((member, message)),
         on_end=lambda: kept.news.put((member, None)),
-        grace_s=job.launch.grace_s + AFTER_S,
+        grace_s=job.launch.grace_s + KEEPER_KILL_TIMEOUT_S,
         spared=job.launch.detach,
     )
 
@@ -329,13 +329,13 @@ def _absent(kept: KeptProcesses, node: str, ready_s: float) -> Outcome:
     return Outcome.failed(node, finding_for("ranks-missing", says, tuple(said[:4]), way="late", node=node))
 
 
-LEAD_S = 0.3
+MIN_START_LEAD_S = 0.3
 """The least seconds between the order to start and the start: the order has to reach every node before."""
 
-LISTENER_S = 0.03
+LISTENER_LEAD_S = 0.03
 """Seconds by which rank 0 starts earlier than the others, which dial its listener."""
 
-RUNNING_S = 10.0
+PROCESSES_RUNNING_TIMEOUT_S = 10.0
 """Seconds after the moment of the start within which every process has to run."""
 
 
@@ -368,17 +368,17 @@ def commit(kept: KeptProcesses) -> Skew | None:
     """Orders all keepers to start, and waits until every process runs or one has failed. How far apart the processes
     started; None when not all of them did."""
     doubt = max(uncertain for _, uncertain in kept.offsets.values())
-    moment = time.time() + max(LEAD_S, 4 * doubt + 0.1)
+    moment = time.time() + max(MIN_START_LEAD_S, 4 * doubt + 0.1)
     first = [member for member in kept.members if 0 in member.place.ranks]
     for member in [*first, *(member for member in kept.members if member not in first)]:
         offset, _ = kept.offsets[member.place.node]
-        at = moment + offset + (0.0 if member in first else LISTENER_S)
+        at = moment + offset + (0.0 if member in first else LISTENER_LEAD_S)
         assert member.remote is not None
         try:
             member.remote.feed(f"go {at:.6f}\n".encode())
         except Unreachable as error:
             member.lost = error
-    return running(kept, moment - time.time() + RUNNING_S)
+    return running(kept, moment - time.time() + PROCESSES_RUNNING_TIMEOUT_S)
 
 
 def running(kept: KeptProcesses, timeout_s: float) -> Skew | None:

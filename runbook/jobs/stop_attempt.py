@@ -10,29 +10,31 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeVar
 
 from runbook.checks.context import Facts
-from runbook.jobs.kept_processes import OVER, KeptProcesses
-from runbook.jobs.watch import NEXT_S, fetch
+from runbook.jobs.kept_processes import ENDED_STATE, KeptProcesses
+from runbook.jobs.watch import UNREAD_NEWS_INTERVAL_S, fetch
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node
 from runbook.model.safe_files import BadName, write_below
 
 T = TypeVar("T")
 
-LOOK_S = 9.0
+LOOK_ANSWER_TIMEOUT_S = 9.0
 """Seconds that a node may take to answer a look, beyond the time for which it observes its processes."""
-DRAIN_S = 4.0
-"""Seconds for which a node may answer with fewer than LEAST bytes of its logs, before the rest is left there."""
-LEAST = 4096
+SLOW_LOGS_TIMEOUT_S = 4.0
+"""Seconds for which a node may answer with fewer than MIN_LOG_ANSWER_BYTES bytes of its logs, before the rest is left
+there."""
+MIN_LOG_ANSWER_BYTES = 4096
 """The fewest bytes that `node/job_control.py` sends of a log that has more. A node that sends fewer does not have the
 bytes that it announces."""
 
-DRAIN_MOST_S = 1800.0
+ALL_LOGS_TIMEOUT_S = 1800.0
 """Seconds after which fetching the rest of the logs ends in any case."""
 
 
 def freeze(kept: KeptProcesses, *, seconds: float = 0.3) -> dict[str, Facts]:
     """What the surviving ranks do, by node, asked of all nodes at once: states, stacks, and CPU time and traffic for
-    `seconds`. The answers are stored in RUN_DIR/hang. A node that has not answered LOOK_S after that is left out."""
+    `seconds`. The answers are stored in RUN_DIR/hang. A node that has not answered LOOK_ANSWER_TIMEOUT_S after that is
+    left out."""
 
     def look(node: Node) -> Facts | None:
         processes = [member for member in kept.on(node.name) if not member.over]
@@ -41,9 +43,9 @@ def freeze(kept: KeptProcesses, *, seconds: float = 0.3) -> dict[str, Facts]:
             return None
         gpus = sorted({gpu for one in processes for gpu in one.place.gpus})
         order = {"leaders": alive, "seconds": seconds, "stacks": kept.stacks.get(node.name), "gpus": gpus}
-        return kept.at.session(node).call("rank_processes", order, timeout_s=LOOK_S + seconds)
+        return kept.at.session(node).call("rank_processes", order, timeout_s=LOOK_ANSWER_TIMEOUT_S + seconds)
 
-    seen = _each(kept, look, LOOK_S + seconds, kept.nodes, at_once=len(kept.nodes))
+    seen = _each(kept, look, LOOK_ANSWER_TIMEOUT_S + seconds, kept.nodes, at_once=len(kept.nodes))
     found = {name: facts for name, facts in seen.items() if facts is not None and not isinstance(facts, BaseException)}
     for name, facts in found.items():
         text = json.dumps(kept.logs.redactor_of(name).anything(facts), indent=1)
@@ -94,7 +96,7 @@ def end(
         kept.drain(0.1)
         kept.note_losses()
     unsure = {name for name in kept.nodes if name not in kept.live_nodes()}
-    doubtful = {m.place.node for m in kept.members if m.keeper_gone or m.state != OVER or not m.gone}
+    doubtful = {m.place.node for m in kept.members if m.keeper_gone or m.state != ENDED_STATE or not m.gone}
     if doubtful:
         for name, answer in _order(kept, {"do": "kill", "why": why}, doubtful - unsure).items():
             if not isinstance(answer, dict) or any(journal["lives"] for journal in answer["kept"]):
@@ -109,11 +111,11 @@ def drain(kept: KeptProcesses, *, enough: Callable[[], bool] = lambda: False) ->
     def over() -> bool:
         return kept.at.hurry.is_set() or enough()
 
-    end = time.monotonic() + DRAIN_MOST_S
+    end = time.monotonic() + ALL_LOGS_TIMEOUT_S
 
     def rest(node: Node) -> None:
         session, name = kept.at.session(node), node.name
-        deadline, wanted, here = time.monotonic() + DRAIN_S, None, kept.fetched(name)
+        deadline, wanted, here = time.monotonic() + SLOW_LOGS_TIMEOUT_S, None, kept.fetched(name)
         while not session.lost and time.monotonic() < min(deadline, end):
             if not fetch(kept, session, name) or over():
                 return
@@ -122,16 +124,16 @@ def drain(kept: KeptProcesses, *, enough: Callable[[], bool] = lambda: False) ->
             if kept.fetched(name) >= wanted or not kept.unread[name]:
                 kept.unread[name] = 0
                 return
-            came = kept.fetched(name) - here >= LEAST
+            came = kept.fetched(name) - here >= MIN_LOG_ANSWER_BYTES
             here = kept.fetched(name)
-            deadline = time.monotonic() + DRAIN_S if came else deadline
-            time.sleep(NEXT_S if came else 0.05)
+            deadline = time.monotonic() + SLOW_LOGS_TIMEOUT_S if came else deadline
+            time.sleep(UNREAD_NEWS_INTERVAL_S if came else 0.05)
 
     names = [name for name in kept.nodes if kept.voices(name)]
     for name in names:
         kept.unread[name] = 1  # counts as unread until the node has said that there is nothing more
         kept.seen.pop(name, None)
-    _each(kept, rest, DRAIN_MOST_S, names, unless=over)
+    _each(kept, rest, ALL_LOGS_TIMEOUT_S, names, unless=over)
     kept.drain(0.0)
     kept.logs.close()
     return [name for name in names if kept.unread.get(name)]

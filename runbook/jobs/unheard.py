@@ -13,23 +13,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from runbook.causes.catalogue import finding_for
 from runbook.checks.context import Facts
 from runbook.jobs.kept_processes import KeptProcesses
-from runbook.jobs.progress import BEFORE_FIRST_S
+from runbook.jobs.progress import MIN_FIRST_STEP_STALL_S
 from runbook.jobs.seen_processes import SeenProcess, seen_processes
-from runbook.jobs.stall import TALK, accused, places, states
+from runbook.jobs.stall import MIN_EXCHANGE_BYTES_PER_S, accused, places, states
 from runbook.model.units import seconds_text
-from runbook.model.verdict import Finding, Found
+from runbook.model.verdict import Finding, FindingsByNode
 
-UNHEARD_S = BEFORE_FIRST_S
+FIRST_UNHEARD_LOOK_S = MIN_FIRST_STEP_STALL_S
 """Seconds from the start to the first look: as long as a first step may take where its limit is known. Most programs
 that print steps have printed one by then."""
 
-AGAIN_S = 60.0
+CONFIRMING_LOOK_INTERVAL_S = 60.0
 """Seconds between two looks that have to agree."""
 
-LEAST_CPU = 0.05
+MIN_WORKING_CPU_SHARE = 0.05
 """The least share of a CPU that may be work. A process that only checks again and again for a file uses less."""
 
-OF_ONE_RANK = frozenset({"rank-stopped", "rank-behind", "program-error"})
+ONE_RANK_CAUSES = frozenset({"rank-stopped", "rank-behind", "program-error"})
 """Causes that name a rank by what it does. A finding that ranks make different calls is none of them: in a training
 that goes on unheard, ranks make different calls as well."""
 
@@ -39,7 +39,7 @@ class Unheard:
     ranks were started."""
 
     def __init__(self) -> None:
-        self._next_s = UNHEARD_S
+        self._next_s = FIRST_UNHEARD_LOOK_S
         self._said = False
         self._named = False
         self._before: set[str] = set()
@@ -62,7 +62,7 @@ class Unheard:
             yield from (((node,), one) for node, of_node in found.items() for one in of_node)
         again = says and says != self._before
         self._said, self._before = True, says
-        self._next_s = unheard_s + AGAIN_S if again else 2 * unheard_s
+        self._next_s = unheard_s + CONFIRMING_LOOK_INTERVAL_S if again else 2 * unheard_s
 
 
 def _no_step(kept: KeptProcesses, frozen: Mapping[str, Facts], unheard_s: float) -> Finding:
@@ -72,7 +72,7 @@ def _no_step(kept: KeptProcesses, frozen: Mapping[str, Facts], unheard_s: float)
     return finding_for("insufficient-evidence", says, (*states(ranks), *places(ranks)), way="no-step")
 
 
-def _who_does_nothing(kept: KeptProcesses, frozen: Mapping[str, Facts]) -> Found:
+def _who_does_nothing(kept: KeptProcesses, frozen: Mapping[str, Facts]) -> FindingsByNode:
     """Findings by node about ranks that do nothing. Empty while some rank is not seen, or a rank that is not in a
     collective may be at work."""
     ranks = list(seen_processes(kept, frozen))
@@ -81,7 +81,7 @@ def _who_does_nothing(kept: KeptProcesses, frozen: Mapping[str, Facts]) -> Found
     if any(one.state not in "Tt" and not one.together and _at_work(kept, one, frozen[one.node]) for one in ranks):
         return {}
     found = accused(ranks, "no step so far")
-    return {node: named for node, each in found.items() if (named := [f for f in each if f.cause in OF_ONE_RANK])}
+    return {node: named for node, each in found.items() if (named := [f for f in each if f.cause in ONE_RANK_CAUSES])}
 
 
 def _at_work(kept: KeptProcesses, one: SeenProcess, facts: Facts) -> bool:
@@ -92,5 +92,8 @@ def _at_work(kept: KeptProcesses, one: SeenProcess, facts: Facts) -> bool:
     (first,) = (member.place.ranks[0] for member in kept.on(one.node) if rank in member.place.ranks)
     seen, seconds = facts["ranks"][str(first)], max(0.1, facts["seconds"])
     own = [process for process in seen["processes"] if process["rank"] in (rank, None)]
-    busy = any(process["cpu"] >= LEAST_CPU or process["copied"] / seconds >= TALK for process in own)
-    return busy or (seen["moved"] or 0) / seconds >= TALK
+    busy = any(
+        process["cpu"] >= MIN_WORKING_CPU_SHARE or process["copied"] / seconds >= MIN_EXCHANGE_BYTES_PER_S
+        for process in own
+    )
+    return busy or (seen["moved"] or 0) / seconds >= MIN_EXCHANGE_BYTES_PER_S

@@ -13,44 +13,44 @@ from dataclasses import dataclass
 
 from runbook.causes.catalogue import unreachable_for
 from runbook.checks.context import Facts
-from runbook.jobs.kept_processes import OVER, KeptProcess, KeptProcesses
+from runbook.jobs.kept_processes import ENDED_STATE, KeptProcess, KeptProcesses
 from runbook.model.errors import Unreachable
 from runbook.transport.remote_program import ProgramNotStarted
 from runbook.transport.session import Session
 
-SETTLE_S = 1.0
+FAILURE_SETTLE_S = 1.0
 """Seconds to wait after the first failure for other failures: the one that arrives first need not be the earliest."""
 
-LAUNCHERS_SETTLE_S = 3.0
+LAUNCHER_FAILURE_SETTLE_S = 3.0
 """The same wait when launchers start the ranks: a launcher notices the end of a rank late, and reports it later
 still."""
 
-POLL_S = 0.1
+NEWS_INTERVAL_S = 0.1
 """Seconds between a node's answer without more to send and the next question."""
-NEXT_S = 0.005
+UNREAD_NEWS_INTERVAL_S = 0.005
 """Seconds before a node that has more to send is asked again. Without a pause, such a node could keep a CPU busy."""
 
-ANSWER_S = 10.0
+NEWS_ANSWER_TIMEOUT_S = 10.0
 """Seconds that a node may take to answer, beyond the wait for news that it was asked for."""
-LEAVE_S = 3.0
+FETCH_THREADS_TIMEOUT_S = 3.0
 """Seconds that the end of a `Fetching` block waits for its threads."""
-WAIT_S = 0.5
+MAX_NEWS_WAIT_S = 0.5
 """Seconds for which a node waits for news before it answers without any."""
-LOOK_S = 2.0
+PROCESS_LOOK_INTERVAL_S = 2.0
 """Seconds between two questions for which a node goes through all of its processes."""
-MOST = 512 * 1024
+MAX_ANSWER_LOG_BYTES = 512 * 1024
 """The most bytes of logs that one answer should bring."""
 
 
-HELD_UP = ("stalled", "unmet")
+HELD_UP_KINDS = ("stalled", "unmet")
 """Kinds of a WatchEnd with which no process has ended: the ranks no longer make steps, or have not met."""
 
 
 @dataclass(frozen=True, slots=True)
 class WatchEnd:
     """How watching ended. `kind`: finished, failed, stopped (on request), late (the deadline passed), lost (the
-    connections to all nodes, so that no process's end is known), or one of HELD_UP. `first`: the process that failed
-    first, where one failed."""
+    connections to all nodes, so that no process's end is known), or one of HELD_UP_KINDS. `first`: the process that
+    failed first, where one failed."""
 
     kind: str
     first: KeptProcess | None = None
@@ -79,7 +79,7 @@ class Fetching:
 
     def __exit__(self, *_: object) -> None:
         self._ending.set()
-        deadline = time.monotonic() + (0.0 if self._kept.at.hurry.is_set() else LEAVE_S)
+        deadline = time.monotonic() + (0.0 if self._kept.at.hurry.is_set() else FETCH_THREADS_TIMEOUT_S)
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
 
@@ -90,13 +90,13 @@ class Fetching:
             session = self._kept.at.run.site.sessions.get(name)
             if session is None or session.lost:
                 return
-            look = time.monotonic() - looked > LOOK_S
+            look = time.monotonic() - looked > PROCESS_LOOK_INTERVAL_S
             looked = time.monotonic() if look else looked
-            if fetch(self._kept, session, name, wait_s=WAIT_S, look=look):
+            if fetch(self._kept, session, name, wait_s=MAX_NEWS_WAIT_S, look=look):
                 answered = time.monotonic()
             elif (silent_s := time.monotonic() - answered) > self._patience_s:
                 session.disbelieve(_silent(name, silent_s))
-            self._ending.wait(NEXT_S if self._kept.unread.get(name) else POLL_S)
+            self._ending.wait(UNREAD_NEWS_INTERVAL_S if self._kept.unread.get(name) else NEWS_INTERVAL_S)
 
 
 def _silent(name: str, seconds: float) -> Unreachable:
@@ -116,12 +116,12 @@ def fetch(kept: KeptProcesses, session: Session, name: str, *, wait_s: float = 0
         "at": at,
         "seen": kept.seen.get(name),
         "wait_s": wait_s,
-        "most": MOST,
+        "most": MAX_ANSWER_LOG_BYTES,
         "look": look,
     }
     asked = time.monotonic()
     try:
-        answer = session.call("job_control", order, timeout_s=ANSWER_S + wait_s)
+        answer = session.call("job_control", order, timeout_s=NEWS_ANSWER_TIMEOUT_S + wait_s)
     except Unreachable as error:
         if all(member.remote is None for member in kept.on(name)):
             session.disbelieve(error)  # nothing else reports these processes, so their end would never be known
@@ -171,7 +171,7 @@ def watch(
     `on_loss` once, and the other nodes are watched on, as long as there are any."""
     reported: set[str] = set()
     bad_since: float | None = None
-    settle_s = LAUNCHERS_SETTLE_S if any(member.place.each for member in kept.members) else SETTLE_S
+    settle_s = LAUNCHER_FAILURE_SETTLE_S if any(member.place.each for member in kept.members) else FAILURE_SETTLE_S
     while True:
         kept.drain(0.1)
         now = time.monotonic()
@@ -182,7 +182,7 @@ def watch(
         judged = [member for member in kept.members if not (on_loss and member.lost)]
         if kept.members and not judged:
             return WatchEnd("lost")
-        if all(member.state == OVER and member.code == 0 for member in judged):
+        if all(member.state == ENDED_STATE and member.code == 0 for member in judged):
             return WatchEnd("finished")
         if any(member.failed for member in judged):
             bad_since = bad_since or now
@@ -212,38 +212,44 @@ def earliest(members: Sequence[KeptProcess]) -> KeptProcess:
     return killed if killed is not None and first.raised else first
 
 
-TRACEBACK = "Traceback (most recent call last)"
+TRACEBACK_FIRST_LINE = "Traceback (most recent call last)"
 """The first line of Python's traceback."""
 
-OF_RANK = re.compile(r"^\[rank\d{1,7}\]: ?", re.MULTILINE)
+TORCH_RANK_PREFIX = re.compile(r"^\[rank\d{1,7}\]: ?", re.MULTILINE)
 """The prefix that torch puts before each line of an exception."""
 
-OF_NO_PROGRAM = ("Exception in thread", "Exception ignored")
+NONFATAL_TRACEBACK_PREFIXES = ("Exception in thread", "Exception ignored")
 """How the line before a traceback begins when the exception does not end the program."""
-MOST_AFTER = 5
+MAX_EXCEPTION_LINES = 5
 """The most lines from the exception to the end of the output: its message may have several, and libraries may add some
 when the program ends."""
 
-EXCEPTION = re.compile(r"[A-Za-z_][\w.]{0,200}(?::|$)")
+EXCEPTION_TYPE = re.compile(r"[A-Za-z_][\w.]{0,200}(?::|$)")
 """The beginning of the line with the exception below a traceback: its type."""
-NOISE = re.compile(
+TRACEBACK_NOISE = re.compile(
     r"\s|$|-{20}|[IWEF]\d{4} [^\n\]]{0,200}\.(?:cc|h):\d+\]"
     r"|For simplicity, JAX has removed|The above exception|During handling of the above"
 )
 """Lines in and around a traceback, and lines that JAX's C++ runtime logs while it waits: they do not show that the
 program goes on. Python code that logs in the same form names no `.cc` or `.h` file, and does show it."""
 
-MESSAGE_S = 1.0
+MAX_EXCEPTION_MESSAGE_S = 1.0
 """Seconds for which the message of an exception may go on after its first line."""
 
 
 def exception_at_end(text: str) -> str:
     """The first line of the exception whose traceback is the last output of a program; empty if there is none."""
-    before, found, after = OF_RANK.sub("", text).rpartition(TRACEBACK)
+    before, found, after = TORCH_RANK_PREFIX.sub("", text).rpartition(TRACEBACK_FIRST_LINE)
     whose = before.rstrip().rpartition("\n")[2]
     lines = [line for line in after.splitlines()[1:] if line.strip()]
     said = list(itertools.dropwhile(lambda line: line.startswith(" "), lines))
-    if found and said and len(said) <= MOST_AFTER and EXCEPTION.match(said[0]) and not whose.startswith(OF_NO_PROGRAM):
+    if (
+        found
+        and said
+        and len(said) <= MAX_EXCEPTION_LINES
+        and EXCEPTION_TYPE.match(said[0])
+        and not whose.startswith(NONFATAL_TRACEBACK_PREFIXES)
+    ):
         return said[0]
     return ""
 
@@ -275,15 +281,15 @@ class Lingering:
 
     def _line(self, name: str, line: str, now: float) -> None:
         """Learns from a line of stderr: a traceback, its exception, or output after it."""
-        if line.startswith(TRACEBACK):
+        if line.startswith(TRACEBACK_FIRST_LINE):
             self._open.add(name)
             self._said.pop(name, None)
-        elif NOISE.match(line):
+        elif TRACEBACK_NOISE.match(line):
             return
-        elif name in self._open and EXCEPTION.match(line):
+        elif name in self._open and EXCEPTION_TYPE.match(line):
             self._open.discard(name)
             self._said[name] = (line, now)
-        elif name in self._said and now - self._said[name][1] > MESSAGE_S:
+        elif name in self._said and now - self._said[name][1] > MAX_EXCEPTION_MESSAGE_S:
             del self._said[name]  # the program goes on
 
     def who(self) -> tuple[str, str] | None:
@@ -293,4 +299,4 @@ class Lingering:
         with self._lock:
             lost = [(at, name, says) for name, (says, at) in self._said.items() if now - at > self._grace_s]
             at, name, says = min(lost, default=(0.0, "", ""))
-            return (name, says) if name and self._stdout <= at + MESSAGE_S else None
+            return (name, says) if name and self._stdout <= at + MAX_EXCEPTION_MESSAGE_S else None

@@ -11,9 +11,9 @@ from runbook.launch.ranks import NodeRanks, RankLayout
 from runbook.model.errors import FilesWrong, Problem, Span
 from runbook.model.inventory import EnvValue
 from runbook.model.node_ranges import fold
-from runbook.model.playbook import LaunchSettings, Place, Stage
+from runbook.model.playbook import LaunchKeyPath, LaunchSettings, Stage
 
-STARTS_ITS_RANKS = ("torchrun", "torch.distributed.launch")
+RANK_STARTING_LAUNCHERS = ("torchrun", "torch.distributed.launch")
 """Launchers that run as one process on each node and start its ranks. Torch's official wheels for Windows cannot run
 them."""
 
@@ -47,7 +47,7 @@ class Job:
     def starts_each(self) -> bool:
         """Whether the launch script starts each rank as a process of its own, instead of a launcher that starts
         them."""
-        return self.launch.launcher not in STARTS_ITS_RANKS
+        return self.launch.launcher not in RANK_STARTING_LAUNCHERS
 
     @property
     def stacks(self) -> bool:
@@ -127,9 +127,11 @@ class _Filling:
             raise FilesWrong([on_nodes(problem, nodes, len(by_node)) for problem, nodes in self._problems.items()])
         return made
 
-    def _filled(self, texts: Mapping[Place, str], variables: Mapping[str, object], node: str) -> dict[Place, str]:
+    def _filled(
+        self, texts: Mapping[LaunchKeyPath, str], variables: Mapping[str, object], node: str
+    ) -> dict[LaunchKeyPath, str]:
         """The texts with their templates filled in; problems are collected."""
-        found: dict[Place, str] = {}
+        found: dict[LaunchKeyPath, str] = {}
         for place, text in texts.items():
             span = self._stage.launch_spans.get(place, self._stage.span)
             try:
@@ -140,16 +142,16 @@ class _Filling:
         return found
 
 
-def _texts(program: JobProgram) -> dict[Place, str]:
+def _texts(program: JobProgram) -> dict[LaunchKeyPath, str]:
     """All texts of a program that may have templates, by their places."""
-    texts: dict[Place, str] = {("command", index): word for index, word in enumerate(program.command)}
+    texts: dict[LaunchKeyPath, str] = {("command", index): word for index, word in enumerate(program.command)}
     texts |= {("env", name): value for name, value in program.env.items() if isinstance(value, str)}
     if program.workdir is not None:
         texts["workdir",] = program.workdir
     return texts
 
 
-def _put(program: JobProgram, found: Mapping[Place, str]) -> JobProgram:
+def _put(program: JobProgram, found: Mapping[LaunchKeyPath, str]) -> JobProgram:
     """The program with these texts in their places."""
     if not found:
         return program

@@ -12,16 +12,16 @@ from pathlib import PurePosixPath
 
 LAUNCHERS = ("torchrun", "deepspeed", "mpirun", "mpiexec", "srun", "horovodrun")
 """Programs that start ranks themselves."""
-RANKS_A_NODE = ("nproc-per-node", "ntasks-per-node", "num-gpus", "npernode")
+RANKS_PER_NODE_OPTIONS = ("nproc-per-node", "ntasks-per-node", "num-gpus", "npernode")
 """Options for the number of ranks on a node, in the launchers' various names."""
-WORLD = ("np", "n", "ntasks", "num-processes")
+WORLD_SIZE_OPTIONS = ("np", "n", "ntasks", "num-processes")
 """Options for the number of ranks on all nodes."""
-NODES = ("nnodes", "num-nodes", "num-machines", "nodes")
+NODE_COUNT_OPTIONS = ("nnodes", "num-nodes", "num-machines", "nodes")
 """Options for the number of nodes."""
-PORT = ("master-port", "main-process-port")
+RENDEZVOUS_PORT_OPTIONS = ("master-port", "main-process-port")
 """Options for the rendezvous port."""
 
-_MODULES = {"torch.distributed.run": "torchrun", "torch.distributed.launch": "torch.distributed.launch"}
+_LAUNCHER_MODULES = {"torch.distributed.run": "torchrun", "torch.distributed.launch": "torch.distributed.launch"}
 """By module that `python -m` runs, the value of `launcher:` for it."""
 _SHELLS = ("sh", "bash", "dash", "zsh")
 """Shells whose `-c` text is searched."""
@@ -29,9 +29,9 @@ _WRAPPERS = ("sudo", "env", "nice", "nohup", "time", "exec", "stdbuf", "command"
 """Programs that only start the program after them."""
 _PYTHON = re.compile(r"python[0-9.]*")
 _OPTION = re.compile(r"--?([A-Za-z][A-Za-z0-9_-]*)(?:=(.*))?", re.DOTALL)
-_NEXT_COMMAND = re.compile(r"&&|\|\||[;|\n]")
-_DEEPEST = 4  # how many launchers inside each other are taken apart: srun, a shell, torchrun
-_LONGEST = 200  # the most words of a launcher's line among which the beginning of the program is looked for
+_COMMAND_SEPARATOR = re.compile(r"&&|\|\||[;|\n]")
+_MAX_NESTED_LAUNCHERS = 4  # how many launchers inside each other are taken apart: srun, a shell, torchrun
+_MAX_LAUNCHER_WORDS = 200  # the most words of a launcher's line among which the beginning of the program is looked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ def launcher_line(words: Sequence[str]) -> LauncherLine | None:
     """The line of the innermost launcher: for `srun torchrun … train.py`, torchrun's. None if the words begin with no
     launcher. The text that a shell is given with `-c` is searched as well."""
     found = None
-    for _ in range(_DEEPEST):
+    for _ in range(_MAX_NESTED_LAUNCHERS):
         inner = _outermost(words)
         if inner is None:
             break
@@ -97,8 +97,8 @@ def _outermost(words: Sequence[str]) -> LauncherLine | None:
         inner = _given_to_shell(words)
         return _outermost(inner) if inner else None
     module = _module(words) if _PYTHON.fullmatch(first) else 0
-    if module and words[module] in _MODULES:
-        return _line(f"-m {words[module]}", _MODULES[words[module]], words[module + 1 :])
+    if module and words[module] in _LAUNCHER_MODULES:
+        return _line(f"-m {words[module]}", _LAUNCHER_MODULES[words[module]], words[module + 1 :])
     return None
 
 
@@ -111,7 +111,7 @@ def _module(words: Sequence[str]) -> int:
 def _given_to_shell(words: Sequence[str]) -> Sequence[str]:
     """The first command with a launcher in the text of `bash -c "cd /work && torchrun …"`; empty if there is none."""
     text = next((text for flag, text in pairwise(words) if re.fullmatch("-[a-z]*c", flag)), "")
-    for part in _NEXT_COMMAND.split(text):
+    for part in _COMMAND_SEPARATOR.split(text):
         try:
             command = shlex.split(part)
         except ValueError:  # a separator stands in quotes, so the text was split at the wrong place
@@ -123,7 +123,7 @@ def _given_to_shell(words: Sequence[str]) -> Sequence[str]:
 
 def _line(name: str, launcher: str | None, words: Sequence[str]) -> LauncherLine:
     """A launcher's line, divided into its options and the program."""
-    most = min(len(words), _LONGEST)
+    most = min(len(words), _MAX_LAUNCHER_WORDS)
     begin = next((at for at in range(most) if _begins(words[at:], of_torch=launcher is not None)), None)
     given = words if begin is None else words[:begin]
     program = () if begin is None else tuple(words[begin:])

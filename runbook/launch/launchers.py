@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from runbook.launch.job import STARTS_ITS_RANKS, Job
+from runbook.launch.job import RANK_STARTING_LAUNCHERS, Job
 from runbook.launch.launcher_lines import LauncherLine, launcher_line
 from runbook.launch.preconditions import Guards
 from runbook.launch.quote import Word
@@ -17,21 +17,23 @@ from runbook.model.errors import Problem
 from runbook.model.inventory import EnvValue, Node
 from runbook.model.units import whole_number
 
-OPTION_OF_TORCHRUN = "PET_"
+TORCHRUN_OPTION_PREFIX = "PET_"
 """The prefix of variables from which torchrun takes options as well, such as PET_NODE_RANK
 (torch.distributed.argparse_util)."""
 
-FOREIGN = ("TORCHELASTIC_", OPTION_OF_TORCHRUN)
+FOREIGN_VARIABLE_PREFIXES = ("TORCHELASTIC_", TORCHRUN_OPTION_PREFIX)
 """Prefixes of variables that another torchrun may have set. A rank that inherits them waits for that torchrun's store,
 and a torchrun that inherits them takes them for its own options."""
 
-KNOWS_OTHERS = frozenset(("node-rank", "rdzv-endpoint", "rdzv-conf", "master-addr"))
+OTHER_MACHINES_OPTIONS = frozenset(("node-rank", "rdzv-endpoint", "rdzv-conf", "master-addr"))
 """Options that tell torch's launchers about other machines."""
 
 _SET_BY_TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 """Variables that torchrun sets for each rank, so that the launch script must not."""
-_UNEVEN = "TORCH_ELASTIC_WORKER_IDENTICAL"  # this variable would give every node as many ranks as this one has
-_ANY_PYTHON = ("python", "python3")
+_IDENTICAL_RANKS_VARIABLE = (
+    "TORCH_ELASTIC_WORKER_IDENTICAL"  # this variable would give every node as many ranks as this one has
+)
+_UNSPECIFIC_PYTHONS = ("python", "python3")
 """Names of a Python that leave open which one is meant: the inventory's is taken."""
 _PYTHON = re.compile(r"\A(?:.*[/\\])?python[0-9.]*(?:\.exe)?", re.IGNORECASE)
 
@@ -63,16 +65,18 @@ def start(
 
     `logs`: the folder for the output of the ranks, if the launcher starts them.
     """
-    if launcher in STARTS_ITS_RANKS:
+    if launcher in RANK_STARTING_LAUNCHERS:
         if command is None:
             raise CannotLaunch(f"{launcher} needs to know the command")
         kept = {key: value for key, value in environment.items() if key not in _SET_BY_TORCHRUN}
         options = _launcher_words(launcher, layout, node_ranks, environment, command, logs)
         words = (*options, *program_words(launcher, command))
-        return Start(kept, (ScriptProcess(0),), words, (*_SET_BY_TORCHRUN, _UNEVEN))
+        return Start(kept, (ScriptProcess(0),), words, (*_SET_BY_TORCHRUN, _IDENTICAL_RANKS_VARIABLE))
     if command is not None and command[0].endswith(".py"):
         command = (node_ranks.node.interpreter, *command)
-    elif command is not None and command[0] in _ANY_PYTHON and node_ranks.node.python not in _ANY_PYTHON:
+    elif (
+        command is not None and command[0] in _UNSPECIFIC_PYTHONS and node_ranks.node.python not in _UNSPECIFIC_PYTHONS
+    ):
         command = (node_ranks.node.python, *command[1:])  # the inventory's Python, which `reach` has proved
     processes = tuple(ScriptProcess(rank.local_rank, rank_environment(rank)) for rank in node_ranks.ranks)
     if launcher == "jax":
@@ -138,7 +142,7 @@ def cannot_start(job: Job, nodes: Sequence[Node]) -> list[Problem]:
         message = "the command starts with an option or with nothing, not with a program"
         help = "for example `[train.py, --epochs, 3]` or `[python, -m, package.train]`"
         return [Problem("playbook.launcher-program", message, job.span("command", 0), help)]
-    if job.launch.launcher not in STARTS_ITS_RANKS:
+    if job.launch.launcher not in RANK_STARTING_LAUNCHERS:
         return []
     if any(node.windows for node in nodes):
         message = f"{job.launch.launcher} cannot start on Windows: PyTorch's official wheels have no libuv there"
@@ -170,8 +174,8 @@ def worlds_of_their_own(job: Job, nodes: Sequence[Node]) -> LauncherLine | None:
         return None
     for program in job.programs.values():
         line = launcher_line(program.command)
-        by_variable = any(name.startswith(OPTION_OF_TORCHRUN) for name in program.env)
-        if line and line.launcher and not by_variable and not KNOWS_OTHERS & line.options.keys():
+        by_variable = any(name.startswith(TORCHRUN_OPTION_PREFIX) for name in program.env)
+        if line and line.launcher and not by_variable and not OTHER_MACHINES_OPTIONS & line.options.keys():
             return line
     return None
 
@@ -213,7 +217,7 @@ def ranks_spec(layout: RankLayout, node_ranks: NodeRanks, *, name: str, made_fro
         processes=tuple(ScriptProcess(rank.local_rank, rank_environment(rank)) for rank in node_ranks.ranks),
         command=(node_ranks.node.interpreter, "-u", "./rank.py"),
         activate=node_ranks.node.activate,
-        unset_prefixes=FOREIGN,
+        unset_prefixes=FOREIGN_VARIABLE_PREFIXES,
         ranks=len(node_ranks.ranks),
     )
 
@@ -251,7 +255,7 @@ def launch_spec(
         activate=node.activate,
         workdir=program.workdir if program else None,
         unset=begun.unset,
-        unset_prefixes=FOREIGN,
+        unset_prefixes=FOREIGN_VARIABLE_PREFIXES,
         ranks=len(node_ranks.ranks),
         guards=Guards(
             python=node.interpreter,

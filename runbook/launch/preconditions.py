@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-CODES: Mapping[str, int] = {
+STOP_EXIT_CODES: Mapping[str, int] = {
     "workdir-missing": 90,
     "activation-failed": 91,
     "program-missing": 92,
@@ -80,7 +80,7 @@ class _ShellReader:
     endings: tuple[str, ...]
 
 
-_READERS = {
+_SHELL_READERS = {
     "sh": _ShellReader(re.compile(r"(?:\.|source)\s+"), re.compile(r'~/|("?)(?:\$HOME|\$\{HOME\})/'), "/", ("",)),
     "bat": _ShellReader(
         re.compile(r"(?:@?call\s+)?", re.IGNORECASE),
@@ -96,31 +96,31 @@ _READERS = {
     ),
 }
 """By shell, how a line reads a file."""
-_CONDA = re.compile(r"(?:@?call\s+)?conda\s+activate\b", re.IGNORECASE)
+_CONDA_ACTIVATE_LINE = re.compile(r"(?:@?call\s+)?conda\s+activate\b", re.IGNORECASE)
 """A line that calls `conda activate`."""
-_MODULES = re.compile(r"(?:\A|[;&|({])\s*(?:module|ml)\s")
+_MODULE_LOAD_LINE = re.compile(r"(?:\A|[;&|({])\s*(?:module|ml)\s")
 """A line that loads environment modules."""
-_QUOTED = re.compile(r"""(["'])([^"'$%`\\]*(?:\\[\w. -][^"'$%`\\]*)*)\1\Z""")
+_QUOTED_PATH = re.compile(r"""(["'])([^"'$%`\\]*(?:\\[\w. -][^"'$%`\\]*)*)\1\Z""")
 """A path in quotes, without anything that the shell would expand."""
-_BARE = re.compile(r"[\w./:@+=\\-]+\Z")
+_UNQUOTED_PATH = re.compile(r"[\w./:@+=\\-]+\Z")
 """A path without quotes, without anything that the shell would expand."""
 
 
 def read_activation(line: str | None, shell: str) -> Activation:
     """What `line` does in `shell`. A line of another form may do anything: its Activation is empty."""
     line = (line or "").strip()
-    if _CONDA.match(line):
-        return Activation(conda=True, modules=_MODULES.search(line) is not None)
-    if shell == "sh" and _MODULES.search(line):
+    if _CONDA_ACTIVATE_LINE.match(line):
+        return Activation(conda=True, modules=_MODULE_LOAD_LINE.search(line) is not None)
+    if shell == "sh" and _MODULE_LOAD_LINE.search(line):
         return Activation(modules=True)
-    reader = _READERS[shell]
+    reader = _SHELL_READERS[shell]
     start = reader.start.match(line)
     rest = line[start.end() :] if start else ""
     home = reader.home.match(rest)
     if home:
         rest = (home[1] or "") + rest[home.end() :]
-    quoted = _QUOTED.match(rest)
-    path = quoted[2] if quoted else rest if _BARE.match(rest) else ""
+    quoted = _QUOTED_PATH.match(rest)
+    path = quoted[2] if quoted else rest if _UNQUOTED_PATH.match(rest) else ""
     if not path or (shell == "sh" and "\\" in path):
         return Activation()
     if not home and not any(separator in path for separator in reader.separators):
@@ -130,7 +130,7 @@ def read_activation(line: str | None, shell: str) -> Activation:
     return Activation(file=f"~/{path}" if home else path)
 
 
-# PROBE as a program of several lines:
+# RENDEZVOUS_PROBE as a program of several lines:
 #
 #     try:
 #         found = [ip_address(entry[4][0]) for entry in getaddrinfo(NAME, None)]   # without the zone after `%`
@@ -139,10 +139,10 @@ def read_activation(line: str | None, shell: str) -> Activation:
 #         bind a socket to PORT, unless it is 0
 #     except (socket.gaierror, UnicodeError): print it, exit with the code of address-unresolved
 #     except (OSError, OverflowError): print it, exit with the code of port-taken
-PROBE = (
+RENDEZVOUS_PROBE = (
     "import ipaddress, ntpath, os, socket, sys; "
     "name, port, several = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]); "
-    f"unresolved, loopback, taken = {CODES['address-unresolved']}, {CODES['address-loopback']}, {CODES['port-taken']}; "
+    f"unresolved, loopback, taken = {STOP_EXIT_CODES['address-unresolved']}, {STOP_EXIT_CODES['address-loopback']}, {STOP_EXIT_CODES['port-taken']}; "
     # One line cannot hold `try`, so exceptions come here; only known ones have an exit code of their own.
     "sys.excepthook = lambda kind, error, trace: (sys.stderr.write(str(error) + chr(10)), sys.stderr.flush(), "
     "os._exit(unresolved if issubclass(kind, (socket.gaierror, UnicodeError)) else "

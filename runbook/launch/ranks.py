@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from runbook.model.inventory import EnvValue, Inventory, Node, Rendezvous
-from runbook.model.redact import GONE
+from runbook.model.redact import SECRET_MASK
 from runbook.model.secrets import Secret, names_secret
 
 
@@ -203,7 +203,7 @@ def described(inventory: Inventory, spares: Iterable[Node] = ()) -> dict[str, ob
 
 def _shown(variable: str, value: EnvValue) -> str:
     """The value, or `***` if it is a secret: by its type, or because the variable's name is that of a secret."""
-    return GONE if isinstance(value, Secret) or names_secret(variable) else value
+    return SECRET_MASK if isinstance(value, Secret) or names_secret(variable) else value
 
 
 def _node_facts(node: Node) -> dict[str, str]:

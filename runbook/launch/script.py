@@ -12,15 +12,15 @@ from dataclasses import dataclass, field
 import jinja2
 
 import runbook
-from runbook.launch.preconditions import CODES, PROBE, Activation, Guards, read_activation
+from runbook.launch.preconditions import RENDEZVOUS_PROBE, STOP_EXIT_CODES, Activation, Guards, read_activation
 from runbook.launch.quote import CannotQuote, Dialect, Literal, dialect_of, printable
 from runbook.model.inventory import EnvValue
 from runbook.model.secrets import Secret
 
-LAUNCH = "launch"
+LAUNCH_SCRIPT_NAME = "launch"
 """The name of the script that starts a node's job, whatever its stage is called."""
 
-_LONGEST = 60
+_MAX_STAGE_CHARACTERS = 60
 """The most characters of a script's name that come from its stage."""
 # Windows allows no file with such a name, not even with an ending, as in `con.bat`.
 WINDOWS_DEVICES = re.compile(r"con|prn|aux|nul|com[0-9]|lpt[0-9]")
@@ -28,14 +28,14 @@ WINDOWS_DEVICES = re.compile(r"con|prn|aux|nul|com[0-9]|lpt[0-9]")
 
 def slug(text: str) -> str:
     """A stage's name as a file name."""
-    name = re.sub(r"[^A-Za-z0-9]+", "-", text).strip("-").lower()[:_LONGEST].rstrip("-") or "stage"
+    name = re.sub(r"[^A-Za-z0-9]+", "-", text).strip("-").lower()[:_MAX_STAGE_CHARACTERS].rstrip("-") or "stage"
     return f"stage-{name}" if WINDOWS_DEVICES.fullmatch(name) else name
 
 
 def script_names(stages: Iterable[str]) -> dict[str, str]:
     """A file name for each stage, all of them different."""
     names: dict[str, str] = {}
-    taken = {LAUNCH}
+    taken = {LAUNCH_SCRIPT_NAME}
     for stage in stages:
         plain = name = slug(stage)
         number = 2
@@ -125,7 +125,7 @@ def stops(spec: ScriptSpec, shell: str, activation: Activation) -> dict[str, Scr
         sentences |= _rendezvous(node, spec.guards, shell)
     return {
         event: ScriptStop(code, event, printable(sentences[event]))
-        for event, code in CODES.items()
+        for event, code in STOP_EXIT_CODES.items()
         if event in sentences
     }
 
@@ -158,7 +158,7 @@ def secrets_file(spec: ScriptSpec, shell: str) -> str:
     return f"{spec.name}.env" if shell == "sh" else f"{spec.name}.env.{shell}"
 
 
-_Attempt = tuple[tuple[str, ...], Callable[[], object], bool]
+_QuotingAttempt = tuple[tuple[str, ...], Callable[[], object], bool]
 """The place of a value, a function that quotes it, and whether it is a secret."""
 _FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\Z")
 """The names that a script may have."""
@@ -199,7 +199,7 @@ def _written(spec: ScriptSpec, shell: str) -> Script:
         file=name,
         activation=activation,
         stops=stops(spec, shell, activation),
-        probe=PROBE,
+        probe=RENDEZVOUS_PROBE,
     )
     try:
         files = {name: dialect.encode(text)}
@@ -225,7 +225,7 @@ def complaints(spec: ScriptSpec, shell: str) -> Iterator[CannotQuote]:
                 yield CannotQuote(refused.reason, refused.value, place)
 
 
-def _attempts(spec: ScriptSpec, dialect: Dialect) -> Iterator[_Attempt]:
+def _attempts(spec: ScriptSpec, dialect: Dialect) -> Iterator[_QuotingAttempt]:
     """Everything in the spec that has to be quoted: its place, a function that quotes it, and whether it is a
     secret."""
     bound = functools.partial
@@ -249,7 +249,7 @@ def _attempts(spec: ScriptSpec, dialect: Dialect) -> Iterator[_Attempt]:
     yield from _about_all(spec, dialect)
 
 
-def _about_all(spec: ScriptSpec, dialect: Dialect) -> Iterator[_Attempt]:
+def _about_all(spec: ScriptSpec, dialect: Dialect) -> Iterator[_QuotingAttempt]:
     """The checks that quoting each value does not include: of names in `unset`, and of values in combination."""
     bound = functools.partial
     for key in (*spec.unset, *spec.unset_prefixes):

@@ -9,13 +9,13 @@ from itertools import islice
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 
-from runbook.files.shipped_files import SUFFIXES
+from runbook.files.shipped_files import YAML_SUFFIXES
 from runbook.files.suggestions import nearest
 from runbook.model.errors import FilesWrong, Problem
 from runbook.model.safe_files import is_folder, is_there
 from runbook.model.safe_text import visible
 
-_MOST_BESIDE = 200  # names in a folder that are compared with a missing one
+_MAX_COMPARED_FILES = 200  # names in a folder that are compared with a missing one
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,9 @@ def _walk(folder: Path, seen: set[str], roots: Sequence[str]) -> Iterator[Path]:
         message = f"the folder {folder} cannot be read: {error.strerror}"
         raise FilesWrong.of("arguments.unreadable-folder", message) from None
     # A link that leads nowhere is reported as a mistake; reading a pipe or a device could block.
-    yield from (path for path, mode in inside.items() if path.suffix in SUFFIXES and (mode is None or S_ISREG(mode)))
+    yield from (
+        path for path, mode in inside.items() if path.suffix in YAML_SUFFIXES and (mode is None or S_ISREG(mode))
+    )
     for path in (path for path, mode in inside.items() if mode is not None and S_ISDIR(mode)):
         if leads_out(path, roots):
             yield path
@@ -121,7 +123,7 @@ def _no_path(path: str) -> Problem:
     """The problem of a path that does not exist; its help has the name in that folder that is nearest."""
     there = Path(path.replace("\0", "")).parent
     try:
-        beside = [one.name for one in islice(there.iterdir(), _MOST_BESIDE)]
+        beside = [one.name for one in islice(there.iterdir(), _MAX_COMPARED_FILES)]
     except OSError:
         beside = []
     near = nearest(Path(path).name, beside)

@@ -28,7 +28,7 @@ from runbook.model.errors import Problem, Span
 from runbook.model.units import counted
 
 _HEADING = re.compile(r"^## (?=\S)", re.MULTILINE)
-_FIRST_LINE = re.compile(r"\*(?P<severity>error|warning)(?P<always>, always)?\*\. (?P<summary>\S.*)")
+_SEVERITY_LINE = re.compile(r"\*(?P<severity>error|warning)(?P<always>, always)?\*\. (?P<summary>\S.*)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ def read_page(text: str) -> Iterator[LintRule]:
     """The rules of one page. Raises ValueError where a section does not begin as it should."""
     for section in _HEADING.split(text)[1:]:
         id, _, body = section.partition("\n")
-        first = _FIRST_LINE.match(body.strip())
+        first = _SEVERITY_LINE.match(body.strip())
         if first is None:
             raise ValueError(f"the section of `{id}` does not begin with `*error*. …` or `*warning*. …`")
         yield LintRule(id.strip(), first["severity"], first["always"] is not None, first["summary"], body.strip())
@@ -273,5 +273,5 @@ class _Fingerprints:
         return f"{digest}:{self._seen[digest]}"
 
 
-FORMATS: dict[str, Callable[[Report], str]] = {"text": text, "json": as_json, "sarif": sarif, "github": github}
+REPORT_FORMATS: dict[str, Callable[[Report], str]] = {"text": text, "json": as_json, "sarif": sarif, "github": github}
 """The functions that print a report, by the name that `-o` takes."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from runbook.checks import CHECKS
 from runbook.engine.plan import Choice, PlannedStage, make_plan, too_few_nodes
 from runbook.files.node_sets import select
-from runbook.files.yaml_document import Keys
+from runbook.files.yaml_document import KeyPath
 from runbook.launch.ranks import narrow
 from runbook.lint.rule_inputs import PlaybookFile
 from runbook.model.errors import FilesWrong, Problem, Span
@@ -15,13 +15,13 @@ from runbook.model.grouping import grouped
 from runbook.model.inventory import Inventory, Node, Rendezvous
 from runbook.model.playbook import Expect, Playbook, Stage
 
-_EIGHT = tuple(range(8))
-_ANY_CLUSTER = Inventory(
-    "", (Node("a", "a", gpus=_EIGHT), Node("b", "b", gpus=_EIGHT)), Rendezvous("a", "a", backend="nccl")
+_EIGHT_GPUS = tuple(range(8))
+_EXAMPLE_CLUSTER = Inventory(
+    "", (Node("a", "a", gpus=_EIGHT_GPUS), Node("b", "b", gpus=_EIGHT_GPUS)), Rendezvous("a", "a", backend="nccl")
 )
 """A placeholder for the inventory of `-i`; findings about stages must not depend on it."""
 # The ids of problems that may be reported without a known inventory.
-_OF_ANY_CLUSTER = {
+_CLUSTER_INDEPENDENT_IDS = {
     "playbook.bad-argument",
     "playbook.unknown-argument",
     "template.forbidden",
@@ -40,7 +40,7 @@ class Staged:
 
     file: PlaybookFile
     stage: Stage
-    keys: Keys
+    keys: KeyPath
     planned: PlannedStage | None
     cluster: Inventory | None
 
@@ -77,7 +77,7 @@ def stage_by_stage(file: PlaybookFile) -> tuple[list[Staged], list[Problem]]:
     return staged, [_helpful(problem) for problem in problems if _meant(problem, file)]
 
 
-def _stage_keys(file: PlaybookFile) -> list[Keys]:
+def _stage_keys(file: PlaybookFile) -> list[KeyPath]:
     stages = file.document.mapping.get("stages")
     return [("stages", index) for index in range(len(stages))] if isinstance(stages, list) else []
 
@@ -97,14 +97,14 @@ def _cluster(file: PlaybookFile, problems: list[Problem]) -> Inventory | None:
 class _Planning:
     """Plans the parts of one stage one by one, so that each problem has the place of its part, and all are found."""
 
-    def __init__(self, file: PlaybookFile, stage: Stage, keys: Keys, cluster: Inventory | None) -> None:
+    def __init__(self, file: PlaybookFile, stage: Stage, keys: KeyPath, cluster: Inventory | None) -> None:
         """`cluster` is None where no inventory is known."""
         self.problems: list[Problem] = []
         self._file = file
         self._stage = stage
         self._keys = keys
         self._known = cluster is not None
-        self._cluster = cluster or _ANY_CLUSTER
+        self._cluster = cluster or _EXAMPLE_CLUSTER
 
     def planned(self) -> PlannedStage | None:
         """The planned stage, None if some part of it could not be planned."""
@@ -153,7 +153,7 @@ def _condition_alone(stage: Stage, span: Span | None) -> Stage:
 def _of_any(problem: Problem, stage: Stage) -> bool:
     """Whether a problem holds for every inventory. An undefined variable of a launch or a shell line does not: nodes
     may have it."""
-    return problem.id in _OF_ANY_CLUSTER and not (problem.id == "template.undefined" and stage.kind != "check")
+    return problem.id in _CLUSTER_INDEPENDENT_IDS and not (problem.id == "template.undefined" and stage.kind != "check")
 
 
 def _meant(problem: Problem, file: PlaybookFile) -> bool:

@@ -21,37 +21,43 @@ from runbook.model.errors import Problem, Span
 from runbook.model.grouping import grouped
 from runbook.model.redact import Redactor, joined, replaced
 from runbook.model.secrets import Secret, may_name_secret
-from runbook.model.text_search import Place
+from runbook.model.text_search import TextSpan
 
-_ABOVE = 60  # lines above a line in which a name of a secret is looked for
-_LONGEST = 2000  # characters of each of these lines
-_LONGEST_WORD = 32  # characters of a name that are compared with others
-_NAME = re.compile(r"[A-Za-z_][\w.-]*")
+_MAX_LINES_ABOVE = 60  # lines above a line in which a name of a secret is looked for
+_MAX_LINE_CHARACTERS = 2000  # characters of each of these lines
+_MAX_WORD_CHARACTERS = 32  # characters of a name that are compared with others
+_NAME_WORD = re.compile(r"[A-Za-z_][\w.-]*")
 _HINT = re.compile(r"(?i)pass|pwd|token|secret|credential|key|auth|jwt|cookie|session")
-_LOGIN = re.compile(r"(?<![\w.:/-])[\w.-]{1,64}:([^\s\"'@:/][^\s\"'@]{0,127})@(?=[\w.\[])")
-_ALMOST = ("password", "passwd", "passphrase", "token", "secret", "credential", "credentials", "apikey")
-_GIVEN = re.compile(r"[\"']?\s*[:=]\s*[\"']?(?P<like_a_token>(?=[A-Za-z_-]{0,64}[0-9])[A-Za-z0-9_-]{20,})?")
-_JOINT = re.compile(r"[\s\"'`:=,>)\]]*")
-_HARMLESS = re.compile(
+_USER_AND_PASSWORD = re.compile(r"(?<![\w.:/-])[\w.-]{1,64}:([^\s\"'@:/][^\s\"'@]{0,127})@(?=[\w.\[])")
+_SECRET_WORDS = ("password", "passwd", "passphrase", "token", "secret", "credential", "credentials", "apikey")
+_VALUE_START = re.compile(r"[\"']?\s*[:=]\s*[\"']?(?P<like_a_token>(?=[A-Za-z_-]{0,64}[0-9])[A-Za-z0-9_-]{20,})?")
+_NAME_VALUE_JOINT = re.compile(r"[\s\"'`:=,>)\]]*")
+_HARMLESS_VALUE = re.compile(
     r"[\"']?(?:\$\{?(?:[A-Z_][A-Z0-9_]*|[a-z_]+)\}?|\{\{\s*[a-z_.]+\s*\}\}|\{\s*env:\s*[A-Za-z_]+[A-Z0-9_]*\s*\}"
     r"|<[a-z _-]*>|\*+|[Tt]rue|[Ff]alse|[Nn]ull|[Nn]one|yes|no|~|[a-z](?=\s*[,}])|[0-9]{1,5})"
     r"[\"']?(?=\s*(?:[,}\])#&|;]|$))"
 )
-_KEY = re.compile(r"\s*(?:-\s+)*[\"']?(?P<key>[\w.-]+)[\"']?\s*:(?:\s|$)")
-_OF_A_NAME = {"value", "val", "default", "content", "data", "literal"}
+_YAML_KEY_LINE = re.compile(r"\s*(?:-\s+)*[\"']?(?P<key>[\w.-]+)[\"']?\s*:(?:\s|$)")
+_VALUE_KEYS = {"value", "val", "default", "content", "data", "literal"}
 _QUOTED = re.compile(r"`[^`]*`|\"[^\"]*\"")
-_WORD = re.compile(r"[^\s\"'`,;:=\[\]{}()<>&*!|#%@?\\/$-]{6,}")
+_LONG_WORD = re.compile(r"[^\s\"'`,;:=\[\]{}()<>&*!|#%@?\\/$-]{6,}")
 
 
-def doubtful_places(lines: Sequence[str], number: int) -> Iterator[Place]:
+def doubtful_places(lines: Sequence[str], number: int) -> Iterator[TextSpan]:
     """Yields the places on the line of this number (from 1) that may be secrets: a login's password, or text behind or
     below a name of a secret."""
     line = lines[number - 1]
     login, host = line.find("://") + 3, line.rfind("@")
-    if 2 < login < host and (colon := line.find(":", login, host)) > 0 and not _HARMLESS.match(line[colon + 1 : host]):
+    if (
+        2 < login < host
+        and (colon := line.find(":", login, host)) > 0
+        and not _HARMLESS_VALUE.match(line[colon + 1 : host])
+    ):
         yield colon + 1, host
     yield from (
-        match.span(1) for match in _LOGIN.finditer(line) if not _HARMLESS.match(line[match.start(1) : match.end(1)])
+        match.span(1)
+        for match in _USER_AND_PASSWORD.finditer(line)
+        if not _HARMLESS_VALUE.match(line[match.start(1) : match.end(1)])
     )
     begins = _behind_a_name(line)
     if begins is None and _below_a_name(lines, number):
@@ -62,7 +68,7 @@ def doubtful_places(lines: Sequence[str], number: int) -> Iterator[Place]:
 
 def words_of(text: str) -> list[str]:
     """The words of a doubtful text that messages may quote, and in which they are masked: those with a digit."""
-    return [word for word in _WORD.findall(text) if any(char.isdigit() for char in word)]
+    return [word for word in _LONG_WORD.findall(text) if any(char.isdigit() for char in word)]
 
 
 def without_doubtful(message: str) -> str:
@@ -79,7 +85,7 @@ def _quoted_without_secret(quoted: str) -> str:
 def _behind_a_name(line: str) -> int | None:
     """The index of the first text on a line that may be a secret, since it follows a name of a secret; None if there is
     none."""
-    for match in _NAME.finditer(line):
+    for match in _NAME_WORD.finditer(line):
         if may_name_secret(match[0].strip(".-")) is None and not _nearly_names_secret(line, match):
             continue
         start = _joint_end(line, match.end())
@@ -88,43 +94,47 @@ def _behind_a_name(line: str) -> int | None:
             and "=" not in line[match.end() : start]
         ):
             continue  # `$NAME` stands for a secret, and shows none
-        if start < len(line) and not _HARMLESS.match(line, start) and not _HARMLESS.match(line, match.end()):
+        if (
+            start < len(line)
+            and not _HARMLESS_VALUE.match(line, start)
+            and not _HARMLESS_VALUE.match(line, match.end())
+        ):
             return start
     return None
 
 
 def _nearly_names_secret(line: str, name: re.Match[str]) -> bool:
     """Whether a name is a misspelt name of a secret, `pasword: …`, or ends in `key` and has a value like a token."""
-    given = _GIVEN.match(line, name.end())
+    given = _VALUE_START.match(line, name.end())
     if given is None:
         return False
-    word = re.split(r"[\W\d_]+", name[0][-_LONGEST_WORD:].lower())[-1]
+    word = re.split(r"[\W\d_]+", name[0][-_MAX_WORD_CHARACTERS:].lower())[-1]
     if word.endswith("key"):
         return given["like_a_token"] is not None
-    return word != "tokens" and bool(difflib.get_close_matches(word, _ALMOST, n=1, cutoff=0.85))
+    return word != "tokens" and bool(difflib.get_close_matches(word, _SECRET_WORDS, n=1, cutoff=0.85))
 
 
 def _joint_end(line: str, at: int) -> int:
-    joint = _JOINT.match(line, at)
+    joint = _NAME_VALUE_JOINT.match(line, at)
     return joint.end() if joint else at
 
 
 def _below_a_name(lines: Sequence[str], number: int) -> bool:
     """Whether the line of this number may be, or belong to, the value of a name of a secret on a line above it."""
     line = lines[number - 1]
-    level, key = _indent(line), _KEY.match(line[:_LONGEST])
+    level, key = _indent(line), _YAML_KEY_LINE.match(line[:_MAX_LINE_CHARACTERS])
     dash = line.lstrip().startswith("- ")
-    for above in reversed(lines[max(0, number - 1 - _ABOVE) : number - 1]):
-        text = above[:_LONGEST]
+    for above in reversed(lines[max(0, number - 1 - _MAX_LINES_ABOVE) : number - 1]):
+        text = above[:_MAX_LINE_CHARACTERS]
         if not text.strip() or text.lstrip().startswith("#"):
             continue
         indent = _indent(text)
         if dash and text.lstrip().startswith("- ") and indent >= level:
             continue  # a neighbour in the same list
-        if key is None or key["key"].lower() in _OF_A_NAME or indent < level or (dash and indent == level):
+        if key is None or key["key"].lower() in _VALUE_KEYS or indent < level or (dash and indent == level):
             if _leaves_open(text):
                 return True
-            if _KEY.match(text) and (key is None or indent < level):
+            if _YAML_KEY_LINE.match(text) and (key is None or indent < level):
                 if indent == 0 or key is None:
                     return False
                 level = indent
@@ -139,7 +149,7 @@ def _leaves_open(line: str) -> bool:
         return False
     if _behind_a_name(line) is not None:
         return True
-    names = [match for match in _NAME.finditer(line) if may_name_secret(match[0].strip(".-"))]
+    names = [match for match in _NAME_WORD.finditer(line) if may_name_secret(match[0].strip(".-"))]
     return bool(names) and not line[_joint_end(line, names[-1].end()) :].strip()
 
 
@@ -147,8 +157,10 @@ def _indent(line: str) -> int:
     return len(line) - len(line.lstrip())
 
 
-_FEW = 100  # secrets that are looked for in every message; all others, only in messages about their line
-_LEAST = 4  # characters of a secret that is looked for in messages: shorter ones are parts of ordinary words
+_MAX_GLOBAL_SECRETS = 100  # secrets that are looked for in every message; all others, only in messages about their line
+_MIN_SECRET_CHARACTERS = (
+    4  # characters of a secret that is looked for in messages: shorter ones are parts of ordinary words
+)
 
 
 class RedactedReport:
@@ -162,9 +174,9 @@ class RedactedReport:
         for span in secret:
             self._places.setdefault(span.file, []).append(span)
             text = _text_at(documents[span.file].lines, span)
-            if len(text) >= _LEAST:
+            if len(text) >= _MIN_SECRET_CHARACTERS:
                 self._texts.setdefault((span.file, span.line), set()).update((text, *words_of(text)))
-                if len(self._few) < _FEW:
+                if len(self._few) < _MAX_GLOBAL_SECRETS:
                     self._few.add(text)
 
     def finding(self, finding: LintFinding) -> LintFinding:
@@ -193,11 +205,11 @@ def likely_secrets(documents: Mapping[str, Document], shown: Iterable[Span], kno
         lines = texts.get(file, ())
         if 1 <= number <= len(lines) and (file, number) not in sound:
             for start, end in likely_places(lines, number):
-                if end - start >= _LEAST:
+                if end - start >= _MIN_SECRET_CHARACTERS:
                     yield Span(file, number, start + 1, end - start)
 
 
-def likely_places(lines: Sequence[str], number: int) -> list[Place]:
+def likely_places(lines: Sequence[str], number: int) -> list[TextSpan]:
     """The places on one line of a file that look like a secret, or where a secret would stand."""
     return joined([*secret_places(lines[number - 1]), *doubtful_places(lines, number)])
 
@@ -259,17 +271,17 @@ def _text_at(lines: Sequence[str], span: Span) -> str:
     return lines[span.line - 1][start:end].strip("\"'")
 
 
-def _columns(span: Span) -> Place:
+def _columns(span: Span) -> TextSpan:
     return span.column - 1, span.column - 1 + span.length
 
 
-def _starred(line: str, places: Iterable[Place]) -> str:
+def _starred(line: str, places: Iterable[TextSpan]) -> str:
     return replaced(line, ((place, "*" * len(line[slice(*place)])) for place in joined(places)))
 
 
 def _without(text: str, secrets: Iterable[str]) -> str:
     for secret in secrets:
-        if secret[:_LEAST] in text:
-            shortened = re.escape(secret[:_LEAST]) + r"[^\s`…]*…"
+        if secret[:_MIN_SECRET_CHARACTERS] in text:
+            shortened = re.escape(secret[:_MIN_SECRET_CHARACTERS]) + r"[^\s`…]*…"
             text = re.sub(shortened, "***…", text.replace(secret, "***"))
     return text

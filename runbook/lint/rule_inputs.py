@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import TypeVar
 
 from runbook.files.environment_values import AnyVariable
-from runbook.files.file_kinds import Kind, kind_of, wrong_kind
+from runbook.files.file_kinds import FileKind, kind_of, wrong_kind
 from runbook.files.inventory import examine_inventory
 from runbook.files.playbook import examine_playbook, has_launch, launch_document
 from runbook.files.schema import schema
 from runbook.files.value_origins import Origins
-from runbook.files.yaml_document import Document, Keys, read_document
+from runbook.files.yaml_document import Document, KeyPath, read_document
 from runbook.lint.find_files import leads_out, repository_of
 from runbook.model.errors import Problem, Span
 from runbook.model.grouping import grouped
@@ -37,7 +37,7 @@ class InventoryFile:
     document: Document
     inventory: Inventory
     origins: Origins
-    wrong: frozenset[Keys] = frozenset()
+    wrong: frozenset[KeyPath] = frozenset()
 
     def sound(self, *names: str) -> bool:
         """Whether no value of these keys was found wrong anywhere in the file: `sound("gpus", "backend")`.
@@ -70,7 +70,7 @@ class PlaybookFile:
     document: Document
     playbook: Playbook
     inventory: InventoryFile | None
-    wrong: frozenset[Keys] = frozenset()
+    wrong: frozenset[KeyPath] = frozenset()
 
     def sound(self, *names: str) -> bool:
         """Whether no value of these top-level keys was found wrong, and no unknown key, which may be one misspelt."""
@@ -78,7 +78,7 @@ class PlaybookFile:
         return not any(not keys or keys[0] in names or keys[0] not in known for keys in self.wrong)
 
 
-def _spoils(keys: Keys, names: tuple[str, ...]) -> bool:
+def _spoils(keys: KeyPath, names: tuple[str, ...]) -> bool:
     """Whether a wrong value at `keys` makes it uncertain what the author wrote for the keys `names`."""
     if any(name in keys for name in names):
         return True
@@ -120,7 +120,7 @@ def trusted(file: InventoryFile, *names: str) -> Sequence[Node]:
     if not file.wrong:
         return file.inventory.nodes
     doubts = _doubts(file)
-    return _without(file, frozenset(doubts.keys() & {_ANY, *names}))
+    return _without(file, frozenset(doubts.keys() & {_ANY_KEY, *names}))
 
 
 def all_trusted(file: InventoryFile, *names: str) -> bool:
@@ -157,7 +157,7 @@ def faulty(
     `fault` judges a text for a shell; it is asked once for each pair, however many nodes share them.
     """
     judge = cache(fault)
-    read = _TEXTS[key]
+    read = _NODE_TEXT_READERS[key]
     texts = ((text, node) for node in trusted(file, key[0], "shell") if (text := read(node)) is not None)
     wrong = grouped(((text, node.shell), node) for text, node in texts if judge(text, node.shell))
     for (text, shell), nodes in wrong.items():
@@ -180,7 +180,7 @@ def named(nodes: Sequence[Node]) -> str:
     return listed((f"`{node.name}`" for node in nodes), most=4, first=3)
 
 
-_TEXTS: Mapping[tuple[str, ...], Callable[[Node], str | None]] = {
+_NODE_TEXT_READERS: Mapping[tuple[str, ...], Callable[[Node], str | None]] = {
     ("activate",): lambda node: node.activate,
     ("python",): lambda node: node.python,
     ("workdir",): lambda node: node.workdir,
@@ -204,7 +204,7 @@ def each(nodes: Sequence[Node]) -> str:
     return named(nodes) if len(nodes) == 1 else f"each of {named(nodes)}"
 
 
-_ANY = ""
+_ANY_KEY = ""
 """Stands for every key in `_doubts`: a wrong value may have been meant for any key."""
 
 
@@ -213,7 +213,7 @@ class _Doubt:
     """The nodes that wrong values make doubtful: all, those of some entries of `nodes:`, those of some groups."""
 
     all: bool = False
-    entries: set[Keys] = field(default_factory=set)
+    entries: set[KeyPath] = field(default_factory=set)
     groups: set[object] = field(default_factory=set)
 
 
@@ -224,8 +224,8 @@ def _doubts(file: InventoryFile) -> Mapping[str, _Doubt]:
     known = schema("inventory")["$defs"]["node"]["properties"]
     doubts: defaultdict[str, _Doubt] = defaultdict(_Doubt)
 
-    def about(inside: Keys) -> _Doubt:
-        return doubts[str(inside[0]) if inside and inside[0] in known else _ANY]
+    def about(inside: KeyPath) -> _Doubt:
+        return doubts[str(inside[0]) if inside and inside[0] in known else _ANY_KEY]
 
     for keys in file.wrong:
         block = keys[0] if keys else None
@@ -233,13 +233,13 @@ def _doubts(file: InventoryFile) -> Mapping[str, _Doubt]:
             about(keys[1:]).all = True
         elif len(keys) < 2:
             if block in (None, "nodes", "groups") or block not in top:
-                doubts[_ANY].all = True
+                doubts[_ANY_KEY].all = True
         elif block == "nodes":
             about(keys[2:]).entries.add(keys[:2])
         elif block == "groups" and keys[2:3] == ("defaults",):
             about(keys[3:]).groups.add(keys[1])
         elif block == "groups":  # its members are in doubt, and may have been any node
-            doubts[_ANY].all = True
+            doubts[_ANY_KEY].all = True
     return doubts
 
 
@@ -252,7 +252,7 @@ def _without(file: InventoryFile, names: frozenset[str]) -> Sequence[Node]:
         return nodes
     if any(doubt.all for doubt in doubts):
         return ()
-    entries = set[Keys]().union(*(doubt.entries for doubt in doubts))
+    entries = set[KeyPath]().union(*(doubt.entries for doubt in doubts))
     groups = set[object]().union(*(doubt.groups for doubt in doubts))
     return [node for node in nodes if file.origins.entry(node.name) not in entries and groups.isdisjoint(node.groups)]
 
@@ -260,7 +260,7 @@ def _without(file: InventoryFile, names: frozenset[str]) -> Sequence[Node]:
 # An inventory that several playbooks name is read once.
 
 
-ENVIRON = AnyVariable("secret")
+PLACEHOLDER_ENVIRON = AnyVariable("secret")
 """Where lint runs, secrets are not set: `{env: NAME}` stands for some text, whatever NAME is."""
 
 
@@ -271,7 +271,7 @@ class ReadFile:
     """
 
     document: Document
-    kind: Kind | None
+    kind: FileKind | None
     problems: tuple[Problem, ...]
     subject: InventoryFile | PlaybookFile | None = None
     launch: PlaybookFile | None = None
@@ -293,7 +293,7 @@ class ReadFiles:
         plain = os.path.normpath(Path(playbook.path).parent.resolve() / typed)
         return real if real != plain else None
 
-    def read(self, path: str, *, named: bool = True, kind: Kind | None = None) -> ReadFile:
+    def read(self, path: str, *, named: bool = True, kind: FileKind | None = None) -> ReadFile:
         """The file at `path`. When it is read the first time, `named` says that the user named it, and `kind` what it
         has to be, if that is known."""
         real = os.path.realpath(path)
@@ -312,10 +312,10 @@ class ReadFiles:
             self._above[root] = repository_of(root) or Path(root).parent
         return folder.relative_to(self._above[root]).parts
 
-    def _examined(self, document: Document, kind: Kind | None) -> ReadFile:
+    def _examined(self, document: Document, kind: FileKind | None) -> ReadFile:
         """The file that a document is, read as this kind."""
         if kind == "inventory":
-            inventory = examine_inventory(document, environ=ENVIRON)
+            inventory = examine_inventory(document, environ=PLACEHOLDER_ENVIRON)
             if inventory.draft is None or inventory.origins is None:
                 return ReadFile(document, kind, inventory.problems)
             file = InventoryFile(document, inventory.draft, inventory.origins, inventory.wrong)
@@ -325,7 +325,7 @@ class ReadFiles:
         if kind == "playbook":
             from runbook.checks import CHECKS  # inventories need no checks, which load slowly
 
-            playbook = examine_playbook(document, checks=CHECKS, environ=ENVIRON)
+            playbook = examine_playbook(document, checks=CHECKS, environ=PLACEHOLDER_ENVIRON)
             if playbook.draft is None:
                 return ReadFile(document, kind, playbook.problems)
             named = inventory_named(document)
@@ -344,7 +344,7 @@ def _with_launch(document: Document, problems: tuple[Problem, ...], file: Invent
     from runbook.checks import CHECKS
 
     as_playbook = launch_document(document)
-    launch = examine_playbook(as_playbook, checks=CHECKS, environ=ENVIRON)
+    launch = examine_playbook(as_playbook, checks=CHECKS, environ=PLACEHOLDER_ENVIRON)
     known = {(problem.span, problem.message) for problem in problems}  # both schemas judge the launch
     more = [problem for problem in launch.problems if (problem.span, problem.message) not in known]
     stages = None

@@ -24,8 +24,10 @@ class RuleFailed(Exception):
     """A rule raised: a bug of ours, reported with the rule and the file."""
 
 
-WHAT_IS_WHAT = "an inventory has `nodes:`, a playbook has `stages:`"
-_MOST = 500  # findings of one rule in one file that are shown; more come of one mistake of the program that wrote it
+FILE_KIND_HELP = "an inventory has `nodes:`, a playbook has `stages:`"
+_MAX_SHOWN_FINDINGS = (
+    500  # findings of one rule in one file that are shown; more come of one mistake of the program that wrote it
+)
 _MOST_LOOKED_FOR = 10_000  # findings of one rule in one file, after which the rule is not run further
 
 
@@ -79,12 +81,12 @@ def _limited(findings: Iterable[LintFinding]) -> tuple[list[LintFinding], list[s
     for finding in findings:
         of_rule = (finding.span.file, finding.rule.id)
         counts[of_rule] += 1
-        if counts[of_rule] <= _MOST:
+        if counts[of_rule] <= _MAX_SHOWN_FINDINGS:
             shown.append(finding)
     more = [
-        f"{file}: {count - _MOST:,} more of {rule} are not shown"
+        f"{file}: {count - _MAX_SHOWN_FINDINGS:,} more of {rule} are not shown"
         for (file, rule), count in counts.items()
-        if count > _MOST
+        if count > _MAX_SHOWN_FINDINGS
     ]
     return shown, more
 
@@ -106,7 +108,7 @@ def _nothing_to_lint(foreign: int, chosen: _Chosen) -> Problem:
     looked = [f"{foreign} are neither inventories nor playbooks"] * bool(foreign)
     if chosen.excluded:
         looked.append(f"{len(chosen.excluded)} are excluded by {', '.join(one.source for one in chosen.settings)}")
-    help = WHAT_IS_WHAT
+    help = FILE_KIND_HELP
     if chosen.outside:
         looked.append(
             f"{len(chosen.outside)} lead out of it ({chosen.outside[0].path} to {chosen.outside[0].leads_to})"
@@ -175,7 +177,7 @@ def _of_loading(read: ReadFile) -> tuple[Problem, ...]:
     if read.problems or read.kind:
         return read.problems
     message = "this is neither an inventory nor a playbook"
-    return (Problem("file.kind", message, read.document.span(), WHAT_IS_WHAT),)
+    return (Problem("file.kind", message, read.document.span(), FILE_KIND_HELP),)
 
 
 def _without_silenced(

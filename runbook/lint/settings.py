@@ -17,7 +17,7 @@ from typing import Any
 
 from runbook.files.shipped_files import tomllib
 from runbook.files.suggestions import did_you_mean
-from runbook.files.yaml_document import Keys, mapping_problem, read_document, scalars
+from runbook.files.yaml_document import KeyPath, mapping_problem, read_document, scalars
 from runbook.lint.find_files import leads_out, roots_of
 from runbook.lint.findings import not_silenced
 from runbook.model.errors import Problem, Span
@@ -25,14 +25,14 @@ from runbook.model.safe_files import is_file, is_there, open_regular
 
 YAML_FILE = ".runbook-lint.yml"
 TOML_FILE = "pyproject.toml"
-KEYS = ("ignore", "exclude", "per_file")
-MOST_TOML = 1 << 20
+SETTING_KEYS = ("ignore", "exclude", "per_file")
+MAX_TOML_BYTES = 1 << 20
 """Characters of a TOML file: a larger one is for another tool."""
 
-MOST_DOTS = 32
+MAX_DOTS_PER_LINE = 32
 """Dots on a line of a TOML file, outside of quotes; more take too much memory."""
 
-PlaceOf = Callable[[Keys, str], Span]  # the place of a setting, or of a word in its value
+SpanOfSetting = Callable[[KeyPath, str], Span]  # the place of a setting, or of a word in its value
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ def _from_yaml(path: Path, folder: str) -> LintSettings:
         not_mapping = mapping_problem(document, "a file of settings")
         return LintSettings(shown, folder, problems=(not_mapping,) if not_mapping else ())
 
-    def place(keys: Keys, word: str) -> Span:
+    def place(keys: KeyPath, word: str) -> Span:
         for item, value in scalars(document.data):
             if word and value == word and item[:-1] == keys:
                 keys = item
@@ -130,7 +130,7 @@ def _from_toml(path: Path, folder: str) -> LintSettings | None:
     shown = _shown(path)
     try:
         with open_regular(path) as file:
-            text = file.read(MOST_TOML + 1).decode("utf-8-sig")
+            text = file.read(MAX_TOML_BYTES + 1).decode("utf-8-sig")
         data = tomllib.loads(text) if _is_modest(text) else {}
     except (OSError, UnicodeDecodeError, RecursionError):
         return None  # other tools will report it; nothing shows that it is about lint
@@ -158,10 +158,10 @@ def _is_modest(text: str) -> bool:
     """Whether tomllib reads the text in reasonable memory: for a key `a.a.a…` it takes the square of the key's
     length."""
     bare = re.sub(r"\"[^\"\n]*\"|'[^'\n]*'", "", text)
-    return len(text) <= MOST_TOML and all(line.count(".") <= MOST_DOTS for line in bare.split("\n"))
+    return len(text) <= MAX_TOML_BYTES and all(line.count(".") <= MAX_DOTS_PER_LINE for line in bare.split("\n"))
 
 
-def _toml_place(file: str, lines: list[str], keys: Keys, word: str) -> Span:
+def _toml_place(file: str, lines: list[str], keys: KeyPath, word: str) -> Span:
     """The place of a setting, or of a word in its value. TOML readers give no places, so the keys and the word are
     looked for in the text from the table's heading on, one after the other."""
     number = next((number for number, line in enumerate(lines) if re.search(r"tool\.runbook", line)), 0)
@@ -175,15 +175,15 @@ def _toml_place(file: str, lines: list[str], keys: Keys, word: str) -> Span:
     return span
 
 
-def _checked(data: Any, place: PlaceOf, source: str, folder: str, problems: tuple[Problem, ...]) -> LintSettings:
+def _checked(data: Any, place: SpanOfSetting, source: str, folder: str, problems: tuple[Problem, ...]) -> LintSettings:
     """The settings that are in `data`, with the problems of all that is wrong in it."""
     found = _Checked(place)
     if not isinstance(data, dict):
         found.problem((), "wrong-type", "the settings are a mapping with ignore, exclude and per_file")
         data = {}
     for key in data:
-        if key not in KEYS:
-            found.problem((key,), "unknown-key", f"there is no setting `{key}`", did_you_mean(key, KEYS))
+        if key not in SETTING_KEYS:
+            found.problem((key,), "unknown-key", f"there is no setting `{key}`", did_you_mean(key, SETTING_KEYS))
     per_file = data.get("per_file") or {}
     if not isinstance(per_file, dict):
         found.problem(("per_file",), "wrong-type", "`per_file` is a mapping from globs to lists of rules")
@@ -201,14 +201,14 @@ def _checked(data: Any, place: PlaceOf, source: str, folder: str, problems: tupl
 class _Checked:
     """Reads values of settings, and gathers the problems with them."""
 
-    def __init__(self, place: PlaceOf) -> None:
+    def __init__(self, place: SpanOfSetting) -> None:
         self._place = place
         self.problems: list[Problem] = []
 
-    def problem(self, keys: Keys, id: str, message: str, help: str | None = None, word: str = "") -> None:
+    def problem(self, keys: KeyPath, id: str, message: str, help: str | None = None, word: str = "") -> None:
         self.problems.append(Problem(f"settings.{id}", message, self._place(keys, word), help))
 
-    def texts(self, value: object, keys: Keys) -> list[str]:
+    def texts(self, value: object, keys: KeyPath) -> list[str]:
         if value is None:
             return []
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
@@ -216,7 +216,7 @@ class _Checked:
             return []
         return [str(item) for item in value]
 
-    def rules(self, value: object, keys: Keys) -> frozenset[str]:
+    def rules(self, value: object, keys: KeyPath) -> frozenset[str]:
         sound = set()
         for id in self.texts(value, keys):
             if refused := not_silenced(id):

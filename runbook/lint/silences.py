@@ -12,8 +12,8 @@ from runbook.files.yaml_document import Document, scalars
 from runbook.lint.findings import LintFinding, not_silenced, rules
 from runbook.model.errors import Problem, Span
 
-_GUESSED = 100  # unknown ids for which the nearest rule is looked up, at half a millisecond each
-_BLOCK = re.compile(r"(?:[&!]\S*\s+)*[|>]")  # the sign that begins a block of text, behind anchor and tag
+_MAX_SUGGESTIONS = 100  # unknown ids for which the nearest rule is looked up, at half a millisecond each
+_BLOCK_SCALAR_START = re.compile(r"(?:[&!]\S*\s+)*[|>]")  # the sign that begins a block of text, behind anchor and tag
 _NOQA = re.compile(r"#\s*noqa\b(?P<colon>\s*:)?(?P<said>[^#]*)", re.IGNORECASE)
 
 
@@ -47,7 +47,7 @@ def silences_in(document: Document) -> tuple[list[SilencedRule], list[Problem]]:
                 problems.append(Problem("silence.bare", message, span, "write `# noqa: RULE`, with the rule's id"))
             for id, start in ids:
                 span = Span(document.path, number, start + 1, len(id))
-                problem = _fault(id, span, guess=unknown < _GUESSED)
+                problem = _fault(id, span, guess=unknown < _MAX_SUGGESTIONS)
                 unknown += id not in rules()
                 if problem is None:
                     silences.append(SilencedRule(id, about, span))
@@ -135,4 +135,4 @@ class _Comments:
         if not start <= (line, column) < end:
             return True
         # `key: |  # comment`: the text of a block begins on the next line.
-        return start[0] == line and _BLOCK.match(self._lines[line - 1], start[1] - 1) is not None
+        return start[0] == line and _BLOCK_SCALAR_START.match(self._lines[line - 1], start[1] - 1) is not None

@@ -11,12 +11,12 @@ import shlex
 from runbook.model.safe_text import visible
 
 _NFT_WORD = re.compile(r"[A-Za-z][A-Za-z0-9/_.-]*|[0-9]+")
-NFT_BY_HAND = "sudo nft -a list ruleset"
+NFT_LIST_COMMAND = "sudo nft -a list ruleset"
 """The remedy's command where a name cannot be typed in an nft command: it lists all rules, for a person to choose."""
-_POWERSHELL_BARE = re.compile(r"[A-Za-z0-9_.:-]+")
+_POWERSHELL_BARE_WORD = re.compile(r"[A-Za-z0-9_.:-]+")
 _POWERSHELL_QUOTES = re.compile("(['\u2018\u2019\u201a\u201b])")
-_NETSH = re.compile(r"[\w .,:;@=+/()\[\]{}*-]+")
-_MARKS = {"`": r"\x60", "; on ": r";\x20on "}
+_NETSH_RULE_NAME = re.compile(r"[\w .,:;@=+/()\[\]{}*-]+")
+_MARK_ESCAPES = {"`": r"\x60", "; on ": r";\x20on "}
 """A sentence shows commands between backticks, and a step of a remedy ends at `; on node-b: `: no name may hold
 either."""
 
@@ -24,7 +24,7 @@ either."""
 def word(name: object) -> str:
     """The name as one word of a command in a POSIX shell."""
     text = visible(str(name))
-    for mark, escape in _MARKS.items():
+    for mark, escape in _MARK_ESCAPES.items():
         text = text.replace(mark, escape)
     if text.startswith("~/"):  # the shell expands it
         return "~/" + (shlex.quote(text[2:]) if text[2:] else "")
@@ -43,10 +43,10 @@ def nft_words(*names: object) -> str | None:
 def powershell_word(name: object) -> str:
     """The name as one word of a command in PowerShell, in which typographic quotes end a quoted text as well."""
     text = visible(str(name))
-    return text if _POWERSHELL_BARE.fullmatch(text) else "'" + _POWERSHELL_QUOTES.sub(r"\1\1", text) + "'"
+    return text if _POWERSHELL_BARE_WORD.fullmatch(text) else "'" + _POWERSHELL_QUOTES.sub(r"\1\1", text) + "'"
 
 
 def netsh_name(name: str) -> str:
     """A firewall rule's name between double quotes, for netsh in cmd and in PowerShell alike; `"THE RULE"` for a name
     with a character that is not safe in both."""
-    return f'"{name}"' if _NETSH.fullmatch(name) and visible(name) == name else '"THE RULE"'
+    return f'"{name}"' if _NETSH_RULE_NAME.fullmatch(name) and visible(name) == name else '"THE RULE"'

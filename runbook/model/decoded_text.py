@@ -11,10 +11,10 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from html import unescape
 
-LAYERS = 4
+MAX_ENCODING_LAYERS = 4
 """The most layers that are undone, such as JSON in a shell word in JSON in a URL: deeper than in any real log."""
 
-_CODED = re.compile(
+_ENCODED_PIECE = re.compile(
     r"(?P<colour>\x1b\[[0-?]*[ -/]*[@-~]|\\(?:x1b|u001[bB]|033|e)\[[0-?]*[ -/]*[@-~])"
     r"|(?P<quote>'\\''|'\"'\"')"
     r"|(?P<pair>\\u[dD][89abAB][0-9A-Fa-f]{2}\\u[dD][c-fC-F][0-9A-Fa-f]{2})"
@@ -24,13 +24,23 @@ _CODED = re.compile(
     r"|(?P<entity>&(?:amp|lt|gt|quot|apos|\#[0-9]{1,7}|\#[xX][0-9A-Fa-f]{1,6});)",
     re.DOTALL,
 )
-_SIGNS = ("\\", "%", "&", "\x1b", "'\"'\"'")  # a text that holds none of these needs no decoding
-_LETTERS = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f", "v": "\v", "a": "\a", "e": "\x1b", "0": "\0"}
-SEAM = "\N{WORD JOINER}"
+_ENCODING_SIGNS = ("\\", "%", "&", "\x1b", "'\"'\"'")  # a text that holds none of these needs no decoding
+_BACKSLASH_ESCAPES = {
+    "n": "\n",
+    "r": "\r",
+    "t": "\t",
+    "b": "\b",
+    "f": "\f",
+    "v": "\v",
+    "a": "\a",
+    "e": "\x1b",
+    "0": "\0",
+}
+COLOUR_PLACEHOLDER = "\N{WORD JOINER}"
 """The character that a view has in place of a terminal colour: it is no part of a word, and is left out when a secret's
 halves are joined."""
-JOINTS = "\"'\\`" + SEAM
-_JOINTS = re.compile("[" + re.escape(JOINTS) + "]+")
+JOINT_CHARACTERS = "\"'\\`" + COLOUR_PLACEHOLDER
+_JOINT_RUN = re.compile("[" + re.escape(JOINT_CHARACTERS) + "]+")
 
 
 class View:
@@ -56,18 +66,21 @@ class View:
 
 
 def views(text: str) -> Iterator[View]:
-    """The text itself, then a view for each further layer undone, until nothing is encoded any more or LAYERS are."""
+    """The text itself, then a view for each further layer undone, until nothing is encoded any more or
+    MAX_ENCODING_LAYERS are."""
     view: View | None = View(text)
-    for _ in range(LAYERS + 1):
+    for _ in range(MAX_ENCODING_LAYERS + 1):
         if view is None:
             return
         yield view
-        view = _read_again(view, _CODED, _decoded) if any(sign in view.text for sign in _SIGNS) else None
+        view = (
+            _read_again(view, _ENCODED_PIECE, _decoded) if any(sign in view.text for sign in _ENCODING_SIGNS) else None
+        )
 
 
 def unquoted(view: View) -> View:
     """The view without its quotes, backslashes and colours, so that a word is found however it is put together."""
-    return _read_again(view, _JOINTS, lambda _: "") or view
+    return _read_again(view, _JOINT_RUN, lambda _: "") or view
 
 
 def plainest(text: str) -> str:
@@ -104,7 +117,7 @@ def _read_again(view: View, pattern: re.Pattern[str], read: Callable[[re.Match[s
 def _decoded(match: re.Match[str]) -> str:
     kind, found = match.lastgroup, match[match.lastgroup or 0]
     if kind == "colour":
-        return SEAM
+        return COLOUR_PLACEHOLDER
     if kind == "quote":
         return "'"
     if kind == "pair":
@@ -120,7 +133,7 @@ def _decoded(match: re.Match[str]) -> str:
         return _text(bytes.fromhex(found.replace("%", "")))
     if kind == "entity":
         return unescape(found)
-    return _LETTERS.get(found, found)
+    return _BACKSLASH_ESCAPES.get(found, found)
 
 
 def _text(data: bytes) -> str:

@@ -70,12 +70,12 @@ class Unreachable(RunbookError):
 
 # Limits of this machine that runbook itself meets: reported as such, and not as a bug of ours.
 
-FILES = Finding(
+OPEN_FILES_EXHAUSTED = Finding(
     "open-files-limit",
     "runbook itself may not open as many files as it needs here: too many open files",
     "raise the limit in the shell that starts it, `ulimit -n 4096`, and run it again",
 )
-FOLDER = Finding(
+CURRENT_FOLDER_GONE = Finding(
     "insufficient-evidence",
     "the folder in which this was called no longer exists",
     "`cd` to one that is, and run it again",
@@ -87,11 +87,11 @@ def limit_behind(error: BaseException | None) -> Finding | None:
     None."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
-            return FILES
+            return OPEN_FILES_EXHAUSTED
         if isinstance(error, ImportError) and os.strerror(errno.EMFILE) in str(error):
-            return FILES  # the loader of shared libraries says so only in its message
+            return OPEN_FILES_EXHAUSTED  # the loader of shared libraries says so only in its message
         if isinstance(error, FileNotFoundError) and _folder_gone():
-            return FOLDER
+            return CURRENT_FOLDER_GONE
         error = error.__cause__ or error.__context__
     return None
 

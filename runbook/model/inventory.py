@@ -13,7 +13,7 @@ EnvValue = str | Secret
 
 SHELLS = ("sh", "bat", "ps1")
 
-MOST_GPUS = 1024
+MAX_GPUS_PER_NODE = 1024
 """The most GPUs of one node; schemas/inventory.schema.json says the same to editors."""
 
 
@@ -50,7 +50,7 @@ class Kubernetes:
     kubeconfig: str | None = None
 
 
-ENTRIES: Mapping[str, tuple[str, ...]] = {
+CONTAINER_ENTRY_COMMANDS: Mapping[str, tuple[str, ...]] = {
     "docker": ("docker", "exec", "--interactive", "{name}"),
     "podman": ("podman", "exec", "--interactive", "{name}"),
     "enroot": ("enroot", "start", "{name}"),
@@ -61,7 +61,8 @@ ENTRIES: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """A container on the node, by the name that its runtime has for it. `runtime` is a key of ENTRIES."""
+    """A container on the node, by the name that its runtime has for it. `runtime` is a key of
+    CONTAINER_ENTRY_COMMANDS."""
 
     runtime: str
     name: str
@@ -109,7 +110,7 @@ class Node:
         """The words before a command that make it run in the job's container; empty if the job uses no container."""
         if self.container is None:
             return self.inside
-        return tuple(word.format(name=self.container.name) for word in ENTRIES[self.container.runtime])
+        return tuple(word.format(name=self.container.name) for word in CONTAINER_ENTRY_COMMANDS[self.container.runtime])
 
     @property
     def outside(self) -> Node:

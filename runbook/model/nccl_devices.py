@@ -7,22 +7,22 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-_GUESTS = re.compile(
+_GUEST_INTERFACE = re.compile(
     r"docker|podman|cni|virbr|lxcbr|lxdbr|veth|vmnet|vboxnet|dummy|kube-|nodelocaldns|br-(?=[0-9a-f]{12}$)"
 )
-_OVERLAYS = re.compile(r"lo$|cali|flannel|lxc|tailscale|tun\d*$")
+_LOOPBACK_OR_OVERLAY = re.compile(r"lo$|cali|flannel|lxc|tailscale|tun\d*$")
 
 
 def is_for_guests(name: str) -> bool:
     """Whether an interface of this name is made by Docker, Podman, libvirt, LXC, VMware, VirtualBox or Kubernetes for
     guests of one machine: its addresses are the same on every machine and cannot be reached from outside."""
-    return _GUESTS.match(name) is not None
+    return _GUEST_INTERFACE.match(name) is not None
 
 
 def leads_nowhere(name: str) -> bool:
     """Whether an interface of this name connects a job with no other machine: loopback, guests' interfaces, and
     overlays."""
-    return is_for_guests(name) or _OVERLAYS.match(name) is not None
+    return is_for_guests(name) or _LOOPBACK_OR_OVERLAY.match(name) is not None
 
 
 @dataclass(frozen=True, slots=True)

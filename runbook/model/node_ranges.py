@@ -5,51 +5,51 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-Key = tuple[str, ...]
-Box = tuple[frozenset[str], ...]  # one set of values for each field; the box means their product
+NameParts = tuple[str, ...]
+FieldValueSets = tuple[frozenset[str], ...]  # one set of values for each field; the box means their product
 
 # A field is a run of digits, or one letter after a separator at the very end (`node-a`).
-FIELD = re.compile(r"([0-9]{1,18}|(?<=[-_.])[a-z](?=\Z))")
+NAME_FIELD = re.compile(r"([0-9]{1,18}|(?<=[-_.])[a-z](?=\Z))")
 
-MOST_FIELDS = 32
+MAX_NAME_FIELDS = 32
 """A name with more fields is not folded, since the cost grows with the square of their number."""
 
 
 def fold(names: Iterable[str]) -> str:
     """One nodeset that names every node once, in the order of first appearance, and names no other node; numbers keep
     their leading zeros."""
-    families: dict[Key, list[Key]] = {}
+    families: dict[NameParts, list[NameParts]] = {}
     for name in dict.fromkeys(names):
         texts, values = _split(name)
         families.setdefault(texts, []).append(values)
     return ",".join(_write(texts, box) for texts, members in families.items() for box in _boxes(members))
 
 
-def _split(name: str) -> tuple[Key, Key]:
+def _split(name: str) -> tuple[NameParts, NameParts]:
     """A name's fixed texts, followed by each field's kind (`#` digits, `@` letter); and its fields' values. A name that
     could be read as a nodeset itself has no fields."""
     if set(name) & set("[],"):
         return (name,), ()
-    parts = FIELD.split(name)
-    if len(parts) > 2 * MOST_FIELDS:
+    parts = NAME_FIELD.split(name)
+    if len(parts) > 2 * MAX_NAME_FIELDS:
         return (name,), ()
     values = tuple(parts[1::2])
     kinds = tuple("#" if value.isdigit() else "@" for value in values)
     return (*parts[0::2], *kinds), values
 
 
-def _boxes(members: list[Key]) -> list[Box]:
+def _boxes(members: list[NameParts]) -> list[FieldValueSets]:
     """The members as boxes: those that differ in one field only are merged, the last field first."""
-    boxes: list[Box] = [tuple(frozenset((value,)) for value in member) for member in members]
+    boxes: list[FieldValueSets] = [tuple(frozenset((value,)) for value in member) for member in members]
     for field in reversed(range(len(members[0]))):
-        merged: dict[Box, set[str]] = {}
+        merged: dict[FieldValueSets, set[str]] = {}
         for box in boxes:
             merged.setdefault(box[:field] + box[field + 1 :], set()).update(box[field])
         boxes = [(*rest[:field], frozenset(values), *rest[field:]) for rest, values in merged.items()]
     return boxes
 
 
-def _write(texts: Key, box: Box) -> str:
+def _write(texts: NameParts, box: FieldValueSets) -> str:
     written = texts[0]
     for text, values in zip(texts[1:], box, strict=False):
         written += (_ranges(values) if len(values) > 1 else next(iter(values))) + text

@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 from runbook.model.errors import Span
 from runbook.model.inventory import EnvValue
 
-Place = tuple[str | int, ...]  # of a value inside a launch: ("launcher",), ("command", 3), ("env", "OMP_NUM_THREADS")
+LaunchKeyPath = tuple[
+    str | int, ...
+]  # of a value inside a launch: ("launcher",), ("command", 3), ("env", "OMP_NUM_THREADS")
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,9 +22,9 @@ class Expect:
     stdout: str | None = None
 
 
-RENDEZVOUS_S = 120.0
-GRACE_S = 30.0
-BASELINE_S = 600.0
+DEFAULT_RENDEZVOUS_TIMEOUT_S = 120.0
+DEFAULT_GRACE_S = 30.0
+DEFAULT_BASELINE_S = 600.0
 """A launch's defaults for `rendezvous_timeout_s`, `grace_s` and `Watch.baseline_s`."""
 
 
@@ -35,7 +37,7 @@ class Watch:
     progress: re.Pattern[str] | None = None  # finds the number of a step in a line; None: the usual ways to print one
     on_stall: str = "report"  # or `stop`, `retry`
     stacks: bool = True  # whether ranks are prepared to be asked for their stacks
-    baseline_s: float = BASELINE_S  # the job's normal speed is measured for this long after its first step
+    baseline_s: float = DEFAULT_BASELINE_S  # the job's normal speed is measured for this long after its first step
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +50,10 @@ class LaunchSettings:
     workdir: str | None = None
     retries: int = 0
     start_timeout_s: float | None = None
-    rendezvous_timeout_s: float = RENDEZVOUS_S  # ranks that have not met this long after the start are looked at
-    grace_s: float = GRACE_S  # from TERM to KILL: a program may need it to write its checkpoint
+    rendezvous_timeout_s: float = (
+        DEFAULT_RENDEZVOUS_TIMEOUT_S  # ranks that have not met this long after the start are looked at
+    )
+    grace_s: float = DEFAULT_GRACE_S  # from TERM to KILL: a program may need it to write its checkpoint
     detach: bool = False  # the job outlives `runbook run`
     barrier: str = "controller"  # or `file`: the nodes meet without the controller, in a folder that they share
     barrier_folder: str | None = None
@@ -78,7 +82,7 @@ class Stage:
     span: Span | None = None
     argument_spans: Mapping[str, Span] = field(default_factory=dict)  # the place of each argument's value
     argument_names: Mapping[str, Span] = field(default_factory=dict)  # the place of each argument's name
-    launch_spans: Mapping[Place, Span] = field(default_factory=dict)  # the place of each value of `launch`
+    launch_spans: Mapping[LaunchKeyPath, Span] = field(default_factory=dict)  # the place of each value of `launch`
 
 
 @dataclass(frozen=True, slots=True)

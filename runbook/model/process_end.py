@@ -11,14 +11,14 @@ def _numbers(*names: str) -> frozenset[int]:
     return frozenset(number for name in names if (number := getattr(signal, name, None)) is not None)
 
 
-_CRASHES = _numbers("SIGSEGV", "SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGTRAP", "SIGSYS")
+_CRASH_SIGNALS = _numbers("SIGSEGV", "SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGTRAP", "SIGSYS")
 """Signals that a process gets for an error of its own."""
 
-_REQUESTS = _numbers("SIGTERM", "SIGINT", "SIGQUIT")
+_END_REQUEST_SIGNALS = _numbers("SIGTERM", "SIGINT", "SIGQUIT")
 """Signals by which another process asks a process to end."""
 
-_HANGUP = _numbers("SIGHUP")
-_OF_OTHERS = _REQUESTS | _numbers("SIGKILL")
+_HANGUP_SIGNALS = _numbers("SIGHUP")
+_SIGNALS_FROM_OTHERS = _END_REQUEST_SIGNALS | _numbers("SIGKILL")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +58,15 @@ class ProcessEnd:
     @property
     def from_outside(self) -> bool:
         """Whether the process was ended by a signal that an error of its own never causes."""
-        return self.signal in _OF_OTHERS
+        return self.signal in _SIGNALS_FROM_OTHERS
 
     @property
     def cause(self) -> str:
         """The id of the cause that the signal proves; an exit code proves only `program-error`."""
         if self.signal is None:
             return "program-error"
-        if self.signal in _REQUESTS:
+        if self.signal in _END_REQUEST_SIGNALS:
             return "terminated-from-outside"
-        if self.signal in _HANGUP:
+        if self.signal in _HANGUP_SIGNALS:
             return "terminal-closed"
-        return "rank-crashed" if self.signal in _CRASHES else "rank-killed"
+        return "rank-crashed" if self.signal in _CRASH_SIGNALS else "rank-killed"

@@ -14,42 +14,43 @@ from dataclasses import fields, is_dataclass, replace
 from enum import Enum
 from typing import Any, TypeVar
 
-from runbook.model.decoded_text import JOINTS, View, plainest, unquoted, views
+from runbook.model.decoded_text import JOINT_CHARACTERS, View, plainest, unquoted, views
 from runbook.model.inventory import Inventory
 from runbook.model.remedy import Remedy
 from runbook.model.secrets import Secret, holds_secret, known_tokens
-from runbook.model.text_search import Place
+from runbook.model.text_search import TextSpan
 
 T = TypeVar("T")
 
-SHORTEST = 4
+MIN_SECRET_CHARACTERS = 4
 """Shorter values are not looked for in text: `1` or `on` would turn every other word into stars."""
 
-GONE = "***"
+SECRET_MASK = "***"
 """The text that stands in the place of a secret."""
 
-_FEW = 200
+_MAX_FORMS_WITHOUT_INDEX = 200
 """Up to so many forms are searched for one by one, each as fast as memory is read; more of them are looked up by their
-first SHORTEST characters."""
+first MIN_SECRET_CHARACTERS characters."""
 
-_LONGEST_TOKEN = 4096
+_MAX_TOKEN_CHARACTERS = 4096
 """Characters of a token of a known format; a stream holds back at most so many for one."""
-_OF_TOKENS = string.ascii_letters + string.digits + "_.-"
-_WIDEST = 16
+_TOKEN_CHARACTERS = string.ascii_letters + string.digits + "_.-"
+_MAX_ENCODED_CHARACTER_WIDTH = 16
 """The most characters that one character of a secret may take where it is written: `\\\\\\\\u00e9`, JSON in JSON."""
 
-_NO_JOINTS = {ord(char): None for char in JOINTS}
-_BASE64 = frozenset(string.ascii_letters + string.digits + "+/-_")
-_SHORTEST_WRAPPED = 60
-_ONLY_BASE64 = re.compile(r"^[A-Za-z0-9+/_-]{4,}(?=={0,2}\r?$)", re.MULTILINE)
-"""A line of base64. In wrapped base64 every line but the last has at least `_SHORTEST_WRAPPED` characters."""
-_DOUBLED = ("'\u2018\u2019\u201a\u201b", '"\u201c\u201d\u201e', "%", "`")
-_CARET = re.compile(r'([&|<>^"%!()])')
+_JOINT_REMOVAL = {ord(char): None for char in JOINT_CHARACTERS}
+_BASE64_CHARACTERS = frozenset(string.ascii_letters + string.digits + "+/-_")
+_MIN_WRAPPED_LINE_CHARACTERS = 60
+_BASE64_LINE = re.compile(r"^[A-Za-z0-9+/_-]{4,}(?=={0,2}\r?$)", re.MULTILINE)
+"""A line of base64. In wrapped base64 every line but the last has at least `_MIN_WRAPPED_LINE_CHARACTERS`
+characters."""
+_DOUBLED_QUOTES = ("'\u2018\u2019\u201a\u201b", '"\u201c\u201d\u201e', "%", "`")
+_CMD_SPECIAL_CHARACTER = re.compile(r'([&|<>^"%!()])')
 
 
 def long_enough(text: str) -> bool:
     """Whether a value is long enough to be searched for: a shorter one is found in ordinary words."""
-    return len(text.strip()) >= SHORTEST
+    return len(text.strip()) >= MIN_SECRET_CHARACTERS
 
 
 class Forms:
@@ -65,42 +66,42 @@ class Forms:
                     forms.setdefault(form, (before, after))
         self._forms = dict(sorted(forms.items(), key=lambda item: len(item[0]), reverse=True))
         read = {view.text for text in known for view in views(text)}
-        bare = {text.translate(_NO_JOINTS) for text in read}
+        bare = {text.translate(_JOINT_REMOVAL) for text in read}
         self._bare = {text: (False, False) for text in bare if long_enough(text)}
         self._lengths: dict[str, set[int]] = {}  # by first characters, the lengths of forms; empty if forms are few
-        for form in (*self._forms, *self._bare) if len(self._forms) > _FEW else ():
-            self._lengths.setdefault(form[:SHORTEST], set()).add(len(form))
+        for form in (*self._forms, *self._bare) if len(self._forms) > _MAX_FORMS_WITHOUT_INDEX else ():
+            self._lengths.setdefault(form[:MIN_SECRET_CHARACTERS], set()).add(len(form))
         self.longest = max(map(len, known), default=0)
         # A line of wrapped base64 may end with the beginning of a secret's base64, or begin with its end.
         self._coded = [form for text in known for form, _, _ in _base64(text)]
         self._by_head: dict[str, list[str]] = {}  # forms of `_coded` by their first characters
         self._by_tail: dict[str, list[str]] = {}  # and by their last characters
         for form in self._coded:
-            self._by_head.setdefault(form[:SHORTEST], []).append(form)
-            self._by_tail.setdefault(form[-SHORTEST:], []).append(form)
+            self._by_head.setdefault(form[:MIN_SECRET_CHARACTERS], []).append(form)
+            self._by_tail.setdefault(form[-MIN_SECRET_CHARACTERS:], []).append(form)
         self._longest_coded = max(map(len, self._coded), default=0)
 
     def __bool__(self) -> bool:
         return bool(self._forms)
 
-    def find(self, view: View) -> Iterator[Place]:
+    def find(self, view: View) -> Iterator[TextSpan]:
         """The places of secrets, in the original text of the view."""
         for start, end in self._in(view.text, self._forms):
             yield view.raw(start, end)
         for start, end in self._wrapped(view.text):
             yield view.raw(start, end)
-        if self._bare and any(joint in view.text for joint in JOINTS):
+        if self._bare and any(joint in view.text for joint in JOINT_CHARACTERS):
             bare = unquoted(view)
             for start, end in self._in(bare.text, self._bare):
                 yield bare.raw(start, end)
 
-    def _wrapped(self, text: str) -> Iterator[Place]:
+    def _wrapped(self, text: str) -> Iterator[TextSpan]:
         """The places of parts of secrets in base64 that is wrapped into lines, as programs write it."""
-        for line in _ONLY_BASE64.finditer(text):
+        for line in _BASE64_LINE.finditer(text):
             word, (start, end) = line[0], line.span()
             if tail := self._tail(word):
                 yield start, start + tail
-            if len(word) < _SHORTEST_WRAPPED:
+            if len(word) < _MIN_WRAPPED_LINE_CHARACTERS:
                 continue
             if head := self._head(word):
                 yield end - head, end
@@ -108,28 +109,30 @@ class Forms:
                 yield start, end
 
     def _tail(self, word: str) -> int:
-        """How many of the word's first characters are the end of a secret's base64; 0 for fewer than SHORTEST."""
-        for length in range(min(len(word), self._longest_coded), SHORTEST - 1, -1):
-            forms = self._by_tail.get(word[length - SHORTEST : length], ())
+        """How many of the word's first characters are the end of a secret's base64; 0 for fewer than
+        MIN_SECRET_CHARACTERS."""
+        for length in range(min(len(word), self._longest_coded), MIN_SECRET_CHARACTERS - 1, -1):
+            forms = self._by_tail.get(word[length - MIN_SECRET_CHARACTERS : length], ())
             if any(form.endswith(word[:length]) for form in forms):
                 return length
         return 0
 
     def _head(self, word: str) -> int:
-        """How many of the word's last characters are the beginning of a secret's base64; 0 for fewer than SHORTEST."""
-        for start in range(max(0, len(word) - self._longest_coded), len(word) - SHORTEST + 1):
-            forms = self._by_head.get(word[start : start + SHORTEST], ())
+        """How many of the word's last characters are the beginning of a secret's base64; 0 for fewer than
+        MIN_SECRET_CHARACTERS."""
+        for start in range(max(0, len(word) - self._longest_coded), len(word) - MIN_SECRET_CHARACTERS + 1):
+            forms = self._by_head.get(word[start : start + MIN_SECRET_CHARACTERS], ())
             if any(form.startswith(word[start:]) for form in forms):
                 return len(word) - start
         return 0
 
-    def _in(self, text: str, forms: Mapping[str, tuple[bool, bool]]) -> Iterator[Place]:
+    def _in(self, text: str, forms: Mapping[str, tuple[bool, bool]]) -> Iterator[TextSpan]:
         for start, form in self._starts(text, forms):
             before, after = forms[form]
             end = start + len(form)
             # In base64 the characters beside a form may hold some bits of the secret as well.
-            start -= before and start > 0 and text[start - 1] in _BASE64
-            yield start, end + (after and end < len(text) and text[end] in _BASE64)
+            start -= before and start > 0 and text[start - 1] in _BASE64_CHARACTERS
+            yield start, end + (after and end < len(text) and text[end] in _BASE64_CHARACTERS)
 
     def _starts(self, text: str, forms: Mapping[str, object]) -> Iterator[tuple[int, str]]:
         if not self._lengths:
@@ -139,8 +142,8 @@ class Forms:
                     yield at, form
                     at = text.find(form, at + len(form))
             return
-        for at in range(len(text) - SHORTEST + 1):
-            for length in self._lengths.get(text[at : at + SHORTEST], ()):
+        for at in range(len(text) - MIN_SECRET_CHARACTERS + 1):
+            for length in self._lengths.get(text[at : at + MIN_SECRET_CHARACTERS], ()):
                 if (form := text[at : at + length]) in forms:
                     yield at, form
 
@@ -150,8 +153,8 @@ def _forms(text: str) -> Iterator[tuple[str, bool, bool]]:
     `after`: whether the character before or behind the form holds bits of the secret as well."""
     plain = {text, plainest(text), *(view.text for view in views(text))}
     plain |= {view.text[:-1] for view in views(f"{text} ")}  # a backslash at its end escapes the next character
-    plain |= {re.sub(f"([{quotes}])", r"\1\1", text) for quotes in _DOUBLED}
-    plain |= {_CARET.sub(r"^\1", text), text.replace(" ", "+"), "\0".join(text)}
+    plain |= {re.sub(f"([{quotes}])", r"\1\1", text) for quotes in _DOUBLED_QUOTES}
+    plain |= {_CMD_SPECIAL_CHARACTER.sub(r"^\1", text), text.replace(" ", "+"), "\0".join(text)}
     yield from ((form, False, False) for form in plain)
     for data in _encoded(text):
         for joint in ("", ":", " ", "-"):
@@ -180,18 +183,18 @@ class Redactor:
     def __init__(self, values: Iterable[object]) -> None:
         texts = {value.reveal() for value in values if isinstance(value, Secret)}
         self._forms = Forms(texts)
-        self.longest = _WIDEST * self._forms.longest
+        self.longest = _MAX_ENCODED_CHARACTER_WIDTH * self._forms.longest
         """The most characters that a secret can take, however it is written."""
 
     def __bool__(self) -> bool:
         return bool(self._forms)
 
     def text(self, text: str) -> str:
-        return replaced(text, ((place, GONE) for place in self.places(text)))
+        return replaced(text, ((place, SECRET_MASK) for place in self.places(text)))
 
-    def places(self, text: str) -> list[Place]:
+    def places(self, text: str) -> list[TextSpan]:
         """The places of secrets and of known tokens in the text, in order, without overlaps."""
-        found: list[Place] = []
+        found: list[TextSpan] = []
         for view in views(text):
             if self._forms:
                 found += self._forms.find(view)
@@ -200,8 +203,8 @@ class Redactor:
 
     def cut(self, text: str) -> int:
         """How many characters of an unfinished text may be passed on: the rest may be the beginning of a secret."""
-        last = text[-_LONGEST_TOKEN:]
-        safe = len(text) - max(self.longest, len(last) - len(last.rstrip(_OF_TOKENS)))
+        last = text[-_MAX_TOKEN_CHARACTERS:]
+        safe = len(text) - max(self.longest, len(last) - len(last.rstrip(_TOKEN_CHARACTERS)))
         if safe <= 0:
             return 0
         across = next(((start, end) for start, end in self.places(text) if start < safe < end), None)
@@ -244,7 +247,7 @@ class RedactedStream:
         text = self._held + text
         end = text.rfind("\n") + 1
         # Only once twice the most that may be held has come, so that text is not searched again and again.
-        if len(text) - end > 2 * max(self._redactor.longest, _LONGEST_TOKEN):
+        if len(text) - end > 2 * max(self._redactor.longest, _MAX_TOKEN_CHARACTERS):
             end += self._redactor.cut(text[end:])
         self._held = text[end:]
         return self._redactor.text(text[:end])
@@ -255,9 +258,9 @@ class RedactedStream:
         return self._redactor.text(text)
 
 
-def joined(places: Iterable[Place]) -> list[Place]:
+def joined(places: Iterable[TextSpan]) -> list[TextSpan]:
     """The places in order, those that overlap merged; empty places are dropped."""
-    found: list[Place] = []
+    found: list[TextSpan] = []
     for start, end in sorted(places):
         if start >= end:
             continue
@@ -268,7 +271,7 @@ def joined(places: Iterable[Place]) -> list[Place]:
     return found
 
 
-def replaced(text: str, words: Iterable[tuple[Place, str]]) -> str:
+def replaced(text: str, words: Iterable[tuple[TextSpan, str]]) -> str:
     """The text with each place replaced by its word; the places are in order and do not overlap."""
     parts, at = list[str](), 0
     for (start, end), word in words:

@@ -17,10 +17,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-_PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+@=-]{0,239}\Z")
-_NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # opening a pipe must not block us
-_FOLDER = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0)
-_BY_DESCRIPTOR = os.open in os.supports_dir_fd  # not on Windows
+_PLAIN_FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+@=-]{0,239}\Z")
+_NO_LINK_FLAGS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # opening a pipe must not block us
+_FOLDER_FLAGS = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0)
+_DIR_FD_SUPPORTED = os.open in os.supports_dir_fd  # not on Windows
 
 
 class BadName(ValueError):
@@ -30,7 +30,7 @@ class BadName(ValueError):
 def file_name(name: object) -> str:
     """The name itself, if it is allowed for a file or a folder: at most 240 ASCII letters, digits and `_.+@=-`, of
     which the first is a letter, a digit or `_`. Raises BadName for any other."""
-    if not isinstance(name, str) or not _PLAIN.match(name):
+    if not isinstance(name, str) or not _PLAIN_FILE_NAME.match(name):
         shown = ascii(name)
         raise BadName(f"{shown if len(shown) <= 80 else shown[:77] + '...'} cannot be the name of a file")
     return name
@@ -78,7 +78,7 @@ def append_below(folder: Path, *names: str) -> BinaryIO:
     *folders, name = names
     path = folder.joinpath(*names)
     with _opened(folder, folders) as holder:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0) | _NO_LINK
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0) | _NO_LINK_FLAGS
         file = os.fdopen(_open(holder, path, file_name(name), flags), "ab")
     found = os.fstat(file.fileno())
     ours = not hasattr(os, "getuid") or found.st_uid == os.geteuid()
@@ -102,7 +102,7 @@ def write_below(folder: Path, *names: str, data: str | bytes) -> None:
 
         with contextlib.suppress(FileNotFoundError):
             os.unlink(at(partial), dir_fd=holder)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0) | _NO_LINK
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0) | _NO_LINK_FLAGS
         try:
             with os.fdopen(_open(holder, inside / partial, partial, flags), "wb") as file:
                 file.write(data.encode("utf-8", "replace") if isinstance(data, str) else data)
@@ -136,7 +136,7 @@ def open_below(folder: Path, *names: str) -> BinaryIO:
     path = folder.joinpath(*names)
     with _opened(folder, folders, make=False) as holder:
         file = os.fdopen(
-            _open(holder, path, file_name(name), os.O_RDONLY | getattr(os, "O_BINARY", 0) | _NO_LINK), "rb"
+            _open(holder, path, file_name(name), os.O_RDONLY | getattr(os, "O_BINARY", 0) | _NO_LINK_FLAGS), "rb"
         )
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
@@ -176,7 +176,7 @@ def _opened(folder: Path, names: tuple[str, ...] | list[str], *, make: bool = Tr
     None on a system without descriptors of folders. `make`: makes missing folders. Raises BadName, OSError."""
     for name in names:
         file_name(name)
-    if not _BY_DESCRIPTOR:
+    if not _DIR_FD_SUPPORTED:
         for name in names:
             folder = folder / name
             if make:
@@ -186,7 +186,7 @@ def _opened(folder: Path, names: tuple[str, ...] | list[str], *, make: bool = Tr
                 raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
         yield None
         return
-    holder = os.open(folder, _FOLDER)
+    holder = os.open(folder, _FOLDER_FLAGS)
     try:
         for name in names:
             folder = folder / name
@@ -194,7 +194,7 @@ def _opened(folder: Path, names: tuple[str, ...] | list[str], *, make: bool = Tr
                 with contextlib.suppress(FileExistsError):
                     os.mkdir(name, 0o700, dir_fd=holder)
             try:
-                inner = os.open(name, _FOLDER | _NO_LINK, dir_fd=holder)
+                inner = os.open(name, _FOLDER_FLAGS | _NO_LINK_FLAGS, dir_fd=holder)
             except OSError as error:
                 raise OSError(error.errno, error.strerror, str(folder)) from None
             os.close(holder)

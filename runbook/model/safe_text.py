@@ -10,14 +10,16 @@ from collections.abc import Iterable, Sequence
 
 from runbook.model.errors import Unreachable
 
-_NOT_PLAIN = re.compile(r"[^ -~]")
-_ACTS = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+_NOT_PRINTABLE_ASCII = re.compile(r"[^ -~]")
+_ESCAPED_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 """Unicode categories of characters that are always escaped: controls, formats, halves of surrogates, ends of lines and
 paragraphs."""
-_BLANK = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2065\u3164\uffa0\ufff0-\ufff8\U000e0000-\U000e0fff]")
+_INVISIBLE_CHARACTER = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2065\u3164\uffa0\ufff0-\ufff8\U000e0000-\U000e0fff]"
+)
 """Invisible letters and marks outside of these categories (Unicode: Default_Ignorable_Code_Point)."""
-_JOINERS = "\u200c\u200d"
-_SELECTORS = re.compile("[\ufe00-\ufe0f]")
+_ZERO_WIDTH_JOINERS = "\u200c\u200d"
+_VARIATION_SELECTOR = re.compile("[\ufe00-\ufe0f]")
 """Joiners and selectors belong to scripts and emoji and are shown there; beside ASCII they only make two names look
 alike, and are escaped."""
 
@@ -25,7 +27,7 @@ alike, and are escaped."""
 def visible(text: str) -> str:
     """The text on one line, with escapes such as `\\n`, `\\x1b`, `\\u202e`, `\\udcff` for characters that would act on
     a terminal or be invisible."""
-    return text if text.isascii() and text.isprintable() else _NOT_PLAIN.sub(_seen, text)
+    return text if text.isascii() and text.isprintable() else _NOT_PRINTABLE_ASCII.sub(_seen, text)
 
 
 def visible_lines(text: str) -> str:
@@ -36,7 +38,7 @@ def visible_lines(text: str) -> str:
 def json_visible(document: str) -> str:
     """The JSON document with JSON's own escapes for characters that would act on a terminal or be invisible; its
     strings stay the same."""
-    return "\n".join(_NOT_PLAIN.sub(_json_seen, line) for line in document.split("\n"))
+    return "\n".join(_NOT_PRINTABLE_ASCII.sub(_json_seen, line) for line in document.split("\n"))
 
 
 def _seen(found: re.Match[str]) -> str:
@@ -52,28 +54,32 @@ def _json_seen(found: re.Match[str]) -> str:
 
 def _hidden(found: re.Match[str]) -> bool:
     character, text, at = found[0], found.string, found.start()
-    if character in _JOINERS:
+    if character in _ZERO_WIDTH_JOINERS:
         return not (_foreign(text[at - 1 : at]) and _foreign(text[at + 1 : at + 2]))
-    if _SELECTORS.match(character):
-        return not _foreign(text[at - 1 : at]) or _SELECTORS.match(text[at - 1]) is not None
-    return unicodedata.category(character) in _ACTS or _BLANK.match(character) is not None
+    if _VARIATION_SELECTOR.match(character):
+        return not _foreign(text[at - 1 : at]) or _VARIATION_SELECTOR.match(text[at - 1]) is not None
+    return unicodedata.category(character) in _ESCAPED_CATEGORIES or _INVISIBLE_CHARACTER.match(character) is not None
 
 
 def _foreign(character: str) -> bool:
     """Whether a character is visible and not ASCII, so that it may belong to a script or an emoji; False for the empty
     text."""
-    return character > "\x7f" and unicodedata.category(character) not in _ACTS | {"Zs"} and not _BLANK.match(character)
+    return (
+        character > "\x7f"
+        and unicodedata.category(character) not in _ESCAPED_CATEGORIES | {"Zs"}
+        and not _INVISIBLE_CHARACTER.match(character)
+    )
 
 
 # On lines and in columns.
 
 # Escape sequences go whole, so that `ESC[31mred` reads `red`: CSI, then OSC/DCS/PM/APC/SOS strings, then short ones.
-ESCAPES = re.compile(
+ESCAPE_SEQUENCE = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"
     r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x90\x98\x9c-\x9f]*(?:\x07|\x1b\\|\x9c)"
     r"|\x1b[ -/]*[0-~]"
 )
-LINE_ENDS = re.compile(r"\r\n|[\n\r\v\f\x85\u2028\u2029]")
+LINE_END = re.compile(r"\r\n|[\n\r\v\f\x85\u2028\u2029]")
 ASCII = str.maketrans(
     {"·": "-", "–": "-", "—": "-", "…": "...", "→": "->", "←": "<-", "×": "x", "µ": "u", "≤": "<=", "≥": ">=", "‘": "'",
      "’": "'", "“": '"', "”": '"', "\u00a0": " ", **dict(zip("▁▂▃▄▅▆▇█░▒▓", "_.,-=+*#.o%", strict=True))}
@@ -82,7 +88,7 @@ ASCII = str.maketrans(
 
 def lines(text: str) -> list[str]:
     """The text's lines, each safe to print; empty ones at the end are dropped."""
-    safe = [visible(line.expandtabs(4)).rstrip() for line in LINE_ENDS.split(ESCAPES.sub("", text))]
+    safe = [visible(line.expandtabs(4)).rstrip() for line in LINE_END.split(ESCAPE_SEQUENCE.sub("", text))]
     while safe and not safe[-1]:
         safe.pop()
     return safe
@@ -142,6 +148,6 @@ def table(rows: Iterable[Sequence[str]], *, widest: int | None = None) -> list[s
 
 
 def _cells(character: str) -> int:
-    if unicodedata.combining(character) or character in _JOINERS or _SELECTORS.match(character):
+    if unicodedata.combining(character) or character in _ZERO_WIDTH_JOINERS or _VARIATION_SELECTOR.match(character):
         return 0
     return 2 if unicodedata.east_asian_width(character) in "WF" else 1

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
 
-from runbook.model.text_search import Place
+from runbook.model.text_search import TextSpan
 
 
 class Format(NamedTuple):
@@ -24,7 +24,7 @@ def _format(issuer: str, begins: str, pattern: str) -> Format:
     return Format(issuer, tuple(begins.split()), re.compile(r"(?<![A-Za-z0-9])(?:" + pattern + ")"))
 
 
-FORMATS = (
+TOKEN_FORMATS = (
     _format("an AWS access key", "AKIA ASIA", r"(?:AKIA|ASIA)[A-Z0-9]{16}(?![A-Za-z0-9])"),
     _format("a GitHub token", "ghp_ gho_ ghu_ ghs_ ghr_", r"gh[pousr]_[A-Za-z0-9]{36,}"),
     _format("a GitHub token", "github_pat_", r"github_pat_[A-Za-z0-9_]{40,}"),
@@ -43,7 +43,7 @@ FORMATS = (
 )
 PRIVATE_KEY = re.compile(r"-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----[^\n]*|PuTTY-User-Key-File-[0-9][^\n]*")
 URL_PASSWORD = re.compile(r"\b[a-z][a-z0-9+.-]*://[^\s/:@\"'<>]*:([^\s/@\"'<>]+)@", re.IGNORECASE)
-AUTHORIZATION = re.compile(r"\bAuthorization:\s*(?:Bearer|Basic|token)\s+([^\s\"'$]{8,})", re.IGNORECASE)
+AUTHORIZATION_HEADER = re.compile(r"\bAuthorization:\s*(?:Bearer|Basic|token)\s+([^\s\"'$]{8,})", re.IGNORECASE)
 LOGIN_OF_CURL = re.compile(
     r"\b(?:curl|wget)\s(?:[^|;&]{0,500}\s)?(?:-u|--user)[\s=]+[\"']?[^\s:\"'=][^\s:\"']*:([^\s\"'$]+)"
 )
@@ -52,34 +52,55 @@ LOGIN_OF_REGISTRY = re.compile(
     r"-p[\s=]*[\"']?([^\s\"'$-][^\s\"'$]*)"
 )
 LOGIN_OF_WANDB = re.compile(r"\bwandb\s+login\s(?:[^|;&\n]{0,500}\s)?([0-9A-Za-z_]{32,})(?![\w-])")
-TYPED_FOR_A_PROMPT = re.compile(
+PASSWORD_FOR_PROMPT = re.compile(
     r"\bsshpass\s+-p\s*(?![\"']?\$)([^\s$]+)|\becho\s{1,20}(?!\s)([^|;&$]{1,200}?)\s{0,20}\|\s{0,20}sudo\s{1,20}-\w{0,20}S"
 )
 
-_USERINFO = re.compile(r"://([^\s/:@\"'<>]*):([^\s\"'<>]+)@|://([^\s/:@\"'<>]{16,})@")
-_UNQUOTED = re.compile(r"[^\s\"'<>]+")
+_URL_USERINFO = re.compile(r"://([^\s/:@\"'<>]*):([^\s\"'<>]+)@|://([^\s/:@\"'<>]{16,})@")
+_UNQUOTED_WORD = re.compile(r"[^\s\"'<>]+")
 _PORT_OF_URL = re.compile(r"[0-9]{1,5}(?:[/,?#]|$)")
-_ON_A_COMMAND = (AUTHORIZATION, LOGIN_OF_CURL, LOGIN_OF_REGISTRY, LOGIN_OF_WANDB, TYPED_FOR_A_PROMPT)
+_SECRETS_ON_COMMAND_LINES = (
+    AUTHORIZATION_HEADER,
+    LOGIN_OF_CURL,
+    LOGIN_OF_REGISTRY,
+    LOGIN_OF_WANDB,
+    PASSWORD_FOR_PROMPT,
+)
 
-_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
-_PASSWORD = re.compile(r"(?!no)\w*(?:password|passwd|passphrase)|pwd")  # PGPASSWORD is one word; NOPASSWD is sudo's
-_WHOSE = {"ssh", "sudo", "su", "become", "db", "user", "login", "root", "admin", "redis", "mysql", "vault"}  # `…_pass`
-_KEYS = {"api", "access", "secret", "private", "auth", "encryption", "account", "signing"}
-_HINTS = (
+_NAME_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
+_PASSWORD_WORD = re.compile(
+    r"(?!no)\w*(?:password|passwd|passphrase)|pwd"
+)  # PGPASSWORD is one word; NOPASSWD is sudo's
+_PASS_PREFIX_WORDS = {
+    "ssh",
+    "sudo",
+    "su",
+    "become",
+    "db",
+    "user",
+    "login",
+    "root",
+    "admin",
+    "redis",
+    "mysql",
+    "vault",
+}  # `…_pass`
+_KEY_PREFIX_WORDS = {"api", "access", "secret", "private", "auth", "encryption", "account", "signing"}
+_SECRET_NAME_HINTS = (
     "pass",
     "pwd",
     "token",
     "secret",
     "credential",
     "apikey",
-    *(f"{word}{joint}key" for word in _KEYS for joint in ("", "_", "-")),
+    *(f"{word}{joint}key" for word in _KEY_PREFIX_WORDS for joint in ("", "_", "-")),
 )
-_MORE_NAMES = re.compile(r"(?i)\A(?:.*[._-])?(?:jwt|cookies?|session_?id|authorization|auth)")
-_HINTING = re.compile(
+_POSSIBLE_TOKEN_NAME = re.compile(r"(?i)\A(?:.*[._-])?(?:jwt|cookies?|session_?id|authorization|auth)")
+_SECRET_HINTING_NAME = re.compile(
     r"(?i)(?:^|[_-])(?:pass|pw|pwd)(?:[_-]|$)|passw(?:or)?d|passphrase|secret|credential"
     r"|(?:api|private|access|auth)_?key$"
 )
-_STANDS_FOR_ONE = re.compile(
+_SECRET_PLACEHOLDER = re.compile(
     r"<.*>|\[.*\]|\{.*\}|\$\{?\w+\}?|%\w+%|[*x.•…-]+|.*\{\{.*|(?:none|null|true|false|yes|no|prompt|ask)"
     r"|change[-_ ]?me|your[-_ ].*|redacted|todo",
     re.IGNORECASE | re.DOTALL,
@@ -89,12 +110,12 @@ _TOKEN_LIKE = re.compile(r"\A(?=[^\s]*[0-9])(?=[^\s]*[A-Za-z])[A-Za-z0-9_\-.=+/:
 
 def known_tokens(text: str) -> Iterator[tuple[str, re.Match[str]]]:
     """(issuer, match) for every token of a known format in the text; `issuer` is a phrase such as `a GitHub token`."""
-    for issuer, begins, pattern in FORMATS:
+    for issuer, begins, pattern in TOKEN_FORMATS:
         if any(beginning in text for beginning in begins):
             yield from ((issuer, match) for match in pattern.finditer(text))
 
 
-def secrets_in_urls(text: str) -> Iterator[Place]:
+def secrets_in_urls(text: str) -> Iterator[TextSpan]:
     """The places of passwords in URLs such as `https://login:password@host`, and of tokens in place of both."""
     for match in _userinfos(text):
         if match[3] is not None:
@@ -111,10 +132,10 @@ def _userinfos(text: str) -> Iterator[re.Match[str]]:
     """
     if "://" not in text:
         return
-    for word in _UNQUOTED.finditer(text):
+    for word in _UNQUOTED_WORD.finditer(text):
         start, end = word.start(), text.rfind("@", *word.span()) + 1
         while (start := text.find("://", start, max(start, end))) >= 0:
-            match = _USERINFO.match(text, start, end)
+            match = _URL_USERINFO.match(text, start, end)
             if match:
                 yield match
             start = match.end() if match else start + 3
@@ -127,7 +148,9 @@ def gives_secret(text: str) -> bool:
         or any(True for _ in known_tokens(text))
         or any(True for _ in secrets_in_urls(text))
         or any(
-            not stands_for_one(match[match.lastindex or 0]) for each in _ON_A_COMMAND for match in each.finditer(text)
+            not stands_for_one(match[match.lastindex or 0])
+            for each in _SECRETS_ON_COMMAND_LINES
+            for match in each.finditer(text)
         )
     )
 
@@ -135,7 +158,7 @@ def gives_secret(text: str) -> bool:
 def may_name_secrets(text: str) -> bool:
     """Whether any key in a text can be a secret's name: a quick test that spares most large files the search."""
     lower = text.lower()
-    return any(hint in lower for hint in _HINTS)
+    return any(hint in lower for hint in _SECRET_NAME_HINTS)
 
 
 @cache
@@ -144,16 +167,16 @@ def names_secret(name: str) -> str | None:
 
     None for any other name: in `TOKEN_FILE` and `MAX_TOKENS` the last word says that the value is no secret.
     """
-    words = [word.lower() for word in _WORDS.findall(name)]
+    words = [word.lower() for word in _NAME_WORD.findall(name)]
     if not words:
         return None
-    if _PASSWORD.fullmatch(words[-1]) and words != ["pwd"]:
+    if _PASSWORD_WORD.fullmatch(words[-1]) and words != ["pwd"]:
         return "password"
-    if words[-1] == "pass" and len(words) > 1 and words[-2] in _WHOSE:
+    if words[-1] == "pass" and len(words) > 1 and words[-2] in _PASS_PREFIX_WORDS:
         return "password"
     if words[-1] in ("token", "secret", "apikey", "credential", "credentials"):
         return "token"
-    if words[-1] == "key" and len(words) > 1 and words[-2] in _KEYS:
+    if words[-1] == "key" and len(words) > 1 and words[-2] in _KEY_PREFIX_WORDS:
         return "token"
     return None
 
@@ -161,13 +184,13 @@ def names_secret(name: str) -> str | None:
 def may_name_secret(name: str) -> str | None:
     """As `names_secret`, but by more names, for text that strangers will read: hiding one value too many is better than
     one too few."""
-    return names_secret(name.replace(".", "_")) or ("token" if _MORE_NAMES.fullmatch(name) else None)
+    return names_secret(name.replace(".", "_")) or ("token" if _POSSIBLE_TOKEN_NAME.fullmatch(name) else None)
 
 
 def hints_at_secret(name: str) -> bool:
     """Whether anything in a name suggests a secret: for other programs' files, from which no value that could be a
     secret is copied."""
-    return may_name_secret(name) is not None or _HINTING.search(name) is not None
+    return may_name_secret(name) is not None or _SECRET_HINTING_NAME.search(name) is not None
 
 
 def holds_secret(name: str, text: str) -> bool:
@@ -181,7 +204,7 @@ def holds_secret(name: str, text: str) -> bool:
 
 def stands_for_one(text: str) -> bool:
     """Whether a text only stands for a secret kept elsewhere: `***`, `$TOKEN`, `{{ token }}`, `<your token>`."""
-    return _STANDS_FOR_ONE.fullmatch(text) is not None
+    return _SECRET_PLACEHOLDER.fullmatch(text) is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,15 +7,15 @@ import re
 from collections.abc import Iterator
 from typing import AnyStr
 
-LONGEST = 300  # the most repetitions: of a gap in a sentence, a name, a number; longer ones do not occur
+MAX_REPETITIONS = 300  # the most repetitions: of a gap in a sentence, a name, a number; longer ones do not occur
 _QUANTIFIER = r"\\.|\[\^?\]?(?:\\.|[^\]\\]){0,2000}\]|\{(?P<least>[0-9]+),\}|(?P<open>[*+])"
-_FIRST = r"(?:\(\?[:=!]|\|)\.\*|"
-_SOMEWHERE = re.compile(_QUANTIFIER, re.DOTALL)
-_AT_THE_START = re.compile(_FIRST + _QUANTIFIER, re.DOTALL)
+_LEADING_ANYTHING = r"(?:\(\?[:=!]|\|)\.\*|"
+_UNANCHORED_QUANTIFIER = re.compile(_QUANTIFIER, re.DOTALL)
+_ANCHORED_QUANTIFIER = re.compile(_LEADING_ANYTHING + _QUANTIFIER, re.DOTALL)
 
 
 def bounded(pattern: AnyStr, flags: int = 0) -> re.Pattern[AnyStr]:
-    """As `re.compile`, but nothing is repeated more than LONGEST times.
+    """As `re.compile`, but nothing is repeated more than MAX_REPETITIONS times.
 
     A search begins anew at every character: `a.*b` on a text of many a and no b reads the whole text for each a.
     In a pattern that begins with `^`, a `.*` at the start of a lookahead, group or branch, as in `^(?!.*a)`, stays
@@ -30,16 +30,16 @@ def bounded(pattern: AnyStr, flags: int = 0) -> re.Pattern[AnyStr]:
 def _limited(pattern: str) -> str:
     def limit(found: re.Match[str]) -> str:
         if found["open"]:
-            return f"{{{int(found['open'] == '+')},{LONGEST}}}"
-        return f"{{{found['least']},{max(LONGEST, int(found['least']))}}}" if found["least"] else found[0]
+            return f"{{{int(found['open'] == '+')},{MAX_REPETITIONS}}}"
+        return f"{{{found['least']},{max(MAX_REPETITIONS, int(found['least']))}}}" if found["least"] else found[0]
 
-    return (_AT_THE_START if pattern.startswith("^") else _SOMEWHERE).sub(limit, pattern)
+    return (_ANCHORED_QUANTIFIER if pattern.startswith("^") else _UNANCHORED_QUANTIFIER).sub(limit, pattern)
 
 
-Place = tuple[int, int]
+TextSpan = tuple[int, int]
 """A place in a text: the index of its first character, and of the character after its last."""
 
-_TOKEN = re.compile(r"[A-Za-z0-9]+|[^\x00-\x7f]")
+_NAME_TOKEN = re.compile(r"[A-Za-z0-9]+|[^\x00-\x7f]")
 """A token; a name is found by its first token. Each character beyond ASCII is a token of its own, since scripts without
 spaces write a name right behind another word."""
 
@@ -59,12 +59,12 @@ class KnownNames:
         self._shapes: dict[str, set[tuple[int, int]]] = {}  # by a first token: its offset in a name, the name's length
 
     def add(self, name: str) -> None:
-        if token := _TOKEN.search(name):
+        if token := _NAME_TOKEN.search(name):
             self._shapes.setdefault(token[0], set()).add((token.start(), len(name)))
 
-    def find(self, text: str) -> Iterator[tuple[Place, str]]:
+    def find(self, text: str) -> Iterator[tuple[TextSpan, str]]:
         """(place, its text in lower case) for every place that may hold a known name: the caller looks the text up."""
-        for token in _TOKEN.finditer(text) if self._shapes else ():
+        for token in _NAME_TOKEN.finditer(text) if self._shapes else ():
             for before, length in self._shapes.get(token[0].lower(), ()):
                 start = max(0, token.start() - before)
                 yield (start, start + length), text[start : start + length].lower()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-BYTES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def significant(number: float, digits: int = 3) -> str:
@@ -22,11 +22,11 @@ def significant(number: float, digits: int = 3) -> str:
 def bytes_text(count: float) -> str:
     """1024 → `1 KiB`; a size that is no whole number of its unit keeps three digits."""
     power = 0
-    while abs(count) >= 1024 and power < len(BYTES) - 1:
+    while abs(count) >= 1024 and power < len(BYTE_UNITS) - 1:
         count /= 1024
         power += 1
     number = f"{count:.0f}" if float(count).is_integer() else significant(count)
-    return f"{number} {BYTES[power]}"
+    return f"{number} {BYTE_UNITS[power]}"
 
 
 def seconds_text(seconds: float) -> str:
@@ -95,11 +95,11 @@ def some(items: Sequence[str], most: int = 6, between: str = ", ") -> str:
     return between.join(items[:most]) + (f" and {len(items) - most:,} more" if len(items) > most else "")
 
 
-BRIEF = 60
+MAX_BRIEF_CHARACTERS = 60
 """The most characters of a command line in a sentence; the evidence has the whole command line."""
 
 
-def in_brief(text: str, most: int = BRIEF) -> str:
+def in_brief(text: str, most: int = MAX_BRIEF_CHARACTERS) -> str:
     """The text on one line, cut to at most `most` characters, at a blank if there is one in the second half."""
     line = " ".join(text.split())
     if len(line) <= most:
@@ -119,18 +119,19 @@ def listed(names: Iterable[str], *, most: int = 6, first: int = 4) -> str:
 
 # Numbers in foreign texts: whatever the digits, the result is a usable number or None, and never an error.
 
-DIGITS = 15
-MOST = 10**DIGITS
-"""The number that `number` gives for more than DIGITS digits."""
-SMALL_DIGITS = 9
+MAX_NUMBER_DIGITS = 15
+MAX_NUMBER = 10**MAX_NUMBER_DIGITS
+"""The number that `number` gives for more than MAX_NUMBER_DIGITS digits."""
+MAX_SMALL_NUMBER_DIGITS = 9
 
 
 def number(text: str) -> int:
-    """The number that decimal digits write, but MOST if it is larger: Python refuses to read thousands of digits."""
+    """The number that decimal digits write, but MAX_NUMBER if it is larger: Python refuses to read thousands of
+    digits."""
     digits = text.strip()
-    if len(digits) > DIGITS:
+    if len(digits) > MAX_NUMBER_DIGITS:
         digits = digits.lstrip("0") or "0"
-    return int(digits) if len(digits) <= DIGITS else MOST
+    return int(digits) if len(digits) <= MAX_NUMBER_DIGITS else MAX_NUMBER
 
 
 def whole_number(text: str) -> int | None:
@@ -140,5 +141,6 @@ def whole_number(text: str) -> int | None:
 
 
 def small_number(text: str | None) -> int | None:
-    """A rank or a count of ranks, from decimal digits; None without a text, or with more than SMALL_DIGITS digits."""
-    return int(text) if text and len(text) <= SMALL_DIGITS else None
+    """A rank or a count of ranks, from decimal digits; None without a text, or with more than MAX_SMALL_NUMBER_DIGITS
+    digits."""
+    return int(text) if text and len(text) <= MAX_SMALL_NUMBER_DIGITS else None

@@ -9,7 +9,7 @@ from enum import Enum
 
 from runbook.model.remedy import Remedy
 
-LONGEST = 2000
+MAX_FINDING_TEXT_CHARACTERS = 2000
 """The most characters that a finding keeps of its sentence, and of each line of evidence: a program may print megabytes
 without ending a line."""
 
@@ -35,7 +35,7 @@ class Finding:
     """Why a node did not pass: a cause of the catalogue, one sentence, the remedy, the evidence, and the nodes at the
     other end (`peers`).
 
-    ValueError without a cause, a sentence or a remedy. A text longer than LONGEST loses its middle.
+    ValueError without a cause, a sentence or a remedy. A text longer than MAX_FINDING_TEXT_CHARACTERS loses its middle.
     """
 
     cause: str
@@ -47,7 +47,7 @@ class Finding:
     def __post_init__(self) -> None:
         if not (self.cause and self.says and self.remedy):
             raise ValueError("a finding needs a cause, a sentence and a remedy")
-        if any(len(text) > LONGEST for text in (self.says, *self.evidence)):
+        if any(len(text) > MAX_FINDING_TEXT_CHARACTERS for text in (self.says, *self.evidence)):
             object.__setattr__(self, "says", _without_middle(self.says))
             object.__setattr__(self, "evidence", tuple(map(_without_middle, self.evidence)))
 
@@ -61,14 +61,14 @@ class Finding:
         return replace(self, evidence=(*self.evidence, *lines))
 
 
-Found = dict[str, list[Finding]]
+FindingsByNode = dict[str, list[Finding]]
 """The findings of each node, by its name."""
 
 
 def _without_middle(text: str) -> str:
-    if len(text) <= LONGEST:
+    if len(text) <= MAX_FINDING_TEXT_CHARACTERS:
         return text
-    half = LONGEST // 2 - 50
+    half = MAX_FINDING_TEXT_CHARACTERS // 2 - 50
     return f"{text[:half]} … {len(text) - 2 * half:,} characters left out … {text[-half:]}"
 
 
@@ -151,11 +151,16 @@ def overall(verdicts: Iterable[Verdict]) -> Verdict:
     return Verdict.UNKNOWN
 
 
-DONE, FAILED, WRONG, UNKNOWN = 0, 1, 2, 3
+EXIT_DONE, EXIT_FAILED, EXIT_WRONG_INPUT, UNKNOWN = 0, 1, 2, 3
 """Exit codes: done as asked; something failed; files or arguments are wrong; the command could not tell, as when a node
 was not reached."""
-BUG, INTERRUPTED = 70, 130
+EXIT_BUG, EXIT_INTERRUPTED = 70, 130
 """Exit codes: runbook itself has a bug; the user interrupted it."""
 
-OF_VERDICT = {Verdict.PASS: DONE, Verdict.SKIP: DONE, Verdict.FAIL: FAILED, Verdict.UNKNOWN: UNKNOWN}
+EXIT_OF_VERDICT = {
+    Verdict.PASS: EXIT_DONE,
+    Verdict.SKIP: EXIT_DONE,
+    Verdict.FAIL: EXIT_FAILED,
+    Verdict.UNKNOWN: UNKNOWN,
+}
 """The exit code of a command whose result is a verdict."""

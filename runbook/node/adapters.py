@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
     from runbook.transport.node_answers import AdapterFacts, Adapters
 
-CLASS = "/sys/class/net/"  # the kernel's folder of network interfaces
-COUNTERS = ("rx_errors", "rx_dropped", "rx_crc_errors", "tx_errors", "tx_dropped", "collisions")
+SYS_CLASS_NET = "/sys/class/net/"  # the kernel's folder of network interfaces
+ERROR_COUNTERS = ("rx_errors", "rx_dropped", "rx_crc_errors", "tx_errors", "tx_dropped", "collisions")
 TC_TIMEOUT_S = 4
 
 
 def hardware(name: str, depth: int = 0) -> list[str]:
     """The physical devices below this interface: itself, or those of a bond, VLAN or bridge."""
-    base = CLASS + name
+    base = SYS_CLASS_NET + name
     if os.path.exists(base + "/device"):
         return [name]
     try:
@@ -59,16 +59,16 @@ def shaping(name: str) -> dict[str, str] | None:
 def look(arguments: dict[str, Any]) -> Adapters:
     found: dict[str, AdapterFacts] = {}
     for name in arguments["interfaces"]:
-        if not os.path.exists(CLASS + name):
+        if not os.path.exists(SYS_CLASS_NET + name):
             continue
         devices = hardware(name)
-        speeds = [number(CLASS + device + "/speed") for device in devices]
+        speeds = [number(SYS_CLASS_NET + device + "/speed") for device in devices]
         known = [speed for speed in speeds if speed and speed > 0]
         found[name] = {
             "hardware": devices,
             "mbit": min(known) if known and len(known) == len(speeds) else None,
-            "duplex": [read(CLASS + device + "/duplex") for device in devices],
-            "counters": {key: number(CLASS + name + "/statistics/" + key) for key in COUNTERS},
+            "duplex": [read(SYS_CLASS_NET + device + "/duplex") for device in devices],
+            "counters": {key: number(SYS_CLASS_NET + name + "/statistics/" + key) for key in ERROR_COUNTERS},
             "tc": shaping(name),
         }
     return {"interfaces": found}

@@ -43,12 +43,12 @@ if TYPE_CHECKING:
     Accounts = dict[int, tuple[str, str, str]]
     """By uid: login name, home, full name."""
 
-KEPT = 256 * 1024  # the most bytes kept of one answer's output
-KEPT_ERRORS = 16 * 1024  # the most bytes kept of a command's stderr
-AT_ONCE = 8  # how many commands run at a time
-LONGEST_ARGUMENT = 4096  # the most characters of a process's argument that is shown
+MAX_OUTPUT_BYTES = 256 * 1024  # the most bytes kept of one answer's output
+MAX_STDERR_BYTES = 16 * 1024  # the most bytes kept of a command's stderr
+MAX_PARALLEL_COMMANDS = 8  # how many commands run at a time
+MAX_ARGUMENT_CHARACTERS = 4096  # the most characters of a process's argument that is shown
 
-KERNEL = re.compile(
+KERNEL_LOG_LINE = re.compile(
     r"\bxid\b|nvrm|nvidia|nvlink|nvswitch|mlx[45]|infiniband|\bib\d|rdma|peermem|gdrdrv|\baer\b|pcie"
     r"|link (is )?(up|down)|oom|out of memory|killed process|segfault|hung task|blocked for more|soft lockup"
     r"|hard lockup|\bmce\b|hardware error|edac|i/o error|nf_conntrack|neighbou?r table overflow|thermal|throttl"
@@ -56,21 +56,21 @@ KERNEL = re.compile(
     re.IGNORECASE,
 )
 """The lines of the kernel's log that are kept: about GPUs, links, memory and errors."""
-MODULES = re.compile(
+MODULE_LINE = re.compile(
     r"nvidia|nouveau|mlx|^ib_|rdma|peermem|gdrdrv|amdgpu|^efa|bnxt|irdma|nf_tables|ip_tables|conntrack"
 )
 """The kernel modules that are kept in an answer."""
-CARDS = re.compile(
+PCI_CARD_LINE = re.compile(
     r"nvidia|mellanox|infiniband|3d controller|ethernet|network controller|amd/ati|processing accel", re.I
 )
 """The PCI devices that are kept in an answer."""
-ACS = re.compile(r"^[0-9a-f]{2,4}:|ACSCtl|ACSCap|LnkSta:")
+ACS_LINE = re.compile(r"^[0-9a-f]{2,4}:|ACSCtl|ACSCap|LnkSta:")
 
-ONLY = {
-    KERNEL.pattern: "only lines about GPUs, links, memory and errors",
-    MODULES.pattern: "only modules of GPUs, networks and firewalls",
-    CARDS.pattern: "only GPUs and network cards",
-    ACS.pattern: "only ACS and link states",
+FILTER_NOTES = {
+    KERNEL_LOG_LINE.pattern: "only lines about GPUs, links, memory and errors",
+    MODULE_LINE.pattern: "only modules of GPUs, networks and firewalls",
+    PCI_CARD_LINE.pattern: "only GPUs and network cards",
+    ACS_LINE.pattern: "only ACS and link states",
 }
 """By pattern, in words, which lines of an answer are kept."""
 
@@ -106,7 +106,7 @@ COMMANDS = [
     CollectedCommand("gpu/rocm-smi", "rocm-smi", 10),
     CollectedCommand("gpu/fabric-manager", "systemctl is-active nvidia-fabricmanager"),
     CollectedCommand("gpu/persistence", "systemctl is-active nvidia-persistenced"),
-    CollectedCommand("system/kernel-log", "dmesg -T", 8, USER_THEN_ROOT, KERNEL),
+    CollectedCommand("system/kernel-log", "dmesg -T", 8, USER_THEN_ROOT, KERNEL_LOG_LINE),
     CollectedCommand("system/uname", "uname -a"),
     CollectedCommand("system/uptime", "uptime"),
     CollectedCommand("system/date", ["date", "-u", "+%Y-%m-%dT%H:%M:%S.%NZ"]),
@@ -145,9 +145,9 @@ COMMANDS = [
     CollectedCommand("infiniband/rdma-link", "rdma link show"),
     CollectedCommand("infiniband/show_gids", "show_gids", 8),
     CollectedCommand("infiniband/ofed", "ofed_info -s"),
-    CollectedCommand("pci/cards", "lspci -nn", 5, USER, CARDS),
+    CollectedCommand("pci/cards", "lspci -nn", 5, USER, PCI_CARD_LINE),
     CollectedCommand("pci/tree", "lspci -tv"),
-    CollectedCommand("pci/acs-and-links", "lspci -vvv", 8, ROOT, ACS),
+    CollectedCommand("pci/acs-and-links", "lspci -vvv", 8, ROOT, ACS_LINE),
 ]
 FILES = [
     ("system/os-release", "/etc/os-release", None),
@@ -156,7 +156,7 @@ FILES = [
     ("system/cgroup", "/proc/self/cgroup", None),
     ("system/cgroup-memory-max", "/sys/fs/cgroup/memory.max", None),
     ("system/kernel-command-line", "/proc/cmdline", None),
-    ("system/kernel-modules", "/proc/modules", MODULES),
+    ("system/kernel-modules", "/proc/modules", MODULE_LINE),
     ("network/hosts", "/etc/hosts", None),
     ("network/resolv.conf", "/etc/resolv.conf", None),
     ("network/nsswitch.conf", "/etc/nsswitch.conf", re.compile(r"^\s*hosts\s*:")),
@@ -186,7 +186,7 @@ SYSCTLS = """
 """Settings of the kernel that are read, as paths below /proc/sys."""
 
 # Torch's own collect_env is not used: it asks pip and conda, which takes longer than everything else here.
-PROBE = r"""
+ENVIRONMENT_SCRIPT = r"""
 import os, sys, platform
 sys.path[:] = [p for p in sys.path if p]
 print("python", platform.python_version(), sys.executable)
@@ -280,7 +280,7 @@ class MatchingLines:
 
     def feed(self, data: bytes) -> None:
         lines = (self.rest + data).split(b"\n")
-        self.rest = lines.pop()[-KEPT:]
+        self.rest = lines.pop()[-MAX_OUTPUT_BYTES:]
         for line in lines:
             if self.pattern.search(text_of(line)):
                 self.kept.feed(line + b"\n")
@@ -299,20 +299,21 @@ def run(
     keep: Pattern[str] | None = None,
     shown: str | None = None,
 ) -> CollectedAnswer:
-    """Runs one command; its answer. Never raises, never takes much longer than `seconds`, never keeps more than KEPT.
-    With `shown`, for the job's own Python, the answer shows that text and the command gets the login's environment."""
+    """Runs one command; its answer. Never raises, never takes much longer than `seconds`, never keeps more than
+    MAX_OUTPUT_BYTES. With `shown`, for the job's own Python, the answer shows that text and the command gets the
+    login's environment."""
     begun = time.monotonic()
     env = dict(os.environ, LC_ALL="C", LANG="C", SYSTEMD_COLORS="0", SYSTEMD_PAGER="") if shown is None else os.environ
     shown = shown or shlex.join((["sudo", "-n"] if as_root and os.geteuid() != 0 else []) + argv)
-    if keep and keep.pattern in ONLY:
-        shown += "  # " + ONLY[keep.pattern]
+    if keep and keep.pattern in FILTER_NOTES:
+        shown += "  # " + FILTER_NOTES[keep.pattern]
     path = argv[0] if os.path.isabs(argv[0]) else find(argv[0])
     if path is None:
         return answered(name, shown, "missing", err="there is no %s here" % argv[0])
     sudo = find("sudo") if as_root and os.geteuid() != 0 else None
     if as_root and os.geteuid() != 0 and sudo is None:
         return answered(name, shown, "denied", err="it needs root, and there is no sudo here")
-    out, err = HeadAndTail(KEPT), HeadAndTail(KEPT_ERRORS)
+    out, err = HeadAndTail(MAX_OUTPUT_BYTES), HeadAndTail(MAX_STDERR_BYTES)
     sink = MatchingLines(keep, out) if keep else out
     try:
         said = run_tool([path, *argv[1:]], seconds, sudo=sudo, env=env, out=sink, err=err)
@@ -353,7 +354,7 @@ def run_with(one: CollectedCommand) -> CollectedAnswer:
 def read_file(name: str, path: str, keep: Pattern[str] | None = None) -> CollectedAnswer:
     begun = time.monotonic()
     answer = answered(name, "cat " + path, "ok", 0)
-    out = HeadAndTail(KEPT)
+    out = HeadAndTail(MAX_OUTPUT_BYTES)
     sink = MatchingLines(keep, out) if keep else out
     try:
         descriptor = os.open(os.path.expanduser(path), os.O_RDONLY | os.O_NONBLOCK)
@@ -486,7 +487,7 @@ def processes(ports: list[tuple[int, int]], known: Accounts) -> tuple[CollectedA
         except OSError:
             hidden += 1
         if why:
-            words = (word if len(word) <= LONGEST_ARGUMENT else "(a long word)" for word in arguments_of(pid))
+            words = (word if len(word) <= MAX_ARGUMENT_CHARACTERS else "(a long word)" for word in arguments_of(pid))
             shown = " ".join(words) or "(kernel)"
             lines.append("%d %s %s [%s] %s" % (pid, owner(uid, known)[0], its.state, ", ".join(why), shown))
     if hidden:
@@ -518,7 +519,7 @@ def environment(prefixes: list[str]) -> CollectedAnswer:
 
 def python(arguments: dict[str, Any]) -> CollectedAnswer:
     """The answer of the inventory's Python, run after its activate line by the shell that would start the job."""
-    argv = [os.path.expanduser(arguments["python"]), "-c", PROBE, ",".join(arguments["names"])]
+    argv = [os.path.expanduser(arguments["python"]), "-c", ENVIRONMENT_SCRIPT, ",".join(arguments["names"])]
     activate = arguments.get("activate")
     shown = "%s%s -c (versions, variables and what torch can do)" % (activate + " && " if activate else "", argv[0])
     if not activate:
@@ -584,7 +585,7 @@ def look(arguments: dict[str, Any]) -> Collected:
     ]
     if os.path.isdir("/sys/class/infiniband"):
         jobs.append(("infiniband/sysfs", hcas))
-    pool = concurrent.futures.ThreadPoolExecutor(AT_ONCE)
+    pool = concurrent.futures.ThreadPoolExecutor(MAX_PARALLEL_COMMANDS)
     asked = [(name, pool.submit(job)) for name, job in jobs]
     concurrent.futures.wait([future for _, future in asked], timeout=max(0.1, deadline - time.monotonic()))
     answers = []

@@ -15,7 +15,7 @@ import glob
 import re
 import time
 
-from runbook.node.adapters import CLASS, hardware, number
+from runbook.node.adapters import SYS_CLASS_NET, hardware, number
 from runbook.node.cpu_waits import descent, throttled_us
 from runbook.node.gpus import find_smi, query_gpus
 from runbook.node.proc import counted, read
@@ -27,18 +27,18 @@ if TYPE_CHECKING:
 
     from runbook.transport.node_answers import Counters, Segments
 
-OF_INTERFACE = "rx_packets tx_packets rx_errors tx_errors rx_crc_errors rx_dropped tx_dropped".split()
-OF_PORT = {
+INTERFACE_COUNTERS = "rx_packets tx_packets rx_errors tx_errors rx_crc_errors rx_dropped tx_dropped".split()
+IB_PORT_COUNTERS = {
     "counters": """symbol_error link_error_recovery link_downed port_rcv_errors port_xmit_discards
         local_link_integrity_errors excessive_buffer_overrun_errors""".split(),
     "hw_counters": ["local_ack_timeout_err", "rnr_nak_retry_err"],
 }
-PORTS = "/sys/class/infiniband/*/ports/*"
-OF_GPU = """index uuid name pci.bus_id clocks.sm clocks.max.sm temperature.gpu
+IB_PORT_FOLDERS = "/sys/class/infiniband/*/ports/*"
+GPU_COUNTER_FIELDS = """index uuid name pci.bus_id clocks.sm clocks.max.sm temperature.gpu
     ecc.errors.uncorrected.volatile.total clocks_event_reasons.active""".split()
-XID = re.compile(r"\bS?Xid \(")  # a line about a fault of a GPU or an NVSwitch
-MOST_LINES = 200  # the most lines kept of the kernel's log
-DMESG_S = 3
+XID_LINE = re.compile(r"\bS?Xid \(")  # a line about a fault of a GPU or an NVSwitch
+MAX_XID_LINES = 200  # the most lines kept of the kernel's log
+DMESG_TIMEOUT_S = 3
 
 
 def look(arguments: dict[str, Any]) -> Counters:
@@ -50,14 +50,14 @@ def look(arguments: dict[str, Any]) -> Counters:
         "tcp": tcp(),
         "ports": ports(),
         "machine": machine(arguments["pid"]),
-        "gpus": query_gpus(smi, OF_GPU, arguments["deadline_s"], arguments["gpus"]) if smi else None,
+        "gpus": query_gpus(smi, GPU_COUNTER_FIELDS, arguments["deadline_s"], arguments["gpus"]) if smi else None,
         "xids": xids() if arguments["gpus"] else None,
     }
 
 
 def interface(name: str) -> dict[str, int | None]:
-    found = {key: number(CLASS + name + "/statistics/" + key) for key in OF_INTERFACE}
-    found["carrier_down_count"] = number(CLASS + name + "/carrier_down_count")
+    found = {key: number(SYS_CLASS_NET + name + "/statistics/" + key) for key in INTERFACE_COUNTERS}
+    found["carrier_down_count"] = number(SYS_CLASS_NET + name + "/carrier_down_count")
     return found
 
 
@@ -68,10 +68,10 @@ def tcp() -> Segments | None:
 
 def ports() -> dict[str, dict[str, int | None]]:
     found = {}
-    for base in sorted(glob.glob(PORTS)):
+    for base in sorted(glob.glob(IB_PORT_FOLDERS)):
         hca, _, port = base.split("/")[-3:]
         found["%s:%s" % (hca, port)] = {
-            key: number("%s/%s/%s" % (base, folder, key)) for folder, keys in OF_PORT.items() for key in keys
+            key: number("%s/%s/%s" % (base, folder, key)) for folder, keys in IB_PORT_COUNTERS.items() for key in keys
         }
     return found
 
@@ -95,7 +95,7 @@ def whole(text: str | None) -> int | None:
 def xids() -> list[str] | None:
     """The driver's lines about faults in the kernel's log, or None. Read without `sudo`, which would leave an entry in
     the log every half a minute."""
-    said = tool("dmesg", [], DMESG_S)
+    said = tool("dmesg", [], DMESG_TIMEOUT_S)
     if said.get("code") != 0:
         return None
-    return [line for line in said["out"].splitlines() if XID.search(line)][-MOST_LINES:]
+    return [line for line in said["out"].splitlines() if XID_LINE.search(line)][-MAX_XID_LINES:]

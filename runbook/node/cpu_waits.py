@@ -12,7 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-MOST_PROCESSES = 8  # the most processes of a family that are looked at
+MAX_FAMILY_PROCESSES = 8  # the most processes of a family that are looked at
 
 
 class CpuTime:
@@ -44,12 +44,12 @@ def waited(before: CpuTime | None, after: CpuTime | None, seconds: float, runnab
 
 
 def descent(pid: int) -> list[int]:
-    """A process and its descendants, MOST_PROCESSES at most."""
+    """A process and its descendants, MAX_FAMILY_PROCESSES at most."""
     found = [pid]
     for one in found:
-        if len(found) < MOST_PROCESSES:
+        if len(found) < MAX_FAMILY_PROCESSES:
             found += [int(child) for child in (read("/proc/%d/task/%d/children" % (one, one)) or "").split()]
-    return found[:MOST_PROCESSES]
+    return found[:MAX_FAMILY_PROCESSES]
 
 
 class CpuQuota:

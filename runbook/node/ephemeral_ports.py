@@ -39,20 +39,20 @@ if TYPE_CHECKING:
     View = tuple[list[tuple[int, str]], dict[int, str]]
     """The open sockets, each as (pid, inode), and by pid the network namespace of each process."""
 
-MOST_HOLDERS = 8  # the most holders that are reported
-RANGE = "/proc/sys/net/ipv4/ip_local_port_range"
-RESERVED = "/proc/sys/net/ipv4/ip_local_reserved_ports"
-TABLES = "tcp tcp6 udp udp6 udplite udplite6 raw raw6 icmp icmp6 unix netlink packet".split()  # of /proc/net
-OPEN_SOCKET = re.compile(r"/proc/(\d+)/fd/\d+ socket:\[(\d+)\]$", re.MULTILINE)  # pid and inode of a socket
-NETWORK = re.compile(r"/proc/(\d+)/ns/net (net:\[\d+\])$", re.MULTILINE)  # pid and its network namespace
+MAX_HOLDERS = 8  # the most holders that are reported
+PORT_RANGE_FILE = "/proc/sys/net/ipv4/ip_local_port_range"
+RESERVED_PORTS_FILE = "/proc/sys/net/ipv4/ip_local_reserved_ports"
+PROC_NET_TABLES = "tcp tcp6 udp udp6 udplite udplite6 raw raw6 icmp icmp6 unix netlink packet".split()  # of /proc/net
+SOCKET_LINK = re.compile(r"/proc/(\d+)/fd/\d+ socket:\[(\d+)\]$", re.MULTILINE)  # pid and inode of a socket
+NETWORK_NAMESPACE_LINK = re.compile(r"/proc/(\d+)/ns/net (net:\[\d+\])$", re.MULTILINE)  # pid and its network namespace
 
 
 def look(_arguments: dict[str, Any]) -> EphemeralPorts:
-    words = (read(RANGE) or "").split()
+    words = (read(PORT_RANGE_FILE) or "").split()
     if len(words) != 2:
         return {"low": None, "high": None}
     low, high = int(words[0]), int(words[1])
-    reserved = reserved_ports(read(RESERVED) or "") & set(range(low, high + 1))
+    reserved = reserved_ports(read(RESERVED_PORTS_FILE) or "") & set(range(low, high + 1))
     rows = [row for row in tcp_sockets() if low <= row.port <= high]
     taken = {port for port in range(low, high + 1) if port not in reserved and not free(port)}
     told: EphemeralPorts = {
@@ -120,12 +120,12 @@ def named(held: dict[int, set[str]], owners: dict[str, int], ours: set[str]) -> 
         number = sum(owners[inode] == uid for inode in unseen)
         found.append({"pid": None, "command": None, "user": account(uid) or str(uid), "sockets": number})
     found.sort(key=lambda one: -one["sockets"])
-    return found[:MOST_HOLDERS]
+    return found[:MAX_HOLDERS]
 
 
 def inodes_listed() -> set[str]:
     found: set[str] = set()
-    for name in TABLES:
+    for name in PROC_NET_TABLES:
         for line in (read("/proc/net/" + name) or "").splitlines()[1:]:
             found.update(line.split())  # all columns: the inode's differs by table, and no other value is as long
     return found
@@ -154,5 +154,5 @@ def view_of_root() -> View | None:
     said = run([tool, *words], 4, sudo=sudo).get("out", "")
     if not said:
         return None
-    owners = [(int(pid), inode) for pid, inode in OPEN_SOCKET.findall(said)]
-    return owners, {int(pid): network for pid, network in NETWORK.findall(said)}
+    owners = [(int(pid), inode) for pid, inode in SOCKET_LINK.findall(said)]
+    return owners, {int(pid): network for pid, network in NETWORK_NAMESPACE_LINK.findall(said)}

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 READ, WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
 
 LOOK_S = 0.05  # the most seconds by which the clock advances between two looks at the sockets
-IDLE_S = 0.25  # seconds to wait for events if no task is due
+IDLE_TIMEOUT_S = 0.25  # seconds to wait for events if no task is due
 
 
 class EventLoop:
@@ -59,7 +59,7 @@ class EventLoop:
         """Waits for the first events, and resumes their tasks."""
         while self._fresh:
             self._go_on(self._fresh.pop(0), [])
-        meant = max(0.0, min(LOOK_S, self._due[0][0] - self.clock)) if self._due else IDLE_S
+        meant = max(0.0, min(LOOK_S, self._due[0][0] - self.clock)) if self._due else IDLE_TIMEOUT_S
         ready = self._selector.select(meant)
         now = time.monotonic()
         passed, self._looked = now - self._looked, now

@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     Record = dict[str, Any]
     """The result of one command."""
 
-SECONDS = 3.0  # that each command may take
-LARGEST = 16 * 1024 * 1024
+COMMAND_TIMEOUT_S = 3.0  # that each command may take
+MAX_RULES_BYTES = 16 * 1024 * 1024
 """The most bytes of one command's output, and of the whole answer: a message may be half as large again."""
-WORKERS = 32
+MAX_WORKERS = 32
 """How many commands run at a time: there may be a thousand peers."""
 
-AS_ROOT = {
+ROOT_COMMANDS = {
     "nft-json": ["nft", "-j", "-a", "list", "ruleset"],
     "nft-text": ["nft", "-a", "list", "ruleset"],
     "iptables-save": ["iptables-save"],
@@ -53,22 +53,26 @@ AS_ROOT = {
     "firewalld-state": ["firewall-cmd", "--state"],
 }
 """Commands that need root's rights."""
-OF_FIREWALLD = {
+FIREWALLD_COMMANDS = {
     "firewalld-zones": ["firewall-cmd", "--list-all-zones"],
     "firewalld-default": ["firewall-cmd", "--get-default-zone"],
 }
 """Commands that run only if firewalld does: each of them starts a Python of its own."""
-AS_ANYONE = {"addresses": ["ip", "-j", "addr", "show"]}
-FACTS = {
+USER_COMMANDS = {"addresses": ["ip", "-j", "addr", "show"]}
+KERNEL_FACT_FILES = {
     "conntrack_count": "/proc/sys/net/netfilter/nf_conntrack_count",
     "conntrack_max": "/proc/sys/net/netfilter/nf_conntrack_max",
     "local_ports": "/proc/sys/net/ipv4/ip_local_port_range",
     "ttl": "/proc/sys/net/ipv4/ip_default_ttl",
 }
 """Files whose contents the answer holds, by their names there."""
-MOST_DEVICES = 16  # the most interfaces whose `tc` filters are read
-TOO_MANY = "%d bytes of rules: more than this program carries"
-KERNELS_OWN = (0, 32766, 32767)  # priorities of the kernel's policy rules, for the tables local, main and default
+MAX_TC_DEVICES = 16  # the most interfaces whose `tc` filters are read
+TOO_MANY_RULES = "%d bytes of rules: more than this program carries"
+DEFAULT_RULE_PRIORITIES = (
+    0,
+    32766,
+    32767,
+)  # priorities of the kernel's policy rules, for the tables local, main and default
 LEGACY_TABLES = {"ip": "/proc/net/ip_tables_names", "ip6": "/proc/net/ip6_tables_names"}
 
 
@@ -89,14 +93,14 @@ def run(argv: list[str], sudo: str | None = None) -> Record:
     if sudo == "":
         record.update(status="denied", stderr="not root, and there is no sudo here")
         return record
-    out = Beginning(LARGEST)
-    said = run_tool([path, *argv[1:]], SECONDS, sudo=sudo, out=out)
+    out = Beginning(MAX_RULES_BYTES)
+    said = run_tool([path, *argv[1:]], COMMAND_TIMEOUT_S, sudo=sudo, out=out)
     record.update(status=status(said), stderr=said["err"][:4000])
     if said["code"] is None:
         return record
     record["rc"] = said["code"]
-    if out.size > LARGEST:
-        record.update(status="failed", stderr=TOO_MANY % out.size)
+    if out.size > MAX_RULES_BYTES:
+        record.update(status="failed", stderr=TOO_MANY_RULES % out.size)
     else:
         record["stdout"] = said["out"]
     return record
@@ -107,10 +111,10 @@ def fit(records: dict[str, Record]) -> None:
     longest."""
     sizes = {name: len(json.dumps(record["stdout"])) for name, record in records.items() if "stdout" in record}
     order = sorted(sizes, key=lambda name: (name == "nft-text", sizes[name]))
-    while sum(sizes.values()) > LARGEST:
+    while sum(sizes.values()) > MAX_RULES_BYTES:
         name = order.pop()
         del records[name]["stdout"]
-        records[name].update(status="failed", stderr=TOO_MANY % sizes.pop(name))
+        records[name].update(status="failed", stderr=TOO_MANY_RULES % sizes.pop(name))
 
 
 def legacy_tables(sudo: str | None) -> dict[str, list[str] | None]:
@@ -137,7 +141,7 @@ def traffic_filters() -> dict[str, str]:
         return {}
     devices = sorted({one.get("dev", "") for one in listed if one.get("kind") in ("ingress", "clsact")})
     found = {}
-    for device in devices[:MOST_DEVICES]:
+    for device in devices[:MAX_TC_DEVICES]:
         for way in ("ingress", "egress"):
             text = run(["tc", "filter", "show", "dev", device, way]).get("stdout", "").strip()
             if text:
@@ -152,7 +156,7 @@ def policy(family: str) -> tuple[Record, bool]:
         priorities = {rule.get("priority") for rule in json.loads(record.get("stdout") or "[]")}
     except (ValueError, AttributeError):
         priorities = set()
-    return record, not priorities <= set(KERNELS_OWN)
+    return record, not priorities <= set(DEFAULT_RULE_PRIORITIES)
 
 
 def ipsec_drops() -> dict[str, int]:
@@ -175,9 +179,9 @@ def wanted(root: bool, sudo: str | None) -> dict[str, tuple[list[str], str | Non
     """By name, the commands to run here, each with sudo or None. One save command for each flavour of iptables is
     enough."""
     jobs: dict[str, tuple[list[str], str | None]] = {
-        name: (argv, None if root else sudo) for name, argv in AS_ROOT.items()
+        name: (argv, None if root else sudo) for name, argv in ROOT_COMMANDS.items()
     }
-    jobs.update({name: (argv, None) for name, argv in AS_ANYONE.items()})
+    jobs.update({name: (argv, None) for name, argv in USER_COMMANDS.items()})
     for prefix in ("iptables", "ip6tables"):
         path = find(prefix + "-save")
         if path is not None:
@@ -198,7 +202,7 @@ def main() -> None:
     for peer in peers:
         jobs["route " + peer] = (["ip", "-j", "route", "get", peer], None)
     records: dict[str, Record] = {}
-    facts: dict[str, Any] = {name: read(path) for name, path in FACTS.items()}
+    facts: dict[str, Any] = {name: read(path) for name, path in KERNEL_FACT_FILES.items()}
     facts.update(uid=os.getuid(), gid=os.getgid())
 
     def work(name: str, argv: list[str], how: str | None) -> None:
@@ -212,7 +216,7 @@ def main() -> None:
                     shown = run(["ip", "-j", "-details", "route", "show", "table", "all", "match", peer])
                     records.update({"routes " + peer: shown, "policy " + peer: ruled})
             if name == "firewalld-state" and records[name].get("rc") == 0:
-                for following, listing in OF_FIREWALLD.items():
+                for following, listing in FIREWALLD_COMMANDS.items():
                     records[following] = {"status": "timeout"}
                     records[following] = run(listing, how)
         except Exception as error:
@@ -225,7 +229,7 @@ def main() -> None:
         facts["ipsec_drops"] = ipsec_drops()
 
     tasks = [look] + [functools.partial(work, name, *job) for name, job in jobs.items()]
-    at_once(tasks, started + arguments.get("seconds", SECONDS + 3))
+    at_once(tasks, started + arguments.get("seconds", COMMAND_TIMEOUT_S + 3))
     for name in jobs:
         records.setdefault(name, {"status": "timeout"})
     told = dict(records)
@@ -247,7 +251,7 @@ def at_once(tasks: list[Callable[[], None]], deadline: float) -> None:
 
     threads = []
     try:
-        for _ in range(min(WORKERS, len(tasks))):
+        for _ in range(min(MAX_WORKERS, len(tasks))):
             thread = threading.Thread(target=work, daemon=True)
             thread.start()
             threads.append(thread)

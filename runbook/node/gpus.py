@@ -27,21 +27,21 @@ if TYPE_CHECKING:
 
     from runbook.transport.node_answers import GpuProcess, GpusAnswer, Ran
 
-KERNEL_DEADLINE_S = 4  # seconds for reading the kernel's log
-ELSEWHERE = ("/usr/lib/wsl/lib/nvidia-smi", "/usr/local/nvidia/bin/nvidia-smi", "/opt/bin/nvidia-smi")
-FIELDS = """index uuid name memory.total memory.used driver_version pci.bus_id ecc.errors.uncorrected.volatile.total
+KERNEL_LOG_TIMEOUT_S = 4  # seconds for reading the kernel's log
+NVIDIA_SMI_PATHS = ("/usr/lib/wsl/lib/nvidia-smi", "/usr/local/nvidia/bin/nvidia-smi", "/opt/bin/nvidia-smi")
+GPU_QUERY_FIELDS = """index uuid name memory.total memory.used driver_version pci.bus_id ecc.errors.uncorrected.volatile.total
     retired_pages.pending mig.mode.current compute_mode clocks_event_reasons.active""".split()
 FORMER_NAMES = {"clocks_event_reasons.active": "clocks_throttle_reasons.active"}
 """By name of a field, its name before driver 535."""
 
 REFUSED_FIELD = re.compile(r'Field "([^"]+)" is not a valid field to query')
-KERNEL_LINE = re.compile(r"NVRM|SXid|nvidia-nvswitch")
-KEPT_LINES = 300  # how many of the log's newest lines are kept
+NVIDIA_LOG_LINE = re.compile(r"NVRM|SXid|nvidia-nvswitch")
+MAX_KERNEL_LINES = 300  # how many of the log's newest lines are kept
 
 
 def find_smi() -> str | None:
     """The path of nvidia-smi, or None."""
-    return find("nvidia-smi") or next((path for path in ELSEWHERE if os.access(path, os.X_OK)), None)
+    return find("nvidia-smi") or next((path for path in NVIDIA_SMI_PATHS if os.access(path, os.X_OK)), None)
 
 
 def query_gpus(
@@ -76,11 +76,11 @@ def kernel_lines(argv: list[str]) -> list[str] | None:
         return None
     root = find("sudo") if os.geteuid() else None  # `sudo -n` asks for nothing
     for sudo in (None, root) if root else (None,):
-        said = run([path, *argv[1:]], KERNEL_DEADLINE_S, sudo=sudo)
+        said = run([path, *argv[1:]], KERNEL_LOG_TIMEOUT_S, sudo=sudo)
         lines = said["out"].splitlines()
         # For users who may not read the system's journal, journalctl ends with 0 and prints nothing.
         if said["code"] == 0 and lines:
-            return [line for line in lines if KERNEL_LINE.search(line)][-KEPT_LINES:]
+            return [line for line in lines if NVIDIA_LOG_LINE.search(line)][-MAX_KERNEL_LINES:]
     return None
 
 
@@ -114,7 +114,7 @@ def look(arguments: dict[str, Any]) -> GpusAnswer:
     else:
         seconds = arguments["deadline_s"]
         apps = "--query-compute-apps=pid,gpu_uuid,used_memory,process_name"
-        jobs["gpu"] = lambda: query_gpus(smi, FIELDS, seconds, in_all_s=arguments["in_all_s"])
+        jobs["gpu"] = lambda: query_gpus(smi, GPU_QUERY_FIELDS, seconds, in_all_s=arguments["in_all_s"])
         jobs["apps"] = lambda: sendable(run([smi, apps, "--format=csv,noheader,nounits"], seconds))
         jobs["links"] = lambda: sendable(run([smi, "nvlink", "-s"], seconds))
         jobs["all"] = lambda: sendable(run([smi, "-q"], seconds))

@@ -14,22 +14,22 @@ if TYPE_CHECKING:
 
     from runbook.transport.node_answers import Gid, IbPort, IbstatAnswer
 
-SYSFS = "/sys/class/infiniband"
-PCI = "/sys/bus/pci/devices"
-MELLANOX = "0x15b3"
-GIDS = 32
+SYS_CLASS_INFINIBAND = "/sys/class/infiniband"
+PCI_DEVICES_FOLDER = "/sys/bus/pci/devices"
+MELLANOX_VENDOR_ID = "0x15b3"
+MAX_GIDS = 32
 """How many entries of a port's GID table are read: it has room for hundreds; the interface's addresses come first."""
 
 
 def sysfs() -> dict[str, dict[str, IbPort]] | None:
     """{hca: {port: {state, phys_state, rate, link_layer}}}, or None if the kernel shows no InfiniBand."""
     try:
-        hcas = sorted(os.listdir(SYSFS))
+        hcas = sorted(os.listdir(SYS_CLASS_INFINIBAND))
     except OSError:
         return None
     found: dict[str, dict[str, IbPort]] = {}
     for hca in hcas:
-        base = "%s/%s/ports" % (SYSFS, hca)
+        base = "%s/%s/ports" % (SYS_CLASS_INFINIBAND, hca)
         try:
             ports = sorted(os.listdir(base))
         except OSError:
@@ -51,10 +51,10 @@ def gids() -> dict[str, dict[str, Gid]]:
     """{"mlx5_0:1": {index: {gid, type, ndev}}} of the GIDs that are set; ports with an unreadable table are left
     out."""
     found = {}
-    for base in glob.glob(SYSFS + "/*/ports/*"):
-        hca, _, port = base[len(SYSFS) + 1 :].split("/")
+    for base in glob.glob(SYS_CLASS_INFINIBAND + "/*/ports/*"):
+        hca, _, port = base[len(SYS_CLASS_INFINIBAND) + 1 :].split("/")
         table: dict[str, Gid] = {}
-        for index in range(GIDS):
+        for index in range(MAX_GIDS):
             gid = read("%s/gids/%d" % (base, index))
             if gid and gid.strip("0:"):
                 table[str(index)] = {
@@ -69,8 +69,8 @@ def gids() -> dict[str, dict[str, Gid]]:
 
 def cards() -> int | None:
     """How many Mellanox cards are on the PCI bus; None if there is no such bus to look at."""
-    vendors = [read(path) for path in glob.glob(PCI + "/*/vendor")]
-    return sum(vendor == MELLANOX for vendor in vendors) if vendors else None
+    vendors = [read(path) for path in glob.glob(PCI_DEVICES_FOLDER + "/*/vendor")]
+    return sum(vendor == MELLANOX_VENDOR_ID for vendor in vendors) if vendors else None
 
 
 def look(_arguments: dict[str, Any]) -> IbstatAnswer:

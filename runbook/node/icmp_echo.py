@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from runbook.node.event_loop import Conversation, EventLoop
     from runbook.transport.node_answers import Pinged
 
-PAUSE_S = 0.005  # seconds between two rounds of echoes
-FULL = 5  # how many full-size echoes each peer gets
-SIGN_S = 0.35
+ROUND_INTERVAL_S = 0.005  # seconds between two rounds of echoes
+FULL_SIZE_ECHOES = 5  # how many full-size echoes each peer gets
+FIRST_REPLY_DEADLINE_S = 0.35
 """Seconds after which a peer that has answered none of the first echoes is left to `ping`."""
-LAST_S = 0.3
+LAST_REPLY_DEADLINE_S = 0.3
 """Seconds for which the last echoes are waited for."""
-ECHO = {socket.AF_INET: (8, 0, socket.IPPROTO_ICMP), socket.AF_INET6: (128, 129, socket.IPPROTO_ICMPV6)}
+ICMP_ECHO_TYPES = {socket.AF_INET: (8, 0, socket.IPPROTO_ICMP), socket.AF_INET6: (128, 129, socket.IPPROTO_ICMPV6)}
 DONT_FRAGMENT = {socket.AF_INET: (socket.IPPROTO_IP, 10, 2), socket.AF_INET6: (socket.IPPROTO_IPV6, 23, 2)}
 """IP_MTU_DISCOVER, IPV6_MTU_DISCOVER and their value IP_PMTUDISC_DO, for which `socket` has no names (linux/in.h,
 in6.h)."""
@@ -61,7 +61,7 @@ class Echoes:
     """Sends echoes to peers of one address family, and assigns the replies to them."""
 
     def __init__(self, family: socket.AddressFamily, loop: EventLoop) -> None:
-        self.request, self.reply, self.protocol = ECHO[family]
+        self.request, self.reply, self.protocol = ICMP_ECHO_TYPES[family]
         self.loop = loop
         self.family = family
         self.own = os.getpid() & 0xFFFF
@@ -83,18 +83,18 @@ class Echoes:
         return sock
 
     def run(self, peers: list[Peer], count: int) -> Conversation:
-        """Sends `count` small echoes to each peer, and FULL of full size."""
+        """Sends `count` small echoes to each peer, and FULL_SIZE_ECHOES of full size."""
         listening = [self.loop.start(self._listen(sock)) for sock in self.sockets.values()]
         begun = self.loop.clock
         for turn in range(count):
             for peer in peers:
-                if self.loop.clock - begun < SIGN_S or peer.trips["small"]:
+                if self.loop.clock - begun < FIRST_REPLY_DEADLINE_S or peer.trips["small"]:
                     self._send(peer, "small")
-                    if turn < FULL:
+                    if turn < FULL_SIZE_ECHOES:
                         self._send(peer, "full")
-            yield from pause(PAUSE_S)
+            yield from pause(ROUND_INTERVAL_S)
         ended = self.loop.clock
-        while self.waiting and self.loop.clock - ended < LAST_S:
+        while self.waiting and self.loop.clock - ended < LAST_REPLY_DEADLINE_S:
             yield from pause(0.01)
         for task, sock in zip(listening, self.sockets.values()):
             self.loop.cancel(task)
@@ -148,7 +148,7 @@ def echoes(loop: EventLoop, addresses: dict[str, int], count: int) -> dict[str, 
     data in a full-size echo."""
     peers = [Peer(address, size) for address, size in addresses.items()]
     over: list[Any] = []
-    for family in ECHO:
+    for family in ICMP_ECHO_TYPES:
         those = [peer for peer in peers if (":" in peer.address) == (family == socket.AF_INET6)]
         if not those:
             continue

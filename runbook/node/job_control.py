@@ -38,11 +38,11 @@ import signal
 import time
 
 from runbook.node.journal import (
-    ABOUT,
-    ATTEMPT,
-    JOURNAL,
-    PLAIN,
-    WRITTEN,
+    ATTEMPT_FOLDER,
+    FILE_NAME_PATTERN,
+    JOB_FIELDS,
+    JOURNAL_FIELDS,
+    REQUIRED_JOURNAL_FIELDS,
     Odd,
     attempt_folder,
     belongs,
@@ -51,7 +51,7 @@ from runbook.node.journal import (
     serial_of,
 )
 from runbook.node.own_files import (
-    KEPT,
+    KEPT_FILE,
     WHY_STOPPED,
     document,
     expanded,
@@ -66,7 +66,7 @@ from runbook.node.own_files import (
 from runbook.node.proc import boot_id, booted, born, environ, owner, pause, pids, stat, variable
 from runbook.node.proc import kill as send
 from runbook.node.tools import find, run
-from runbook.node.training_steps import USUAL, number, step_in
+from runbook.node.training_steps import USUAL_STEP_PATTERN, number, step_in
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -74,17 +74,17 @@ if TYPE_CHECKING:
     from re import Pattern
     from typing import Any, BinaryIO
 
-    from runbook.node.journal import Facts
+    from runbook.node.journal import DocumentFields
     from runbook.transport.node_answers import CleanAnswer, KeptAnswer, Listed, ListedJob, Prepared, Watched
 
     Living = dict[tuple[str, str, str], list[int]]
     """The pids of living processes, by job, attempt and name."""
 
-PART = 16 * 1024  # bytes at each end of a log in which steps are looked for
-SLURM_JOB = "SLURM_JOB_ID"  # set in processes of a Slurm job
-IMPORTED = re.compile(r"^[ \t]*(?:from|import)[ \t]+([A-Za-z_][\w.]{0,200})", re.MULTILINE)
-MOST_MODULES, MOST_OF_A_PROGRAM = 64, 1 << 20  # modules that are hashed, and bytes searched for imports
-KEEPER_S = 2.0  # seconds that a keeper may take to end after it recorded the end of its process
+LOG_END_BYTES = 16 * 1024  # bytes at each end of a log in which steps are looked for
+SLURM_JOB_VARIABLE = "SLURM_JOB_ID"  # set in processes of a Slurm job
+IMPORT_LINE = re.compile(r"^[ \t]*(?:from|import)[ \t]+([A-Za-z_][\w.]{0,200})", re.MULTILINE)
+MAX_HASHED_MODULES, MAX_SEARCHED_BYTES = 64, 1 << 20  # modules that are hashed, and bytes searched for imports
+KEEPER_EXIT_TIMEOUT_S = 2.0  # seconds that a keeper may take to end after it recorded the end of its process
 
 
 def look(arguments: dict[str, Any]) -> Any:
@@ -101,7 +101,7 @@ def prepare(order: dict[str, Any]) -> Prepared:
         os.mkdir(attempt, 0o700)
     except FileExistsError:
         ours(attempt)
-    write(os.path.join(folder, KEPT), "")
+    write(os.path.join(folder, KEPT_FILE), "")
     write(os.path.join(folder, "job.json"), json.dumps(order["about"]))
     alive = living()
     mine, theirs = [], []
@@ -113,14 +113,14 @@ def prepare(order: dict[str, Any]) -> Prepared:
             elif facts["lives"] and gpus & set(facts.get("gpus") or ()) and not of_another_allocation(facts["keeper"]):
                 theirs.append(facts)
     paths = order.get("hash", ())
-    modules = sorted({module for path in paths for module in imported_from_beside(path)})[:MOST_MODULES]
+    modules = sorted({module for path in paths for module in imported_from_beside(path)})[:MAX_HASHED_MODULES]
     hashes = {path: sha256(path) for path in paths}
     return {"alive": mine, "gpus": theirs, "sha256": hashes, "beside": {path: sha256(path) for path in modules}}
 
 
 def of_another_allocation(keeper: int) -> bool:
     """Whether a keeper runs in another Slurm job than this program: each Slurm job numbers its own GPUs from 0."""
-    ours, its = os.environ.get(SLURM_JOB), variable(keeper, SLURM_JOB)
+    ours, its = os.environ.get(SLURM_JOB_VARIABLE), variable(keeper, SLURM_JOB_VARIABLE)
     return ours is not None and its is not None and its != ours
 
 
@@ -174,7 +174,7 @@ def stop(order: dict[str, Any]) -> KeptAnswer:
     return {"kept": found}
 
 
-def leave_why(folder: str, order: dict[str, Any], found: Iterable[Facts]) -> None:
+def leave_why(folder: str, order: dict[str, Any], found: Iterable[DocumentFields]) -> None:
     """Leaves the reason of the end for the keepers, and for readers of a killed keeper's journal. The first reason
     stays. None is left if no keeper lives: those processes ended for another reason."""
     if order.get("why") and any(facts["keeper_lives"] for facts in found) and not why_stopped(folder):
@@ -206,22 +206,22 @@ def known(order: dict[str, Any]) -> Listed:
     safe(workdir)
     alive = living()
     jobs: list[ListedJob] = []
-    used: list[tuple[str, Facts, Pattern[str]]] = []
+    used: list[tuple[str, DocumentFields, Pattern[str]]] = []
     for folder in folders_of_jobs(workdir, order["node"]):
         job, node = place_of(folder)
         if order.get("job") not in (None, job):
             continue
-        about: Facts = {"job": job, "node": node}
-        damaged: list[Facts] = []
+        about: DocumentFields = {"job": job, "node": node}
+        damaged: list[DocumentFields] = []
         try:
-            found = checked(document(os.path.join(folder, "job.json")), ABOUT, ("job", "node"))
+            found = checked(document(os.path.join(folder, "job.json")), JOB_FIELDS, ("job", "node"))
             for field, here in about.items():
                 if found[field] != here:
                     raise Odd(field, found[field], "`%s`" % here)
             about = found
         except (OSError, ValueError) as error:
             damaged.append(damage("job.json", error))
-        attempts: dict[str, list[Facts]] = {}
+        attempts: dict[str, list[DocumentFields]] = {}
         finds = pattern(about)
         for name in sorted(attempts_of(folder), key=serial_of, reverse=True):
             path, latest = os.path.join(folder, name), not attempts
@@ -240,7 +240,7 @@ def known(order: dict[str, Any]) -> Listed:
 def without_files(folder: str, alive: Living) -> ListedJob:
     """The description of a job of which processes live although somebody has removed its files."""
     job, node = place_of(folder)
-    removed: Facts = {"name": "job.json", "why": "the job's files were removed", "pids": []}
+    removed: DocumentFields = {"name": "job.json", "why": "the job's files were removed", "pids": []}
     return {
         "about": {"job": job, "node": node},
         "folder": folder,
@@ -251,7 +251,7 @@ def without_files(folder: str, alive: Living) -> ListedJob:
 
 def clean(order: dict[str, Any]) -> CleanAnswer:
     folder = in_ours(order["folder"], 2)
-    deadline = time.monotonic() + KEEPER_S
+    deadline = time.monotonic() + KEEPER_EXIT_TIMEOUT_S
     while True:
         found, damaged = all_journals(folder, living())
         left = [facts for facts in found if facts["lives"] or facts["keeper_lives"]]
@@ -267,7 +267,7 @@ def clean(order: dict[str, Any]) -> CleanAnswer:
             forget_barrier(facts["barrier"], facts["job"], os.path.dirname(os.path.dirname(folder)))
     for name in attempts_of(folder):
         shutil.rmtree(os.path.join(folder, name), ignore_errors=True)
-    for name in ("job.json", KEPT):
+    for name in ("job.json", KEPT_FILE):
         try:
             os.remove(os.path.join(folder, name))
         except OSError:
@@ -281,7 +281,7 @@ def clean(order: dict[str, Any]) -> CleanAnswer:
 def forget_barrier(folder: str, job: str, workdir: str) -> None:
     """Removes the folder in which the nodes of one attempt met; any other folder that a journal names is left alone."""
     name = os.path.basename(folder)
-    if not name.startswith(job + ".attempt-") or not PLAIN.match(name) or not is_ours(folder):
+    if not name.startswith(job + ".attempt-") or not FILE_NAME_PATTERN.match(name) or not is_ours(folder):
         return
     for entry in names_in(folder):
         if entry in ("go", "abort") or entry.endswith(".ready") or entry.startswith("."):
@@ -321,7 +321,7 @@ def folder_of_job(workdir: str, job: str, node: str) -> str | None:
     """`workdir/JOB/NODE`, if this user has such a job; else None."""
     above = os.path.join(workdir, job)
     path = os.path.join(above, node)
-    if not (PLAIN.match(job) and PLAIN.match(node) and is_ours(above) and is_ours(path)):
+    if not (FILE_NAME_PATTERN.match(job) and FILE_NAME_PATTERN.match(node) and is_ours(above) and is_ours(path)):
         return None
     return path if os.path.lexists(os.path.join(path, "job.json")) else None
 
@@ -331,7 +331,11 @@ def folders_that_are_gone(workdir: str, node: str, alive: Living) -> list[str]:
     found = set()
     for (job, serial, name), those in alive.items():
         folder = os.path.join(workdir, job, node)
-        if node_of(name) != node or not PLAIN.match(job) or os.path.lexists(os.path.join(folder, "job.json")):
+        if (
+            node_of(name) != node
+            or not FILE_NAME_PATTERN.match(job)
+            or os.path.lexists(os.path.join(folder, "job.json"))
+        ):
             continue
         for attempt in attempts_that_live(folder, {(job, serial, name): those}):
             steps = os.path.join(folder, attempt, name + ".step")
@@ -368,10 +372,10 @@ def place_of(folder: str) -> tuple[str, str]:
 
 
 def attempts_of(folder: str) -> list[str]:
-    return [name for name in names_in(folder) if ATTEMPT.match(name) and is_ours(os.path.join(folder, name))]
+    return [name for name in names_in(folder) if ATTEMPT_FOLDER.match(name) and is_ours(os.path.join(folder, name))]
 
 
-def all_journals(folder: str, alive: Living) -> tuple[list[Facts], list[Facts]]:
+def all_journals(folder: str, alive: Living) -> tuple[list[DocumentFields], list[DocumentFields]]:
     """The journals of all attempts of a job, and the damaged ones."""
     found, damaged = [], []
     for name in sorted({*attempts_of(folder), *attempts_that_live(folder, alive)}):
@@ -381,7 +385,7 @@ def all_journals(folder: str, alive: Living) -> tuple[list[Facts], list[Facts]]:
     return found, damaged
 
 
-def journals(folder: str, alive: Living | None = None) -> tuple[list[Facts], list[Facts]]:
+def journals(folder: str, alive: Living | None = None) -> tuple[list[DocumentFields], list[DocumentFields]]:
     """The journals of an attempt; with `alive`, also whether processes of each live now. And what is damaged: journals
     that are not valid, and living processes without a journal."""
     attempt = os.path.basename(folder)
@@ -389,8 +393,10 @@ def journals(folder: str, alive: Living | None = None) -> tuple[list[Facts], lis
     why = why_stopped(folder)
     found, damaged = [], []
 
-    def written(name: str) -> Facts:
-        facts: Facts = belongs(checked(document(os.path.join(folder, name)), JOURNAL, WRITTEN), node, job, attempt)
+    def written(name: str) -> DocumentFields:
+        facts: DocumentFields = belongs(
+            checked(document(os.path.join(folder, name)), JOURNAL_FIELDS, REQUIRED_JOURNAL_FIELDS), node, job, attempt
+        )
         if facts["name"] + ".json" != name:
             raise Odd("name", facts["name"], "that of its file")
         return facts
@@ -421,7 +427,7 @@ def journals(folder: str, alive: Living | None = None) -> tuple[list[Facts], lis
     told, serial = {key(facts) for facts in found}, str(serial_of(attempt))
     for kept, those in alive.items():
         name = kept[2]
-        if kept in told or kept[:2] != (job, serial) or node_of(name) != node or not PLAIN.match(name):
+        if kept in told or kept[:2] != (job, serial) or node_of(name) != node or not FILE_NAME_PATTERN.match(name):
             continue
         ours = [pid for pid in those if owner(pid) == os.getuid()]
         mine = [one for one in damaged if one["name"] == os.path.join(attempt, name + ".json")]
@@ -432,7 +438,7 @@ def journals(folder: str, alive: Living | None = None) -> tuple[list[Facts], lis
     return found, damaged
 
 
-def restarted(facts: Facts) -> float | None:
+def restarted(facts: DocumentFields) -> float | None:
     """When this machine was started, if that was after the journal's process was started; else None."""
     if facts.get("boot") in (None, boot_id()):
         return None
@@ -441,7 +447,7 @@ def restarted(facts: Facts) -> float | None:
     return since if since is not None and since > (facts.get("started") or 0.0) else None
 
 
-def damage(name: str, error: Exception, attempt: str = "") -> Facts:
+def damage(name: str, error: Exception, attempt: str = "") -> DocumentFields:
     """The facts about a file that cannot be read."""
     why = error.strerror if isinstance(error, OSError) else str(error)
     shown = name.encode("utf-8", "replace").decode("utf-8", "replace")
@@ -456,15 +462,16 @@ def log(folder: str, name: str) -> BinaryIO:
     return opened(path, strict=False)
 
 
-def pattern(about: Facts) -> Pattern[str]:
-    """The pattern that finds the number of a step in a job's lines: the job's own if it is valid, else USUAL."""
+def pattern(about: DocumentFields) -> Pattern[str]:
+    """The pattern that finds the number of a step in a job's lines: the job's own if it is valid, else
+    USUAL_STEP_PATTERN."""
     try:
-        return re.compile(about.get("progress") or USUAL)
+        return re.compile(about.get("progress") or USUAL_STEP_PATTERN)
     except (re.error, RecursionError, OverflowError):
-        return USUAL
+        return USUAL_STEP_PATTERN
 
 
-def steps(folder: str, facts: Facts, finds: Pattern[str]) -> dict[str, float]:
+def steps(folder: str, facts: DocumentFields, finds: Pattern[str]) -> dict[str, float]:
     """The highest step that a process, or a rank that it started, reported, the seconds since then, and the first step;
     empty if there was none."""
     told = []
@@ -485,10 +492,10 @@ def steps(folder: str, facts: Facts, finds: Pattern[str]) -> dict[str, float]:
 
 
 def ends(file: BinaryIO) -> tuple[list[str], list[str]]:
-    """The lines in the first PART of a file, and those in its last PART, the last line first."""
-    first = file.read(PART)
-    file.seek(max(0, os.fstat(file.fileno()).st_size - PART))
-    last = file.read(PART)
+    """The lines in the first LOG_END_BYTES of a file, and those in its last LOG_END_BYTES, the last line first."""
+    first = file.read(LOG_END_BYTES)
+    file.seek(max(0, os.fstat(file.fileno()).st_size - LOG_END_BYTES))
+    last = file.read(LOG_END_BYTES)
     begin, end = (part.decode("utf-8", "replace").splitlines() for part in (first, last))
     return begin, end[::-1]
 
@@ -514,7 +521,7 @@ def fingerprint(folder: str) -> list[Any]:
 # Processes.
 
 
-def key(facts: Facts) -> tuple[str, str, str]:
+def key(facts: DocumentFields) -> tuple[str, str, str]:
     """The key of a journal in `Living`."""
     return facts["job"], str(facts["attempt"]), facts["name"]
 
@@ -537,7 +544,7 @@ def living() -> Living:
     return found
 
 
-def left_of(facts: Facts, alive: Living) -> set[int]:
+def left_of(facts: DocumentFields, alive: Living) -> set[int]:
     """The pids of the living processes that belong to a journal."""
     pids = set(alive.get(key(facts), ()))
     return pids | ({facts["pid"]} if same(facts.get("pid"), facts.get("born")) else set())
@@ -575,7 +582,7 @@ def use(those: Iterable[int], gpus: dict[int, int]) -> dict[str, float | None]:
     }
 
 
-def end(damaged: list[Facts], number: int) -> None:
+def end(damaged: list[DocumentFields], number: int) -> None:
     """Signals the living processes without a journal."""
     for one in damaged:
         send(one["pids"], number)
@@ -605,11 +612,11 @@ def imported_from_beside(path: str) -> set[str]:
     """The paths of the modules that a Python file imports from its own folder: `model.py`, `data/__init__.py`."""
     try:
         with open(expanded(path), encoding="utf-8", errors="replace") as file:
-            text = file.read(MOST_OF_A_PROGRAM)
+            text = file.read(MAX_SEARCHED_BYTES)
     except OSError:
         return set()
     found = set()
-    for name in IMPORTED.findall(text):
+    for name in IMPORT_LINE.findall(text):
         parts = name.split(".")
         for depth in range(1, len(parts) + 1):
             stem = os.path.join(os.path.dirname(path), *parts[:depth])

@@ -11,19 +11,19 @@ import re
 import reprlib
 from typing import Any, Callable, Dict, Mapping, Sequence, Tuple
 
-Facts = Dict[str, Any]
-Kind = Tuple[str, Callable[[Any], bool]]  # what a value has to be, in words, and a check of it
+DocumentFields = Dict[str, Any]
+FieldKind = Tuple[str, Callable[[Any], bool]]  # what a value has to be, in words, and a check of it
 
-STATES = ("none", "waiting", "running", "stopping", "ended")
+PROCESS_STATES = ("none", "waiting", "running", "stopping", "ended")
 """The states of a kept process, in their order; the first is never written into a journal."""
-BY_USER = "stopped by the user"
+STOPPED_BY_USER = "stopped by the user"
 """The `why` of a process that `runbook stop`, or the run that had started it, ended."""
-SIGNALLED = "signal "
+SIGNAL_WHY_PREFIX = "signal "
 """The beginning of `why` if a signal ended the keeper and nobody left a reason: a reboot, a scheduler, `kill`."""
 
-LONGEST_TEXT = 1 << 15  # the most characters of a text
-LATEST = 1e11  # seconds since 1970
-PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+@=-]{0,239}\Z")  # a name that a file may have
+MAX_TEXT_CHARACTERS = 1 << 15  # the most characters of a text
+MAX_UNIX_TIME_S = 1e11  # seconds since 1970
+FILE_NAME_PATTERN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+@=-]{0,239}\Z")  # a name that a file may have
 
 
 class Odd(ValueError):
@@ -34,14 +34,14 @@ class Odd(ValueError):
         super().__init__("`%s` is %s, and has to be %s" % (field, shown, wanted))
 
 
-def integer(low: int, high: int) -> Kind:
+def integer(low: int, high: int) -> FieldKind:
     return (
         "an integer from %d to %d" % (low, high),
         lambda value: isinstance(value, int) and not isinstance(value, bool) and low <= value <= high,
     )
 
 
-def number(high: float) -> Kind:
+def number(high: float) -> FieldKind:
     def fits(value: Any) -> bool:
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             return False
@@ -50,7 +50,7 @@ def number(high: float) -> Kind:
     return "a number from 0 to %g" % high, fits
 
 
-def list_of(kind: Kind, least: int = 0) -> Kind:
+def list_of(kind: FieldKind, least: int = 0) -> FieldKind:
     what, fits = kind
     return (
         "a list%s, each %s" % (" of at least %d" % least if least else "", what),
@@ -58,7 +58,7 @@ def list_of(kind: Kind, least: int = 0) -> Kind:
     )
 
 
-def mapping_of(kind: Kind) -> Kind:
+def mapping_of(kind: FieldKind) -> FieldKind:
     what, fits = kind
     return (
         "a mapping from names to %s" % what,
@@ -66,35 +66,41 @@ def mapping_of(kind: Kind) -> Kind:
     )
 
 
-def perhaps(kind: Kind) -> Kind:
+def perhaps(kind: FieldKind) -> FieldKind:
     what, fits = kind
     return what + ", or null", lambda value: value is None or fits(value)
 
 
-NAME: Kind = ("a name that a file may have", lambda value: isinstance(value, str) and bool(PLAIN.match(value)))
-TEXT: Kind = (
-    "a text of at most %d characters" % LONGEST_TEXT,
-    lambda value: isinstance(value, str) and len(value) <= LONGEST_TEXT,
+NAME: FieldKind = (
+    "a name that a file may have",
+    lambda value: isinstance(value, str) and bool(FILE_NAME_PATTERN.match(value)),
 )
-TRUTH: Kind = ("true or false", lambda value: isinstance(value, bool))
-STATE: Kind = (", ".join(STATES[1:-1]) + " or " + STATES[-1], lambda value: value in STATES[1:])
-TIME = number(LATEST)
+TEXT: FieldKind = (
+    "a text of at most %d characters" % MAX_TEXT_CHARACTERS,
+    lambda value: isinstance(value, str) and len(value) <= MAX_TEXT_CHARACTERS,
+)
+BOOLEAN: FieldKind = ("true or false", lambda value: isinstance(value, bool))
+STATE: FieldKind = (
+    ", ".join(PROCESS_STATES[1:-1]) + " or " + PROCESS_STATES[-1],
+    lambda value: value in PROCESS_STATES[1:],
+)
+TIME = number(MAX_UNIX_TIME_S)
 PID = integer(1, 1 << 31)
 TICKS = integer(0, 1 << 63)
-RANK = integer(0, 10000000)
-GPU = integer(0, 65535)
-SERIAL = integer(1, 1000000)
+RANK_NUMBER = integer(0, 10000000)
+GPU_INDEX = integer(0, 65535)
+ATTEMPT_NUMBER = integer(1, 1000000)
 
-JOURNAL: Mapping[str, Kind] = {
+JOURNAL_FIELDS: Mapping[str, FieldKind] = {
     "name": NAME,
     "job": NAME,
-    "attempt": SERIAL,
+    "attempt": ATTEMPT_NUMBER,
     "node": NAME,
-    "ranks": list_of(RANK, 1),
-    "local_rank": perhaps(RANK),
-    "gpus": perhaps(list_of(GPU)),
+    "ranks": list_of(RANK_NUMBER, 1),
+    "local_rank": perhaps(RANK_NUMBER),
+    "gpus": perhaps(list_of(GPU_INDEX)),
     "each": perhaps(list_of(NAME)),
-    "detached": perhaps(TRUTH),
+    "detached": perhaps(BOOLEAN),
     "keeper": PID,
     "keeper_born": perhaps(TICKS),
     "boot": perhaps(TEXT),
@@ -114,39 +120,39 @@ JOURNAL: Mapping[str, Kind] = {
     "group_kills": perhaps(integer(0, 1 << 31)),
     "node_kills": perhaps(integer(0, 1 << 31)),
 }
-WRITTEN = ("name", "job", "attempt", "node", "ranks", "keeper", "state")
+REQUIRED_JOURNAL_FIELDS = ("name", "job", "attempt", "node", "ranks", "keeper", "state")
 """The fields that every journal on a disk has to have."""
 
-LOOKED: Mapping[str, Kind] = {
-    "lives": TRUTH,
-    "keeper_lives": TRUTH,
+PRESENT_STATE_FIELDS: Mapping[str, FieldKind] = {
+    "lives": BOOLEAN,
+    "keeper_lives": BOOLEAN,
     "restarted": perhaps(TIME),
     "use": mapping_of(perhaps(number(1e18))),
 }
 """Fields that `job_control.py` adds about the present; `restarted`: when the machine started, if after the process."""
 
-ABOUT: Mapping[str, Kind] = {
+JOB_FIELDS: Mapping[str, FieldKind] = {
     "job": NAME,
     "node": NAME,
     "stage": TEXT,
     "launcher": TEXT,
     "grace_s": number(1e7),
     "command": list_of(TEXT),
-    "attempt": SERIAL,
+    "attempt": ATTEMPT_NUMBER,
     "port": integer(0, 65535),
-    "gpus": list_of(GPU),
-    "nodes": mapping_of(list_of(RANK)),
+    "gpus": list_of(GPU_INDEX),
+    "nodes": mapping_of(list_of(RANK_NUMBER)),
     "began": TIME,
     "run_dir": TEXT,
     "made_from": list_of(TEXT),
     "progress": perhaps(TEXT),
 }
 
-DAMAGED: Mapping[str, Kind] = {"name": TEXT, "why": TEXT, "pids": list_of(PID)}
+DAMAGED_FILE_FIELDS: Mapping[str, FieldKind] = {"name": TEXT, "why": TEXT, "pids": list_of(PID)}
 """The fields about a file that cannot be read: its name, why, and the living processes that it may be about."""
 
 
-def checked(said: object, kinds: Mapping[str, Kind], needed: Sequence[str] = ()) -> Facts:
+def checked(said: object, kinds: Mapping[str, FieldKind], needed: Sequence[str] = ()) -> DocumentFields:
     """The known fields of a message, each checked; unknown fields are dropped. Raises Odd."""
     if not isinstance(said, dict):
         raise Odd("it", said, "a mapping")
@@ -161,7 +167,7 @@ def checked(said: object, kinds: Mapping[str, Kind], needed: Sequence[str] = ())
     return found
 
 
-def belongs(journal: Facts, node: str, job: str, attempt: str) -> Facts:
+def belongs(journal: DocumentFields, node: str, job: str, attempt: str) -> DocumentFields:
     """The journal, if it is one of this node, of this job, and of this attempt's folder. Raises Odd if it is not."""
     for field, wanted in (("node", node), ("job", job)):
         if journal[field] != wanted:
@@ -180,7 +186,7 @@ def node_of(name: str) -> str:
     return name.partition(".")[2].rpartition(".")[0]
 
 
-ATTEMPT = re.compile(r"attempt-[0-9]{2,7}\Z")
+ATTEMPT_FOLDER = re.compile(r"attempt-[0-9]{2,7}\Z")
 
 
 def attempt_folder(serial: int) -> str:

@@ -39,15 +39,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, BinaryIO
 
-PROTOCOL = "RUNBOOK_"  # the prefix of the variables by which processes of a job are known
-LATE_S = 0.005  # seconds of busy waiting before the start
-SWEEP_S = 5.0  # seconds that killed processes may take to end
-POLL_S = 0.2
-KILLS_S = 60.0  # seconds between two looks at the kernel's kills
-BARRIER_S = 0.1  # seconds between two looks at the barrier
-AT_A_TIME = 64
+JOB_VARIABLE_PREFIX = "RUNBOOK_"  # the prefix of the variables by which processes of a job are known
+BUSY_WAIT_S = 0.005  # seconds of busy waiting before the start
+SWEEP_TIMEOUT_S = 5.0  # seconds that killed processes may take to end
+POLL_INTERVAL_S = 0.2
+OOM_KILLS_INTERVAL_S = 60.0  # seconds between two looks at the kernel's kills
+BARRIER_INTERVAL_S = 0.1  # seconds between two looks at the barrier
+FULL_RATE_NODES = 64
 """With more nodes than this, each looks less often at the barrier: one file server answers all of them."""
-OWNER_S = 10.0  # seconds beyond the timeout, for the owner's `go` or `abort`
+OWNER_TIMEOUT_S = 10.0  # seconds beyond the timeout, for the owner's `go` or `abort`
 
 
 class Journal:
@@ -101,9 +101,9 @@ class Keeper:
         self.finished: float | None = None
         self.kills = Kills()
         self.tags = {
-            PROTOCOL + "JOB": order["job"],
-            PROTOCOL + "ATTEMPT": str(order["attempt"]),
-            PROTOCOL + "KEPT": order["name"],
+            JOB_VARIABLE_PREFIX + "JOB": order["job"],
+            JOB_VARIABLE_PREFIX + "ATTEMPT": str(order["attempt"]),
+            JOB_VARIABLE_PREFIX + "KEPT": order["name"],
         }
 
     @property
@@ -140,7 +140,7 @@ class Keeper:
     def next(self) -> tuple[Any, ...]:
         while True:
             try:
-                return self.news.get(timeout=KILLS_S)
+                return self.news.get(timeout=OOM_KILLS_INTERVAL_S)
             except queue.Empty:
                 self.kills.look()
 
@@ -170,7 +170,7 @@ class Keeper:
         """Ends the process when another process of this node fails. A detached job has no controller that does it."""
         me = self.order["name"] + ".json"
         while self.kept.poll() is None:
-            pause(5 * POLL_S)
+            pause(5 * POLL_INTERVAL_S)
             for entry in names_in(self.order["folder"]):
                 if entry.endswith(".json") and entry != me and failed(os.path.join(self.order["folder"], entry)):
                     self.news.put(("stop", self.order["grace_s"], entry[:-5] + " failed"))
@@ -180,11 +180,11 @@ class Keeper:
 
     def start(self, at: float) -> None:
         """Starts the process at this time of the node's clock."""
-        pause(max(0.0, min(60.0, at - time.time()) - LATE_S))
+        pause(max(0.0, min(60.0, at - time.time()) - BUSY_WAIT_S))
         while time.time() < at and at - time.time() < 60.0:
             pass  # a busy wait: the scheduler's timer is too coarse for the last milliseconds
         order = self.order
-        environment = {name: value for name, value in os.environ.items() if name != PROTOCOL + "AGENT"}
+        environment = {name: value for name, value in os.environ.items() if name != JOB_VARIABLE_PREFIX + "AGENT"}
         environment.update(self.tags)
         path = os.path.join(order["folder"], order["name"])
         environment["RUNBOOK_PROGRESS"] = path + ".step"
@@ -219,7 +219,7 @@ class Keeper:
     def name_logs(self) -> None:
         """Links the logs of the ranks that a launcher started to the names that they would have without a launcher."""
         while not self.name_logs_now() and self.kept.poll() is None:
-            pause(POLL_S / 4)
+            pause(POLL_INTERVAL_S / 4)
 
     def name_logs_now(self) -> bool:
         """Makes links to torchrun's logs, LOGS/ID_RANDOM/attempt_0/LOCAL_RANK/stdout.log; whether all links are
@@ -257,7 +257,7 @@ class Keeper:
             except subprocess.TimeoutExpired:
                 self.signal(signal.SIGKILL)
         try:
-            self.kept.wait(SWEEP_S)
+            self.kept.wait(SWEEP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             pass  # in uninterruptible sleep: the journal says that the process is left
         self.ended(None if before else why, deadline)
@@ -288,14 +288,14 @@ class Keeper:
             deadline = time.monotonic() + self.order["grace_s"]
         while left and time.monotonic() < deadline:
             try:
-                what, *more = self.news.get(timeout=POLL_S / 2)
+                what, *more = self.news.get(timeout=POLL_INTERVAL_S / 2)
                 if what in ("stop", "alone"):
                     deadline = min(deadline, time.monotonic() + (more[0] if more else self.order["grace_s"]))
                     kill(left, signal.SIGTERM)
             except queue.Empty:
                 pass
             left = self.alive()
-        deadline = time.monotonic() + SWEEP_S
+        deadline = time.monotonic() + SWEEP_TIMEOUT_S
         self.journal.note(swept=len(left))
         while left and time.monotonic() < deadline:
             kill(left, signal.SIGKILL)
@@ -328,8 +328,9 @@ class Keeper:
 
 
 class Kills:
-    """How many processes the kernel killed for lack of memory lately: in the last one to two KILLS_S. A kill days ago
-    is not the reason why this process was killed. The time is that long because a large process takes long to end.
+    """How many processes the kernel killed for lack of memory lately: in the last one to two OOM_KILLS_INTERVAL_S. A
+    kill days ago is not the reason why this process was killed. The time is that long because a large process takes
+    long to end.
     """
 
     def __init__(self) -> None:
@@ -392,9 +393,13 @@ class Barrier:
                         why = "%s did not come within %g s" % (", ".join(absent), order["timeout_s"])
                         self.put("abort", why=why)
                         return why
-                elif time.monotonic() > deadline + OWNER_S:
-                    return "neither `go` nor `abort` came within %g s" % (order["timeout_s"] + OWNER_S)
-                pause(BARRIER_S if order["owner"] else BARRIER_S * max(1.0, len(order["nodes"]) / AT_A_TIME))
+                elif time.monotonic() > deadline + OWNER_TIMEOUT_S:
+                    return "neither `go` nor `abort` came within %g s" % (order["timeout_s"] + OWNER_TIMEOUT_S)
+                pause(
+                    BARRIER_INTERVAL_S
+                    if order["owner"]
+                    else BARRIER_INTERVAL_S * max(1.0, len(order["nodes"]) / FULL_RATE_NODES)
+                )
         except OSError as error:
             return "the shared folder %s: %s" % (self.folder, error.strerror or error)
 

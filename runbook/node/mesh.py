@@ -10,10 +10,10 @@ segment had to be sent again. The connections of an order stay open until all ar
 firewall rule may count them. Listeners stay up until stdin ends, for peers that still dial. `awake` says how late this
 process ran since the order before, and how many connections it could not accept; an order without dials asks only that.
 
-Modes: "greet" reads the listener's greeting; "up" sends FULL bytes and waits for the receipt; "down" asks for FULL
-bytes; "knock" only opens, for a port on which another program listens; "trips" sends single bytes back and forth, so
-that each is a packet, whatever the card merges. Full-size segments in one direction at a time show a
-path that loses large packets, and in which direction.
+Modes: "greet" reads the listener's greeting; "up" sends TRANSFER_BYTES bytes and waits for the receipt; "down" asks for
+TRANSFER_BYTES bytes; "knock" only opens, for a port on which another program listens; "trips" sends single bytes back
+and forth, so that each is a packet, whatever the card merges. Full-size segments in one direction at a time show a path
+that loses large packets, and in which direction.
 """
 
 from __future__ import annotations
@@ -44,10 +44,12 @@ if TYPE_CHECKING:
     Outcome = Literal["open", "stranger", "silent", "lost"]
     Refusal = Literal["refused", "reset", "dropped"]
 
-FULL = 64 * 1024  # bytes that "up" and "down" move
-TRIPS, TRIPS_S = 200, 1.0  # the most trips, and the most seconds, of "trips"
-HELD = 128  # the most connections kept open: a rule may count them, and a process may have no more than 1024
-TRIES_S = (0.0, 0.1, 0.25, 0.45, 0.8, 1.2, 1.7)
+TRANSFER_BYTES = 64 * 1024  # bytes that "up" and "down" move
+MAX_TRIPS, TRIPS_TIMEOUT_S = 200, 1.0  # the most trips, and the most seconds, of "trips"
+MAX_HELD_CONNECTIONS = (
+    128  # the most connections kept open: a rule may count them, and a process may have no more than 1024
+)
+TRY_STARTS_S = (0.0, 0.1, 0.25, 0.45, 0.8, 1.2, 1.7)
 """Seconds at which the tries of one dial start. The kernel repeats a lost SYN only after a second; a fresh socket asks
 sooner. At any loss that `ping` accepts, it is no accident if six in a row are lost."""
 REFUSALS: dict[int, Refusal] = {
@@ -56,13 +58,13 @@ REFUSALS: dict[int, Refusal] = {
     errno.EPIPE: "reset",
     errno.ETIMEDOUT: "dropped",
 }
-EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+SOCKET_SHORTAGE_ERRNOS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 """The errors of a kernel that has no socket to give. They say nothing about the network."""
-ROOM_S = 5.0
+SOCKET_WAIT_TIMEOUT_S = 5.0
 """Seconds for which a dial waits until another one gives a socket back."""
-MOST_FILES = 16384  # the most open descriptors that are asked for
-LISTENER_S = 10.0  # seconds that a listener waits for its peer
-LOOKUP_S = 10.0  # seconds that a dial waits for a name server
+MAX_OPEN_FILES = 16384  # the most open descriptors that are asked for
+LISTENER_TIMEOUT_S = 10.0  # seconds that a listener waits for its peer
+LOOKUP_TIMEOUT_S = 10.0  # seconds that a dial waits for a name server
 UNMEASURED: Dialled = {
     "outcome": "unmeasured",
     "errno": None,
@@ -142,18 +144,18 @@ def answer(sock: socket.socket, run_id: str) -> Conversation:
     """Handles one connection to a listener of this program."""
     with sock:
         try:
-            yield from transmit(sock, greeting(run_id), LISTENER_S)
-            mode = yield from receive(sock, 1, LISTENER_S)
+            yield from transmit(sock, greeting(run_id), LISTENER_TIMEOUT_S)
+            mode = yield from receive(sock, 1, LISTENER_TIMEOUT_S)
             if mode == b"u":
-                yield from receive(sock, FULL, LISTENER_S)
-                yield from transmit(sock, b"ok", LISTENER_S)
+                yield from receive(sock, TRANSFER_BYTES, LISTENER_TIMEOUT_S)
+                yield from transmit(sock, b"ok", LISTENER_TIMEOUT_S)
             elif mode == b"d":
-                yield from send_full(sock, b"x" * FULL, LISTENER_S)
+                yield from send_full(sock, b"x" * TRANSFER_BYTES, LISTENER_TIMEOUT_S)
             elif mode == b"t":
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                while (yield from receive(sock, 1, LISTENER_S)):
+                while (yield from receive(sock, 1, LISTENER_TIMEOUT_S)):
                     sock.send(b"x")
-            yield from receive(sock, 1, LISTENER_S)
+            yield from receive(sock, 1, LISTENER_TIMEOUT_S)
         except (OSError, PatienceOver):
             pass
 
@@ -170,7 +172,7 @@ def dial(
     try:
         sock = yield from connect(target, result, order["open_s"], loop)
         knock = target.get("mode") == "knock"
-        kept = order["hold"] and not knock and len(held) < HELD
+        kept = order["hold"] and not knock and len(held) < MAX_HELD_CONNECTIONS
         if kept:
             held.append(sock)
         try:
@@ -185,7 +187,9 @@ def dial(
         result["outcome"] = "dropped"
     except OSError as error:
         result["errno"] = errno.errorcode.get(error.errno or 0, str(error))
-        result["outcome"] = "unmeasured" if error.errno in EXHAUSTED else REFUSALS.get(error.errno or 0, "rejected")
+        result["outcome"] = (
+            "unmeasured" if error.errno in SOCKET_SHORTAGE_ERRNOS else REFUSALS.get(error.errno or 0, "rejected")
+        )
         if error.errno == errno.EADDRNOTAVAIL and result["remote"] and has_source(result["remote"], target["port"]):
             result["outcome"] = "unsent"
     result["seconds"] = round(loop.clock - begun, 3)
@@ -232,12 +236,12 @@ class Lookups:
                 self.found[address] = None
                 threading.Thread(target=self._look_up, args=(address, port), daemon=True).start()
         waited = 0.0
-        while self.found[address] is None and waited < LOOKUP_S:
+        while self.found[address] is None and waited < LOOKUP_TIMEOUT_S:
             yield from pause(0.01)
             waited += 0.01
         found = self.found[address]
         if found is None:
-            raise socket.gaierror(socket.EAI_AGAIN, "no name server answered within %g s" % LOOKUP_S)
+            raise socket.gaierror(socket.EAI_AGAIN, "no name server answered within %g s" % LOOKUP_TIMEOUT_S)
         if isinstance(found, OSError):
             raise found
         return found
@@ -264,7 +268,7 @@ def connect(
     result["remote"] = where[0]
     asked = begun = loop.clock
     pending: list[socket.socket] = []
-    starts: tuple[float, ...] = TRIES_S[:1] if target.get("from_port") else TRIES_S
+    starts: tuple[float, ...] = TRY_STARTS_S[:1] if target.get("from_port") else TRY_STARTS_S
     try:
         while True:
             waited = loop.clock - begun
@@ -272,12 +276,14 @@ def connect(
                 try:
                     sock = socket.socket(family, kind, protocol)
                 except OSError as error:
-                    if error.errno not in EXHAUSTED or (not pending and loop.clock - asked >= ROOM_S):
+                    if error.errno not in SOCKET_SHORTAGE_ERRNOS or (
+                        not pending and loop.clock - asked >= SOCKET_WAIT_TIMEOUT_S
+                    ):
                         raise
                     if not pending:
                         yield from pause(0.05)
                         begun = loop.clock
-                    starts = TRIES_S[: len(pending)] if pending else TRIES_S
+                    starts = TRY_STARTS_S[: len(pending)] if pending else TRY_STARTS_S
                     continue
                 pending.append(sock)
                 sock.setblocking(False)
@@ -287,7 +293,7 @@ def connect(
                 refused = sock.connect_ex(where)
                 if refused == errno.EADDRNOTAVAIL and len(pending) > 1:
                     pending.pop().close()  # no port is left for another try: only the tries under way remain
-                    starts = TRIES_S[: len(pending)]
+                    starts = TRY_STARTS_S[: len(pending)]
                     continue
                 if refused not in (0, errno.EINPROGRESS):
                     raise OSError(refused, os.strerror(refused))
@@ -336,20 +342,20 @@ def converse(
     try:
         if mode == "up":
             sock.send(b"u")
-            yield from send_full(sock, b"x" * FULL, seconds)
+            yield from send_full(sock, b"x" * TRANSFER_BYTES, seconds)
             return "open" if len((yield from receipt(sock, seconds))) == 2 else "lost"
         if mode == "down":
             sock.send(b"d")
-            return "open" if len((yield from receive(sock, FULL, seconds))) == FULL else "lost"
+            return "open" if len((yield from receive(sock, TRANSFER_BYTES, seconds))) == TRANSFER_BYTES else "lost"
         if mode == "trips":
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.send(b"t")
             begun = loop.clock
-            for _ in range(TRIPS):
+            for _ in range(MAX_TRIPS):
                 sock.send(b"x")
                 if not (yield from receive(sock, 1, seconds)):
                     return "lost"
-                if loop.clock - begun > TRIPS_S:
+                if loop.clock - begun > TRIPS_TIMEOUT_S:
                     break
     except PatienceOver:
         return "lost"
@@ -421,7 +427,7 @@ class MeshProgram:
             try:
                 sock, _ = listener.accept()
             except OSError as error:
-                if error.errno in EXHAUSTED:
+                if error.errno in SOCKET_SHORTAGE_ERRNOS:
                     self.shut_out += 1
                     yield from pause(0.05)
                 continue
@@ -503,8 +509,10 @@ def all_descriptors() -> None:
         import resource
 
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        if 0 <= soft < MOST_FILES:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (MOST_FILES if hard < 0 else min(hard, MOST_FILES), hard))
+        if 0 <= soft < MAX_OPEN_FILES:
+            resource.setrlimit(
+                resource.RLIMIT_NOFILE, (MAX_OPEN_FILES if hard < 0 else min(hard, MAX_OPEN_FILES), hard)
+            )
     except (ImportError, OSError, ValueError):
         pass
 

@@ -10,10 +10,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-MARK = "\x1erunbook "
+MESSAGE_MARK = "\x1erunbook "
 
 
 def say(message: dict[str, Any]) -> None:
-    line = (MARK + json.dumps(message) + "\n").encode()
+    line = (MESSAGE_MARK + json.dumps(message) + "\n").encode()
     while line:
         line = line[os.write(1, line) :]  # a signal may interrupt a write for which the pipe has no room

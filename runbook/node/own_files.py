@@ -18,14 +18,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, BinaryIO
 
-LONGEST = 8 << 20  # the most bytes of a document; that of a job with 10,000 nodes has less than one MiB
-LONGEST_WHY = 1000  # the most bytes of a reason
-LINKS = 40  # the most links that a path may lead through
-KEPT = "KEPT"
+MAX_DOCUMENT_BYTES = 8 << 20  # the most bytes of a document; that of a job with 10,000 nodes has less than one MiB
+MAX_REASON_BYTES = 1000  # the most bytes of a reason
+MAX_LINKS = 40  # the most links that a path may lead through
+KEPT_FILE = "KEPT"
 """The file that keeps a folder from being removed with its run."""
 WHY_STOPPED = "why-stopped"
 """The file in an attempt's folder with the reason that was given when the attempt was stopped."""
-CHECK_LINKS = os.O_NOFOLLOW | os.O_NONBLOCK
+NO_FOLLOW_FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 class NotSafe(OSError):
@@ -55,7 +55,7 @@ def safe(path: str) -> None:
             done, sticky = here, guarded(here, status)
             continue
         links += 1
-        if links > LINKS:
+        if links > MAX_LINKS:
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), here)
         if sticky and not trusted(status.st_uid):
             raise NotSafe("it is a link of %s" % user(status.st_uid), here)
@@ -156,7 +156,7 @@ def names_in(folder: str) -> list[str]:
 def opened(path: str, strict: bool = True) -> BinaryIO:
     """A regular file of this user, open for reading bytes. `strict`: no other user may write to it. Raises NotSafe if
     the file is another kind or user's, and OSError."""
-    file = os.fdopen(os.open(path, os.O_RDONLY | CHECK_LINKS), "rb")
+    file = os.fdopen(os.open(path, os.O_RDONLY | NO_FOLLOW_FLAGS), "rb")
     status = os.fstat(file.fileno())
     why = None
     if not stat.S_ISREG(status.st_mode):
@@ -175,9 +175,9 @@ def document(path: str) -> dict[str, Any]:
     """The JSON object in a file of this user. Raises OSError, and ValueError with a sentence if the file holds anything
     else."""
     with opened(path) as file:
-        data = file.read(LONGEST + 1)
-    if len(data) > LONGEST:
-        raise ValueError("it is larger than %d bytes" % LONGEST)
+        data = file.read(MAX_DOCUMENT_BYTES + 1)
+    if len(data) > MAX_DOCUMENT_BYTES:
+        raise ValueError("it is larger than %d bytes" % MAX_DOCUMENT_BYTES)
     try:
         found = json.loads(data.decode("utf-8"))
     except UnicodeDecodeError:
@@ -198,7 +198,7 @@ def write(path: str, text: str) -> None:
         os.unlink(partial)
     except OSError:
         pass
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | CHECK_LINKS, 0o600)
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | NO_FOLLOW_FLAGS, 0o600)
     with os.fdopen(descriptor, "w") as file:
         file.write(text)
     os.replace(partial, path)
@@ -222,6 +222,6 @@ def why_stopped(folder: str) -> str:
     at a reboot."""
     try:
         with opened(os.path.join(folder, WHY_STOPPED)) as file:
-            return file.read(LONGEST_WHY).decode("utf-8", "replace").strip()
+            return file.read(MAX_REASON_BYTES).decode("utf-8", "replace").strip()
     except OSError:
         return ""

@@ -47,28 +47,28 @@ if TYPE_CHECKING:
         Route,
     )
 
-SUMMARY = re.compile(r"(?<!\d)(\d+) packets transmitted, (\d+) (?:packets )?received")
+SUMMARY_LINE = re.compile(r"(?<!\d)(\d+) packets transmitted, (\d+) (?:packets )?received")
 ROUND_TRIP = re.compile(r"= [\d.]+/([\d.]+)/")
-FEWEST, MOST, ALL_PEERS = 20, 100, 400
+MIN_PEER_ECHOES, MAX_PEER_ECHOES, ECHOES_IN_ALL = 20, 100, 400
 """How many echoes each peer gets: at least, at most, and all peers together. 20 echoes miss a loss of 5 % every third
 time, so few peers get more."""
-PLAIN = 0.2
+OBVIOUS_LOSS_SHARE = 0.2
 """A loss of more than this share of the echoes shows in few echoes as well."""
-SIGN_OF_LIFE = ["-w", "2"]
+FIRST_PING_OPTIONS = ["-w", "2"]
 """Options of the first few pings: without an answer to ARP, a hundred packets would each take long. The kernel repeats
 a lost ARP request after a second."""
-LOOKUP_S = 6.5
+LOOKUP_TIMEOUT_S = 6.5
 """Seconds for a lookup: glibc asks the second name server after 5 s, if the first one is dead."""
-REVERSE_S = 1.5  # seconds after which the name of an address is late
-WORKERS, MOST_WORKERS = 32, 128
+REVERSE_LOOKUP_DEADLINE_S = 1.5  # seconds after which the name of an address is late
+MIN_WORKERS, MAX_WORKERS = 32, 128
 """How many peers are looked at at a time: the threads mostly wait."""
-LOOKING_S = 20.0
+LAST_START_DEADLINE_S = 20.0
 """Seconds after which no further peer is begun with: the rest is untried, before the caller gives up this program."""
-A_PIPE = 500  # lines that surely fit into one pipe
+MAX_BATCH_LINES = 500  # lines that surely fit into one pipe
 
 
 class Lookup:
-    """Resolves a name in a thread: getaddrinfo has no deadline, so `wait` gives it up after LOOKUP_S."""
+    """Resolves a name in a thread: getaddrinfo has no deadline, so `wait` gives it up after LOOKUP_TIMEOUT_S."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -93,14 +93,14 @@ class Lookup:
 
     def wait(self) -> list[str] | None:
         if self.took is None:
-            self._thread.join(max(0.0, self.begun + LOOKUP_S - time.monotonic()))
+            self._thread.join(max(0.0, self.begun + LOOKUP_TIMEOUT_S - time.monotonic()))
         with self._settling:  # a lookup that was too late for one caller is too late for all
             self._too_late = self._too_late or self.took is None
             return None if self._too_late else self.addresses
 
     def result(self) -> Looked:
         addresses = self.wait()
-        seconds = LOOKUP_S if self.took is None or self._too_late else self.took
+        seconds = LOOKUP_TIMEOUT_S if self.took is None or self._too_late else self.took
         return {"addresses": addresses, "seconds": round(seconds, 2), "in_hosts": hosts_lines(self.name)}
 
 
@@ -120,7 +120,7 @@ class Reverse:
             pass
 
     def late(self) -> bool:
-        self._thread.join(max(0.0, self.begun + REVERSE_S - time.monotonic()))
+        self._thread.join(max(0.0, self.begun + REVERSE_LOOKUP_DEADLINE_S - time.monotonic()))
         return self._thread.is_alive()
 
 
@@ -165,7 +165,7 @@ def summary(result: Ran) -> Pinged:
             "err": result["err"],
         }
     text = result["out"] + result["err"]
-    match = SUMMARY.search(text)
+    match = SUMMARY_LINE.search(text)
     said: Pinged = {"code": result["code"], "raw": ends_of(text)}
     if match:
         said["sent"], said["received"] = int(match.group(1)), int(match.group(2))
@@ -191,7 +191,7 @@ def ping(address: str, extra: list[str], count: int) -> Pinged:
     said = summary(result)
     if "raw" not in said or "sent" in said:
         return said
-    plain = [] if extra == SIGN_OF_LIFE else extra
+    plain = [] if extra == FIRST_PING_OPTIONS else extra
     return summary(tool("ping", ["-c", "3", "-W", "1"] + plain + [address], 8))
 
 
@@ -260,8 +260,8 @@ def look_at(target: dict[str, Any], lookup: Lookup, count: int, until: float) ->
     result["route"] = way = route(address)
     payload = full_data(address, way.get("mtu"))
     with concurrent.futures.ThreadPoolExecutor(3) as pool:
-        spare = pool.submit(ping, target["spare"], SIGN_OF_LIFE, 3) if target.get("spare") else None
-        seen = ping(address, SIGN_OF_LIFE, 5)
+        spare = pool.submit(ping, target["spare"], FIRST_PING_OPTIONS, 3) if target.get("spare") else None
+        seen = ping(address, FIRST_PING_OPTIONS, 5)
         if seen.get("received"):
             small = pool.submit(ping, address, [], count)
             full = pool.submit(ping, address, ["-M", "do", "-s", str(payload)], 5)
@@ -271,7 +271,7 @@ def look_at(target: dict[str, Any], lookup: Lookup, count: int, until: float) ->
     lost = seen.get("sent", 0) - seen.get("received", 0)
     if seen.get("received") and lost > 0:
         # Losses at one moment prove nothing, since a busy host answers late: a second round distinguishes both.
-        result["again"] = ping(address, [], 60 if lost > PLAIN * seen["sent"] else 200)
+        result["again"] = ping(address, [], 60 if lost > OBVIOUS_LOSS_SHARE * seen["sent"] else 200)
     result["neighbour"] = neighbour(address)
     via = way.get("via")
     if via and not seen.get("received"):
@@ -293,8 +293,8 @@ def batch(lines: list[str]) -> list[dict[str, Any]]:
     """The answer of `ip` to each of these lines; empty if it refuses one of them."""
     path = find("ip")
     found: list[dict[str, Any]] = []
-    for at in range(0, len(lines), A_PIPE) if path else ():
-        result = run([str(path), "-j", "-batch", "-"], 5, "\n".join(lines[at : at + A_PIPE]) + "\n")
+    for at in range(0, len(lines), MAX_BATCH_LINES) if path else ():
+        result = run([str(path), "-j", "-batch", "-"], 5, "\n".join(lines[at : at + MAX_BATCH_LINES]) + "\n")
         try:
             found += [json.loads(line)[0] for line in result["out"].splitlines()] if result["code"] == 0 else []
         except (ValueError, IndexError):
@@ -388,11 +388,11 @@ def look(arguments: dict[str, Any]) -> PingAnswer:
     wanted = [target["address"] for target in targets] + arguments["names"]
     lookups = {name: Lookup(name) for name in wanted + ([hostname] if arguments["hostname"] else [])}
     reverse = Reverse(arguments["reverse"])
-    count = max(FEWEST, min(MOST, ALL_PEERS // max(1, len(targets))))
+    count = max(MIN_PEER_ECHOES, min(MAX_PEER_ECHOES, ECHOES_IN_ALL // max(1, len(targets))))
     loop = EventLoop()
     at_once = at_first_glance(loop, targets, lookups, count)
     left = [target for target in targets if target["peer"] not in at_once]
-    workers, until = max(WORKERS, min(MOST_WORKERS, len(left) // 4)), time.monotonic() + LOOKING_S
+    workers, until = max(MIN_WORKERS, min(MAX_WORKERS, len(left) // 4)), time.monotonic() + LAST_START_DEADLINE_S
     with concurrent.futures.ThreadPoolExecutor(workers) as pool:
         looking = {t["peer"]: pool.submit(look_at, t, lookups[t["address"]], count, until) for t in left}
         loop.start(waiting(looking))

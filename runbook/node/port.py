@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from runbook.node.proc import TcpSocket
     from runbook.transport.node_answers import Holder, OwnAddress, PortAnswer, PortState
 
-USERS = re.compile(r'\("((?:[^"\\]|\\.)*)",pid=(\d+)')
+SS_USER = re.compile(r'\("((?:[^"\\]|\\.)*)",pid=(\d+)')
 
 
 def own_address(address: str) -> OwnAddress:
@@ -173,7 +173,7 @@ def by_ss(ports: list[int]) -> dict[int, int]:
     wanted = " or ".join("sport = :%d" % port for port in ports)
     found: dict[int, int] = {}
     for line in run([ss, "-Htanp", "( %s )" % wanted], 3, sudo=sudo).get("out", "").splitlines():
-        words, match = line.split(), USERS.search(line)
+        words, match = line.split(), SS_USER.search(line)
         port = words[3].rpartition(":")[2] if match and len(words) > 3 else ""
         if match and port.isdigit():
             found.setdefault(int(port), int(match.group(2)))

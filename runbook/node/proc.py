@@ -13,16 +13,16 @@ if TYPE_CHECKING:
 
 RUN_ID_VARIABLE = "RUNBOOK_RUN_ID"
 JOB_VARIABLE = "RUNBOOK_JOB"
-ESTABLISHED, DIALLING, TIME_WAIT, LISTEN = "01", "02", "06", "0A"  # states in the kernel's TCP tables
-RETRANSMITTING = "01:"  # the beginning of a socket's timer while segments are sent again
-LONGEST_COMMAND = 200
+ESTABLISHED, SYN_SENT, TIME_WAIT, LISTEN = "01", "02", "06", "0A"  # states in the kernel's TCP tables
+RETRANSMIT_TIMER = "01:"  # the beginning of a socket's timer while segments are sent again
+MAX_COMMAND_CHARACTERS = 200
 SHELLS = ("sh", "bash", "dash")
 """Names of processes that only start the program of a script."""
 
-SETTING = re.compile(r"(?:TORCH|NCCL|GLOO)_[A-Z0-9_]{1,80}\Z")  # a variable of torch, NCCL or gloo
-MOST_SETTINGS = 100
-LONGEST_SETTING = 200
-MOST = 1 << 62  # the largest number in an answer
+SETTING_NAME = re.compile(r"(?:TORCH|NCCL|GLOO)_[A-Z0-9_]{1,80}\Z")  # a variable of torch, NCCL or gloo
+MAX_SETTINGS = 100
+MAX_SETTING_CHARACTERS = 200
+MAX_ANSWER_INTEGER = 1 << 62  # the largest number in an answer
 
 
 def read(path: str) -> str | None:
@@ -35,9 +35,10 @@ def read(path: str) -> str | None:
 
 
 def amount(number: int) -> int:
-    """A number of bytes or files as an answer carries it: at most MOST. The kernel's numbers go up to 2^64 - 1; some
-    file systems report nearly as many (EFS: 2^63 - 2^20 bytes free); Python shows a limit from 2^63 on as negative."""
-    return MOST if number < 0 else min(number, MOST)
+    """A number of bytes or files as an answer carries it: at most MAX_ANSWER_INTEGER. The kernel's numbers go up to
+    2^64 - 1; some file systems report nearly as many (EFS: 2^63 - 2^20 bytes free); Python shows a limit from 2^63 on
+    as negative."""
+    return MAX_ANSWER_INTEGER if number < 0 else min(number, MAX_ANSWER_INTEGER)
 
 
 def pause(seconds: float) -> None:
@@ -131,8 +132,8 @@ def settings_of_ranks(those: Iterable[int]) -> dict[str, dict[str, str]]:
             told = [one.decode("utf-8", "replace").partition("=") for one in environ(pid)]
         except OSError:
             continue
-        set_ = [(name, value[:LONGEST_SETTING]) for name, _, value in told if SETTING.match(name)]
-        found[str(rank)] = dict(set_[:MOST_SETTINGS])
+        set_ = [(name, value[:MAX_SETTING_CHARACTERS]) for name, _, value in told if SETTING_NAME.match(name)]
+        found[str(rank)] = dict(set_[:MAX_SETTINGS])
     return found
 
 
@@ -222,7 +223,7 @@ def arguments(pid: int) -> list[str]:
         return []
 
 
-def command(pid: int, longest: int = LONGEST_COMMAND) -> str | None:
+def command(pid: int, longest: int = MAX_COMMAND_CHARACTERS) -> str | None:
     """The command line of a process, at most `longest` characters; None if this user sees none."""
     return " ".join(" ".join(arguments(pid)).split())[:longest] or None
 
@@ -254,7 +255,7 @@ class TcpSocket:
     @property
     def resent(self) -> int:
         """How often in a row the oldest segment that is not acknowledged was sent again."""
-        return int(self._words[6], 16) if self._words[5].startswith(RETRANSMITTING) else 0
+        return int(self._words[6], 16) if self._words[5].startswith(RETRANSMIT_TIMER) else 0
 
 
 def tcp_sockets() -> list[TcpSocket]:

@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
     from runbook.transport.node_answers import PythonFacts, Pythons
 
-MOST = 60  # the most interpreters that are asked
-ONE_S = 8  # seconds that each may take to answer
+MAX_PYTHONS = 60  # the most interpreters that are asked
+PYTHON_TIMEOUT_S = 8  # seconds that each may take to answer
 
-CONDA = ("miniconda3", "anaconda3", "miniforge3", "mambaforge", "micromamba", "conda", ".conda")
-PLACES = (
-    ["~/%s/bin/python" % name for name in CONDA]
-    + ["~/%s/envs/*/bin/python" % name for name in CONDA]
-    + ["/opt/%s/bin/python" % name for name in CONDA]
-    + ["/opt/%s/envs/*/bin/python" % name for name in CONDA]
+CONDA_FOLDERS = ("miniconda3", "anaconda3", "miniforge3", "mambaforge", "micromamba", "conda", ".conda")
+PYTHON_PATH_PATTERNS = (
+    ["~/%s/bin/python" % name for name in CONDA_FOLDERS]
+    + ["~/%s/envs/*/bin/python" % name for name in CONDA_FOLDERS]
+    + ["/opt/%s/bin/python" % name for name in CONDA_FOLDERS]
+    + ["/opt/%s/envs/*/bin/python" % name for name in CONDA_FOLDERS]
     + """
         /opt/*/bin/python /opt/*/*/bin/python /venv/bin/python /venv/*/bin/python /workspace/*/bin/python ~/*/bin/python
         ~/.*/bin/python ~/*/.venv/bin/python ~/*/venv/bin/python ~/.virtualenvs/*/bin/python
@@ -37,7 +37,7 @@ PLACES = (
     """.split()
 )
 
-PROBE = """
+VERSIONS_SCRIPT = """
 import sys
 sys.path[:] = [p for p in sys.path if p]
 import importlib.util, json, os, re
@@ -57,7 +57,7 @@ print(json.dumps(said))
 
 def candidates() -> list[str]:
     paths = [path for path in (find("python3"), find("python")) if path]
-    for place in PLACES:
+    for place in PYTHON_PATH_PATTERNS:
         paths += sorted(glob.glob(os.path.expanduser(place)))
     found: list[str] = []
     for path in paths:
@@ -70,7 +70,7 @@ def candidates() -> list[str]:
 
 def ask(path: str) -> PythonFacts | None:
     """The facts that an interpreter prints about itself; None if its answer is not understood."""
-    result = run([path, "-B", "-c", PROBE], ONE_S)
+    result = run([path, "-B", "-c", VERSIONS_SCRIPT], PYTHON_TIMEOUT_S)
     try:
         said: PythonFacts = json.loads((result.get("out") or "").strip().splitlines()[-1])
     except (ValueError, IndexError):
@@ -83,7 +83,7 @@ def look(arguments: dict[str, Any]) -> Pythons:
     deadline = time.monotonic() + arguments["seconds"]
     paths = candidates()
     pool = concurrent.futures.ThreadPoolExecutor(6)
-    asked = [pool.submit(ask, path) for path in paths[:MOST]]
+    asked = [pool.submit(ask, path) for path in paths[:MAX_PYTHONS]]
     done, late = concurrent.futures.wait(asked, timeout=max(0.1, deadline - time.monotonic()))
     for future in late:
         future.cancel()
@@ -94,4 +94,4 @@ def look(arguments: dict[str, Any]) -> Pythons:
         if said and (said["prefix"], said["version"]) not in seen:  # /usr/bin/python3 may be /usr/bin/python3.11
             seen.add((said["prefix"], said["version"]))
             pythons.append(said)
-    return {"pythons": pythons, "unfinished": len(late) + len(paths[MOST:])}
+    return {"pythons": pythons, "unfinished": len(late) + len(paths[MAX_PYTHONS:])}

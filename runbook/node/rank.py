@@ -31,30 +31,30 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
-MARK = "\x1erunbook "
-BEAT_S = 0.5
+MESSAGE_MARK = "\x1erunbook "
+RANK_BEAT_INTERVAL_S = 0.5
 COLLECTIVE_TIMEOUT_S = 900  # only for a rank that nobody watches: the controller notices a stall within seconds
-PATTERN = 251  # a prime, so that no power-of-two chunking of a transport lines up with the pattern
-CHUNK = PATTERN * 4096  # elements filled and compared at a time: 4 MiB of float32
-LOOKUP_S, LOOKUP_PATIENCE_S = 1.5, 12.0
+PATTERN_PERIOD = 251  # a prime, so that no power-of-two chunking of a transport lines up with the pattern
+CHUNK_ELEMENTS = PATTERN_PERIOD * 4096  # elements filled and compared at a time: 4 MiB of float32
+LOOKUP_REPORT_INTERVAL_S, LOOKUP_REPORT_TIMEOUT_S = 1.5, 12.0
 """Seconds between reports of a slow name server, and seconds for which it is reported: resolvers ask twice for 5 s."""
 
-DIAL_S, PATIENT_S = 1.0, 2.5
+FIRST_DIAL_TIMEOUT_S, LATER_DIAL_TIMEOUT_S = 1.0, 2.5
 """Seconds for which a dial waits. The first is short, so that silence is soon reported; later ones last until after the
 kernel has repeated the SYN, since a repetition may pass where the first packet, which asks for ECN, is dropped."""
-TICK_S = 0.02  # seconds that `watch_pauses` sleeps at a time
-TRANSPORT = ("gloo", "pt_gloo", "pt_nccl", "NCCL")
+TICK_INTERVAL_S = 0.02  # seconds that `watch_pauses` sleeps at a time
+TRANSPORT_THREAD_PREFIXES = ("gloo", "pt_gloo", "pt_nccl", "NCCL")
 """The beginnings of the names of the threads that move the data, beside the main thread."""
 
-RECORDED = 100  # how many collectives, the newest, are kept in flight-RANK.json
+MAX_RECORDED_COLLECTIVES = 100  # how many collectives, the newest, are kept in flight-RANK.json
 
-speaking = threading.Lock()
+stdout_lock = threading.Lock()
 
 
 def say(event: str, **fields: Any) -> None:
     fields["event"] = event
-    with speaking:
-        sys.stdout.write(MARK + json.dumps(fields) + "\n")
+    with stdout_lock:
+        sys.stdout.write(MESSAGE_MARK + json.dumps(fields) + "\n")
         sys.stdout.flush()
 
 
@@ -129,7 +129,7 @@ class Worker:
 
     def beat(self) -> None:
         while True:
-            threading.Event().wait(BEAT_S)  # not time.sleep(), which fails under libfaketime
+            threading.Event().wait(RANK_BEAT_INTERVAL_S)  # not time.sleep(), which fails under libfaketime
             say("beat", **self.place.snapshot())
 
     def watch_pauses(self) -> None:
@@ -139,9 +139,9 @@ class Worker:
         while True:
             self.timing.wait()
             begun, queued = time.monotonic(), queued_of(task) or 0.0
-            threading.Event().wait(TICK_S)
-            late = time.monotonic() - begun - TICK_S - ((queued_of(task) or 0.0) - queued)
-            if late > TICK_S:
+            threading.Event().wait(TICK_INTERVAL_S)
+            late = time.monotonic() - begun - TICK_INTERVAL_S - ((queued_of(task) or 0.0) - queued)
+            if late > TICK_INTERVAL_S:
                 self.lag.paused += late
 
     def waited(self) -> Callable[[], float]:
@@ -303,14 +303,14 @@ class Worker:
 
         threading.Thread(target=ask, daemon=True).start()
         begun = time.monotonic()
-        while not answered.wait(LOOKUP_S) and time.monotonic() - begun < LOOKUP_PATIENCE_S:
+        while not answered.wait(LOOKUP_REPORT_INTERVAL_S) and time.monotonic() - begun < LOOKUP_REPORT_TIMEOUT_S:
             say("looking-up", address=host, seconds=round(time.monotonic() - begun, 1))
         if answered.is_set():
             say("looked-up", address=host)
 
     def dial(self, host: str, port: int) -> None:
         """Dials until the master's port opens, and reports the reason why it does not, whenever that changes."""
-        reason, patience_s = None, DIAL_S
+        reason, patience_s = None, FIRST_DIAL_TIMEOUT_S
         while True:
             try:
                 knock(host, port, patience_s)
@@ -320,7 +320,7 @@ class Worker:
             except ConnectionRefusedError:
                 seen = "refused"
             except (socket.timeout, TimeoutError):
-                seen, patience_s = "no answer", PATIENT_S
+                seen, patience_s = "no answer", LATER_DIAL_TIMEOUT_S
             except OSError as error:
                 seen = "unreachable: %s" % (error.strerror or error)
                 if error.errno == errno.EADDRNOTAVAIL:
@@ -350,7 +350,7 @@ class Worker:
         self.lag = Lag()
         before = tcp_segments()
         ends = time.monotonic() + order["budget_s"]
-        pattern = torch.arange(CHUNK, dtype=torch.float32, device=self.device).remainder_(PATTERN)
+        pattern = torch.arange(CHUNK_ELEMENTS, dtype=torch.float32, device=self.device).remainder_(PATTERN_PERIOD)
         stopped_before = None
         per_byte = 0.0  # seconds a byte for preparing, warming up and verifying the size before
         for index, size in enumerate(sizes):
@@ -471,8 +471,8 @@ class Worker:
         """Fills the tensor: element i of rank r is (i mod 251) + r + 1. It depends on place and rank; sums are
         exact."""
         mine = pattern[: data.numel()] + float(self.rank + 1)
-        for start in range(0, data.numel(), CHUNK):
-            piece = data[start : start + CHUNK]
+        for start in range(0, data.numel(), CHUNK_ELEMENTS):
+            piece = data[start : start + CHUNK_ELEMENTS]
             piece.copy_(mine[: piece.numel()])
             self.place.work += 1
 
@@ -482,8 +482,8 @@ class Worker:
         expected = pattern[: data.numel()] * float(n) + float(n * (n + 1) // 2)
         wrong = 0
         first = None
-        for start in range(0, data.numel(), CHUNK):
-            piece = data[start : start + CHUNK]
+        for start in range(0, data.numel(), CHUNK_ELEMENTS):
+            piece = data[start : start + CHUNK_ELEMENTS]
             right = expected[: piece.numel()]
             self.place.work += 1
             if self.torch.equal(piece, right):
@@ -500,8 +500,8 @@ class Worker:
         if self.world_size > 64:
             return
         torch = self.torch
-        count = min(count, CHUNK)
-        pattern = torch.arange(count, dtype=torch.float32, device=self.device).remainder_(PATTERN)
+        count = min(count, CHUNK_ELEMENTS)
+        pattern = torch.arange(count, dtype=torch.float32, device=self.device).remainder_(PATTERN_PERIOD)
         blamed = []
         for rank in range(self.world_size):
             data = pattern + float(rank + 1) if rank == self.rank else torch.zeros_like(pattern)
@@ -529,7 +529,7 @@ def knock(host: str, port: int, seconds: float) -> None:
 
 def record_flights() -> None:
     """Switches torch's Flight Recorder on, before torch is imported: releases before 2.9 have it switched off."""
-    os.environ.setdefault("TORCH_FR_BUFFER_SIZE", str(2 * RECORDED))
+    os.environ.setdefault("TORCH_FR_BUFFER_SIZE", str(2 * MAX_RECORDED_COLLECTIVES))
     try:
         from importlib.metadata import version
 
@@ -549,7 +549,7 @@ def flight_record(backend: str) -> dict[str, Any] | None:
         dump = getattr(c10d, name, None)
         found = json.loads(dump()) if dump else {}
         if found.get("pg_status") or found.get("entries"):
-            found["entries"] = found.get("entries", [])[-RECORDED:]
+            found["entries"] = found.get("entries", [])[-MAX_RECORDED_COLLECTIVES:]
             return found
     return None
 
@@ -570,7 +570,7 @@ def queued_seconds() -> dict[str, float]:
     for task in os.listdir("/proc/self/task") if os.path.isdir("/proc/self/task") else ():
         try:
             with open("/proc/self/task/%s/comm" % task) as file:
-                needed = int(task) == os.getpid() or file.read().startswith(TRANSPORT)
+                needed = int(task) == os.getpid() or file.read().startswith(TRANSPORT_THREAD_PREFIXES)
         except OSError:
             continue  # the thread has ended
         waited = queued_of(int(task)) if needed else None

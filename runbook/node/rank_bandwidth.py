@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     Waited = Callable[[], Callable[[], float]]
 
 SUM_ELEMENTS = 1 << 22  # 16 MiB of float32: more than most caches hold
-FIRST_BYTES = 64 << 10  # how many the first transfer moves
-MESSAGE_BYTES = 32 << 20  # the most in one message
-STEPS = (2.0, 16.0)  # the next transfer moves at least and at most this many times as many bytes
-FEWEST_SEGMENTS = 200  # with fewer segments, a single lost one says nothing
-OF_A_BURST = 3  # how many segments of one burst of losses count
-LARGEST_SEGMENT = 64 << 10  # bytes
-LONG_ENOUGH = 0.4  # a transfer counts if it takes this part of the wanted seconds
+FIRST_TRANSFER_BYTES = 64 << 10  # how many the first transfer moves
+MAX_MESSAGE_BYTES = 32 << 20  # the most in one message
+GROWTH_LIMITS = (2.0, 16.0)  # the next transfer moves at least and at most this many times as many bytes
+MIN_SEGMENTS = 200  # with fewer segments, a single lost one says nothing
+MAX_BURST_SEGMENTS = 3  # how many segments of one burst of losses count
+MAX_SEGMENT_BYTES = 64 << 10  # bytes
+MIN_DURATION_SHARE = 0.4  # a transfer counts if it takes this part of the wanted seconds
 
 
 def measure(worker: Any, order: dict[str, Any], say: Callable[..., None], waited: Waited) -> None:
@@ -92,9 +92,9 @@ def transfer(
     sender how many bytes to send next; 0 ends it. Only the last transfer counts: by then TCP has found its pace. Gives
     that transfer's bytes and, on the receiver, its results."""
     following = worker.torch.zeros(2, dtype=worker.torch.float64, device=worker.device)
-    total = FIRST_BYTES
+    total = FIRST_TRANSFER_BYTES
     while True:
-        size = min(MESSAGE_BYTES, total)
+        size = min(MAX_MESSAGE_BYTES, total)
         data = worker.torch.zeros(max(1, size // 4), dtype=worker.torch.float32, device=worker.device)
         turns = max(1, total // size)
         before = segments() if worker.rank == source else None
@@ -116,8 +116,8 @@ def transfer(
                 worker.dist.send(following, destination)
                 return moved, {}
             continue
-        growth = min(STEPS[1], max(STEPS[0], seconds / took))
-        total = 0 if took >= LONG_ENOUGH * seconds else int(moved * growth)
+        growth = min(GROWTH_LIMITS[1], max(GROWTH_LIMITS[0], seconds / took))
+        total = 0 if took >= MIN_DURATION_SHARE * seconds else int(moved * growth)
         following.fill_(float(total))
         worker.dist.send(following, source)
         if not total:
@@ -154,15 +154,15 @@ def lost(before: tuple[int, ...] | None, after: tuple[int, ...] | None, moved: f
     if before is None or after is None:
         return -1.0
     sent, again, bursts = (later - earlier for earlier, later in zip(before, after))
-    if sent < max(FEWEST_SEGMENTS, moved / LARGEST_SEGMENT):
+    if sent < max(MIN_SEGMENTS, moved / MAX_SEGMENT_BYTES):
         return -1.0
-    return min(1.0, max(0.0, min(again, OF_A_BURST * bursts) / sent))
+    return min(1.0, max(0.0, min(again, MAX_BURST_SEGMENTS * bursts) / sent))
 
 
 def exchange(worker: Any, partner: int, total: int) -> float:
     """The GB/s that arrive while as many bytes leave."""
     dist = worker.dist
-    size = min(MESSAGE_BYTES, total)
+    size = min(MAX_MESSAGE_BYTES, total)
     out = worker.torch.zeros(max(1, size // 4), dtype=worker.torch.float32, device=worker.device)
     into = worker.torch.empty_like(out)
     turns = max(1, total // size)

@@ -10,11 +10,11 @@ the process has none), "open" (false: no answer to the dial yet), "unacked" (byt
 from __future__ import annotations
 
 from runbook.node.proc import (
-    DIALLING,
     ESTABLISHED,
     JOB_VARIABLE,
     LISTEN,
     RUN_ID_VARIABLE,
+    SYN_SENT,
     own_rank,
     settings_of_ranks,
     sockets,
@@ -44,7 +44,7 @@ def look(arguments: dict[str, Any]) -> RankConnections:
             continue
         if one.state == LISTEN:
             listening.append({"port": one.port, "rank": ranks[pid]})
-        if one.state not in (ESTABLISHED, DIALLING):
+        if one.state not in (ESTABLISHED, SYN_SENT):
             continue
         local, local_port = one.local
         remote, remote_port = one.remote

@@ -29,7 +29,7 @@ import stat as stat_module
 import threading
 import time
 
-from runbook.node.cpu_waits import MOST_PROCESSES, cpu_quota, cpu_time, throttled, waited
+from runbook.node.cpu_waits import MAX_FAMILY_PROCESSES, cpu_quota, cpu_time, throttled, waited
 from runbook.node.gpus import find_smi, query_gpus
 from runbook.node.proc import (
     Stat,
@@ -61,24 +61,24 @@ if TYPE_CHECKING:
 
     Processes = dict[int, "Process"]
 
-BUSY = 0.2  # the least share of a CPU of a process in `busy`
-WORKS = 0.05  # the least share of a CPU that is work
-PY_SPY_S = 4.0  # seconds for all runs of py-spy
-GPU_S = 2.0  # seconds for nvidia-smi
-NUMBER = int(getattr(signal, "SIGRTMIN", 0)) + 7
-NUMBER_ALL = NUMBER + 1
+MIN_BUSY_SHARE = 0.2  # the least share of a CPU of a process in `busy`
+MIN_WORKING_SHARE = 0.05  # the least share of a CPU that is work
+PY_SPY_TIMEOUT_S = 4.0  # seconds for all runs of py-spy
+NVIDIA_SMI_TIMEOUT_S = 2.0  # seconds for nvidia-smi
+STACK_SIGNAL = int(getattr(signal, "SIGRTMIN", 0)) + 7
+ALL_STACKS_SIGNAL = STACK_SIGNAL + 1
 """The signals of stack_on_signal.py, which runs inside the training and cannot be imported here. The second asks for
 the stacks of all threads, and may crash a process that works."""
-AT_EXIT = re.compile(r'/threading\.py", line \d+ in _shutdown$', re.MULTILINE)  # it waits for threads
+THREADING_SHUTDOWN_FRAME = re.compile(r'/threading\.py", line \d+ in _shutdown$', re.MULTILINE)  # it waits for threads
 
-STACK_S = 1.0
-STARVED_S = 3.0
+STACK_TIMEOUT_S = 1.0
+STARVED_STACK_TIMEOUT_S = 3.0
 """Seconds that a process has to write its stacks; the second, if it gets no CPU."""
 
-FRAME = re.compile(r'^  File "([^"\n]{1,500})", line (\d{1,7}) in ')  # file and line of a frame
-LONGEST_STACK = 64 * 1024  # the most bytes of a stack that are read
-LONGEST_COMMAND = 120  # the most characters of a command or a source line
-HERTZ: float = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
+STACK_FRAME = re.compile(r'^  File "([^"\n]{1,500})", line (\d{1,7}) in ')  # file and line of a frame
+MAX_STACK_BYTES = 64 * 1024  # the most bytes of a stack that are read
+MAX_SHOWN_CHARACTERS = 120  # the most characters of a command or a source line
+TICKS_PER_SECOND: float = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 """Clock ticks a second, the unit of times in /proc/PID/stat."""
 
 
@@ -90,7 +90,7 @@ def look(arguments: dict[str, Any]) -> RankProcesses:
     after = Moment(leaders)
     tell_cpu(before.processes, after.processes, after.clock - before.clock)
     asked = [(entry.pid, entry.stat.state) for mine in after.ranks.values() for entry in mine]
-    said = own_stacks(arguments["stacks"], asked, STARVED_S) if arguments.get("stacks") else {}
+    said = own_stacks(arguments["stacks"], asked, STARVED_STACK_TIMEOUT_S) if arguments.get("stacks") else {}
     ranks: dict[str, RankSeen] = {}
     for rank in leaders:
         ranks[rank] = seen(rank, before, after, arguments.get("stacks"))
@@ -119,7 +119,7 @@ class Moment:
         self.cpu = {entry.pid: cpu_time(entry.pid) for mine in self.ranks.values() for entry in mine}
         self.copied = {entry.pid: copied(entry.pid) for mine in self.ranks.values() for entry in mine}
         self.quotas = {
-            entry.pid: cpu_quota(entry.pid) for mine in self.ranks.values() for entry in mine[:MOST_PROCESSES]
+            entry.pid: cpu_quota(entry.pid) for mine in self.ranks.values() for entry in mine[:MAX_FAMILY_PROCESSES]
         }
         self.tcp = tcp_info()
         self.carried = carried()
@@ -133,7 +133,7 @@ def seen(rank: str, before: Moment, after: Moment, stacks: str | None) -> RankSe
     held = [throttled(before.quotas.get(one.pid), after.quotas.get(one.pid), seconds) for one in mine]
     return {
         "processes": [process_facts(entry, before, after, stacks) for entry in mine],
-        "works": works(before.ranks[rank], mine, seconds * HERTZ),
+        "works": works(before.ranks[rank], mine, seconds * TICKS_PER_SECOND),
         "connections": None if after.tcp is None else len(known),
         "moved": sum(carried_by(now[one]) - carried_by(past.get(one)) for one in known) if known else None,
         "queued": sum(min(now[one].queued, past[one].queued) for one in known if one in past),
@@ -176,19 +176,19 @@ def tell_cpu(before: Processes, after: Processes, seconds: float) -> None:
     """Notes for each process the share of one CPU that it used between two moments."""
     for pid, entry in after.items():
         used = entry.stat.ticks - before[pid].stat.ticks if pid in before else 0
-        entry.cpu = round(used / HERTZ / max(0.01, seconds), 2)
+        entry.cpu = round(used / TICKS_PER_SECOND / max(0.01, seconds), 2)
 
 
 def busy(entries: Processes, ours: Iterable[int]) -> list[BusyProcess]:
     """The processes outside of these sessions that use most of the CPU."""
     kin = {entry.pid for leader in ours for entry in family(entries, leader)}
-    others = [entry for pid, entry in entries.items() if pid not in kin and entry.cpu >= BUSY]
+    others = [entry for pid, entry in entries.items() if pid not in kin and entry.cpu >= MIN_BUSY_SHARE]
     others.sort(key=lambda entry: -entry.cpu)
     return [
         {
             "pid": one.pid,
             "user": account(owner(one.pid)) or "?",
-            "command": command(one.pid, LONGEST_COMMAND) or one.stat.comm,
+            "command": command(one.pid, MAX_SHOWN_CHARACTERS) or one.stat.comm,
             "cpu": one.cpu,
         }
         for one in others[:6]
@@ -222,7 +222,7 @@ def works(before: list[Process], after: list[Process], ticks: float) -> bool:
         one.stat.ticks + one.stat.reaped for one in before
     )
     read_in = sum(one.fetched for one in after) - sum(one.fetched for one in before)
-    return used >= WORKS * ticks or read_in > 0
+    return used >= MIN_WORKING_SHARE * ticks or read_in > 0
 
 
 def fetched(pid: int) -> int:
@@ -263,7 +263,7 @@ def py_spy(leaders: dict[str, int]) -> dict[str, str]:
         if program is None:
             return
         for options in (["--native"], []):
-            answer = run([program, "dump", "--nonblocking"] + options + ["--pid", str(pid)], PY_SPY_S / 2)
+            answer = run([program, "dump", "--nonblocking"] + options + ["--pid", str(pid)], PY_SPY_TIMEOUT_S / 2)
             if answer.get("code") == 0 and answer["out"].strip():
                 said[rank] = answer["out"]
                 return
@@ -271,19 +271,19 @@ def py_spy(leaders: dict[str, int]) -> dict[str, str]:
     threads = [threading.Thread(target=one, args=item, daemon=True) for item in leaders.items()]
     for thread in threads:
         thread.start()
-    deadline = time.monotonic() + PY_SPY_S
+    deadline = time.monotonic() + PY_SPY_TIMEOUT_S
     for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))
     return dict(said)
 
 
-def own_stacks(folder: str, asked_of: Iterable[tuple[int, str]], starved_s: float = STACK_S) -> dict[int, str]:
+def own_stacks(folder: str, asked_of: Iterable[tuple[int, str]], starved_s: float = STACK_TIMEOUT_S) -> dict[int, str]:
     """By pid, the stack of the main thread of each process that can be asked for it; if the process is over and waits
     for its threads, the stacks of all threads. `asked_of`: pids and states. `starved_s`: seconds without a CPU."""
     awake = [pid for pid, state in asked_of if state not in "TtZ"]
-    said = stacks_at_signal(NUMBER, folder, awake, starved_s)
-    over = [pid for pid, text in said.items() if AT_EXIT.search(text)]
-    said.update(stacks_at_signal(NUMBER_ALL, folder, over, starved_s))
+    said = stacks_at_signal(STACK_SIGNAL, folder, awake, starved_s)
+    over = [pid for pid, text in said.items() if THREADING_SHUTDOWN_FRAME.search(text)]
+    said.update(stacks_at_signal(ALL_STACKS_SIGNAL, folder, over, starved_s))
     return said
 
 
@@ -301,18 +301,18 @@ def stacks_at_signal(number: int, folder: str, pids: Iterable[int], starved_s: f
         except OSError:
             asked.pop(pid, None)
     said: dict[int, str] = {}
-    begun, told = time.monotonic(), "Current thread " if number == NUMBER_ALL else "  File "
+    begun, told = time.monotonic(), "Current thread " if number == ALL_STACKS_SIGNAL else "  File "
     while asked and time.monotonic() - begun < starved_s:
         pause(0.05)
         for pid, (path, size) in asked.items():
             try:
                 with open(path, "rb") as file:
                     file.seek(size)
-                    said[pid] = file.read(LONGEST_STACK).decode("utf-8", "replace")
+                    said[pid] = file.read(MAX_STACK_BYTES).decode("utf-8", "replace")
             except OSError:
                 continue
         silent = [pid for pid in asked if told not in said.get(pid, "")]
-        if time.monotonic() - begun > STACK_S:
+        if time.monotonic() - begun > STACK_TIMEOUT_S:
             silent = [pid for pid in silent if (its := stat(pid)) and its.state == "R"]
         if not silent:
             break
@@ -323,7 +323,7 @@ def stack_file(folder: str, pid: int) -> str:
     return os.path.join(folder, "%d.stack" % pid)
 
 
-def catches(pid: int, number: int = NUMBER) -> bool:
+def catches(pid: int, number: int = STACK_SIGNAL) -> bool:
     """Whether a process can be asked for its stacks by this signal: a process that does not catch it would die."""
     return has_bit("SigCgt", pid, number)
 
@@ -349,7 +349,7 @@ def with_source(text: str) -> str:
     innermost = False
     for line in text.splitlines():
         lines.append(line)
-        match = FRAME.match(line) if innermost else None
+        match = STACK_FRAME.match(line) if innermost else None
         if match and (source := source_line(match.group(1), int(match.group(2)))):
             lines.append("    " + source)
         innermost = line.endswith("(most recent call first):")
@@ -365,14 +365,14 @@ def source_line(path: str, number: int) -> str:
             found = next(itertools.islice(file, number - 1, number), "")
     except (OSError, ValueError):
         return ""
-    return found.strip()[:LONGEST_COMMAND]
+    return found.strip()[:MAX_SHOWN_CHARACTERS]
 
 
 def gpu_use(indices: Iterable[int]) -> dict[str, int] | None:
     smi = find_smi()
     if smi is None:
         return None
-    said = query_gpus(smi, ("index", "utilization.gpu"), GPU_S, indices)
+    said = query_gpus(smi, ("index", "utilization.gpu"), NVIDIA_SMI_TIMEOUT_S, indices)
     rows = re.findall(r"^(\d+), *(\d+)(?: %)?$", said.get("out", ""), re.MULTILINE)
     return {index: int(percent) for index, percent in rows} or None
 

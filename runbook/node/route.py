@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from runbook.transport.node_answers import Routes, RouteTarget
 
-CONNECT_S = 3
+CONNECT_TIMEOUT_S = 3
 
 
 def source(address: str) -> str | None:
@@ -49,11 +49,11 @@ def answer(address: str, port: int) -> str:
     """The result of dialling a port: `open`, `refused` (which shows that the host is reached), or why no answer
     came."""
     try:
-        socket.create_connection((address, port), CONNECT_S).close()
+        socket.create_connection((address, port), CONNECT_TIMEOUT_S).close()
     except ConnectionRefusedError:
         return "refused"
     except socket.timeout:
-        return "no answer within %d s" % CONNECT_S
+        return "no answer within %d s" % CONNECT_TIMEOUT_S
     except OSError as error:
         return error.strerror or str(error)
     return "open"

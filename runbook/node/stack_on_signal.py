@@ -23,7 +23,7 @@ import os
 import signal
 import sys
 
-ABOVE_RTMIN, ABOVE_RTMIN_ALL = 7, 8
+STACK_SIGNAL_OFFSET, ALL_STACKS_SIGNAL_OFFSET = 7, 8
 
 
 def dump_at_a_crash() -> None:
@@ -39,7 +39,10 @@ def register(folder: str) -> None:
     first = getattr(signal, "SIGRTMIN", None)
     if first is None or not hasattr(faulthandler, "register"):
         return
-    for number, all_threads in ((int(first) + ABOVE_RTMIN, False), (int(first) + ABOVE_RTMIN_ALL, True)):
+    for number, all_threads in (
+        (int(first) + STACK_SIGNAL_OFFSET, False),
+        (int(first) + ALL_STACKS_SIGNAL_OFFSET, True),
+    ):
         try:
             if signal.getsignal(number) != signal.SIG_DFL:
                 continue

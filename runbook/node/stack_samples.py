@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from runbook.transport.node_answers import RankSamples, StackSamples
 
-LONGEST = 8192  # the most characters of a stack
+MAX_STACK_CHARACTERS = 8192  # the most characters of a stack
 
 
 def look(arguments: dict[str, Any]) -> StackSamples:
@@ -67,4 +67,4 @@ def state(pid: int) -> str:
 def current(text: str) -> str:
     """The last stack in a dump, which is the main thread's; empty if there is none."""
     at = max(text.rfind("Stack ("), text.rfind("Current thread "), text.rfind("\nThread "))
-    return text[at:].partition("\n\n")[0][:LONGEST] if at >= 0 else ""
+    return text[at:].partition("\n\n")[0][:MAX_STACK_CHARACTERS] if at >= 0 else ""

@@ -26,7 +26,7 @@ import time
 import types
 import zlib
 
-from runbook.node.own_files import KEPT, expanded, make, ours, safe
+from runbook.node.own_files import KEPT_FILE, expanded, make, ours, safe
 from runbook.node.proc import RUN_ID_VARIABLE, account, amount, kill, pause, tagged, this_machine
 
 TYPE_CHECKING = False
@@ -37,18 +37,27 @@ if TYPE_CHECKING:
 
     Frame = dict[str, Any]
 
-MARK = b"\x1erunbook-supervisor "
+SUPERVISOR_MARK = b"\x1erunbook-supervisor "
 NODE_VARIABLE = "RUNBOOK_NODE"
-CHUNK = 65536  # bytes read at a time
-WATCH_S = 0.25  # seconds between two looks for silence
-BATCH_VARIABLE = "SLURM_JOB_ID"  # set in a Slurm job
-CARRIER_S = 6.0  # seconds from the end of stdin within which a program that leads to another supervisor has to end
-TOGETHER_S = 1.0  # seconds: a batch system that ends a job signals its processes, this one included, one after another
+READ_CHUNK_BYTES = 65536  # bytes read at a time
+SILENCE_POLL_INTERVAL_S = 0.25  # seconds between two looks for silence
+SLURM_JOB_VARIABLE = "SLURM_JOB_ID"  # set in a Slurm job
+CARRIER_EXIT_TIMEOUT_S = (
+    6.0  # seconds from the end of stdin within which a program that leads to another supervisor has to end
+)
+OWN_SIGNAL_TIMEOUT_S = (
+    1.0  # seconds: a batch system that ends a job signals its processes, this one included, one after another
+)
 # That wait is made in short turns: on a busy machine each takes longer, and leaves time to the thread with the signal.
-TURNS = 20
-DYING = threading.Event()  # a signal has arrived
+OWN_SIGNAL_TURNS = 20
+SIGNAL_ARRIVED = threading.Event()  # a signal has arrived
 
-KILLED = (-signal.SIGTERM, -signal.SIGKILL, 128 + signal.SIGTERM, 128 + signal.SIGKILL)  # exit codes after TERM or KILL
+KILLED_EXIT_CODES = (
+    -signal.SIGTERM,
+    -signal.SIGKILL,
+    128 + signal.SIGTERM,
+    128 + signal.SIGKILL,
+)  # exit codes after TERM or KILL
 
 
 class Pipe:
@@ -64,7 +73,7 @@ class Pipe:
     def read(self, count: int) -> bytes:
         parts = []
         while count:
-            part = self.source.read1(min(count, CHUNK))
+            part = self.source.read1(min(count, READ_CHUNK_BYTES))
             if not part:
                 raise EOFError
             self.last_heard = time.monotonic()
@@ -102,7 +111,7 @@ class Program:
         self.pipe = pipe
         self.spared = bool(frame.get("spare"))
         self.carries = bool(frame.get("carries"))
-        self.grace = frame.get("grace", CARRIER_S if self.carries else 0.0)
+        self.grace = frame.get("grace", CARRIER_EXIT_TIMEOUT_S if self.carries else 0.0)
         environment = dict(os.environ)
         environment.update(frame.get("env") or {})
         environment.update(tags)
@@ -147,7 +156,7 @@ class Program:
         while True:
             readable.poll()
             with self.taking:
-                data = stream.read1(CHUNK)
+                data = stream.read1(READ_CHUNK_BYTES)
                 self.taken[number] += len(data)
             if not data:
                 return
@@ -174,12 +183,12 @@ class Program:
             while pump.is_alive() and self.sent[number] < owed[number]:
                 pump.join(0.1)
             pump.join(0.5)
-        if code in KILLED and not self.stopped and BATCH_VARIABLE in os.environ:
-            for _ in range(TURNS):
-                if DYING.wait(TOGETHER_S / TURNS):
+        if code in KILLED_EXIT_CODES and not self.stopped and SLURM_JOB_VARIABLE in os.environ:
+            for _ in range(OWN_SIGNAL_TURNS):
+                if SIGNAL_ARRIVED.wait(OWN_SIGNAL_TIMEOUT_S / OWN_SIGNAL_TURNS):
                     break
         self.over.set()
-        if DYING.is_set():
+        if SIGNAL_ARRIVED.is_set():
             return  # the same signal ends the supervisor and the program, so the end says nothing about the program
         try:
             self.pipe.send({"id": self.id, "event": "exit", "code": code, "timed_out": self.timed_out})
@@ -396,9 +405,9 @@ class Supervisor:
         """
         silent_s, looked, heard, unread = 0.0, time.monotonic(), self.pipe.last_heard, 0
         while True:
-            pause(WATCH_S)
+            pause(SILENCE_POLL_INTERVAL_S)
             now = time.monotonic()
-            silent_s, looked = silent_s + min(now - looked, 2 * WATCH_S), now
+            silent_s, looked = silent_s + min(now - looked, 2 * SILENCE_POLL_INTERVAL_S), now
             if self.pipe.last_heard != heard:
                 silent_s, heard = 0.0, self.pipe.last_heard
             elif silent_s > self.silence_s:
@@ -432,7 +441,7 @@ class Supervisor:
             kill(left, signal.SIGKILL)
             pause(0.02)
             left = tagged(self.tags)
-        if self.folder and not self.keep and not os.path.exists(os.path.join(self.folder, KEPT)):
+        if self.folder and not self.keep and not os.path.exists(os.path.join(self.folder, KEPT_FILE)):
             remove(self.folder)
             try:
                 os.rmdir(os.path.dirname(self.folder))
@@ -537,7 +546,7 @@ def main() -> None:
     supervisor = Supervisor()
 
     def stop(_number: int, _frame: object) -> None:
-        DYING.set()
+        SIGNAL_ARRIVED.set()
         if not supervisor.ending.locked():  # otherwise this would interrupt the thread that is ending the process
             supervisor.end()
 
@@ -552,7 +561,7 @@ def main() -> None:
         # Another Python would not help, so the controller must not try one: hence no mark, and exit code 0.
         sys.stderr.write("%s\n" % error)
         sys.exit(0)
-    supervisor.pipe.sink.write(MARK)
+    supervisor.pipe.sink.write(SUPERVISOR_MARK)
     try:
         supervisor.serve()
     except (OSError, ValueError, KeyError):

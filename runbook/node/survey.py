@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
     from runbook.transport.node_answers import SurveyAnswer
 
-NVIDIA = "/proc/driver/nvidia/gpus"
-GPU_FIELDS = "--query-gpu=index,uuid,name,memory.total,memory.used"
-GPU_TIMEOUT_S = 10
+NVIDIA_GPUS_FOLDER = "/proc/driver/nvidia/gpus"
+GPU_QUERY_OPTION = "--query-gpu=index,uuid,name,memory.total,memory.used"
+NVIDIA_SMI_TIMEOUT_S = 10
 
 
 def login() -> tuple[str, int] | None:
@@ -43,7 +43,7 @@ def speeds() -> dict[str, int]:
 
 def nvidia_devices() -> int | None:
     try:
-        return len(os.listdir(NVIDIA))
+        return len(os.listdir(NVIDIA_GPUS_FOLDER))
     except OSError:
         return None
 
@@ -52,6 +52,8 @@ def look(_arguments: dict[str, Any]) -> SurveyAnswer:
     return {
         "login": login(),
         "speeds": speeds(),
-        "nvidia_smi": sendable(tool("nvidia-smi", [GPU_FIELDS, "--format=csv,noheader,nounits"], GPU_TIMEOUT_S)),
+        "nvidia_smi": sendable(
+            tool("nvidia-smi", [GPU_QUERY_OPTION, "--format=csv,noheader,nounits"], NVIDIA_SMI_TIMEOUT_S)
+        ),
         "nvidia_devices": nvidia_devices(),
     }

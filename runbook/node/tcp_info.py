@@ -10,8 +10,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from runbook.transport.node_answers import SentTo
 
-WAIT_S = 2  # seconds that `ss` may take
-COUNTED = re.compile(r"\b(bytes_acked|bytes_received|busy|rwnd_limited|ino):(\d+)")
+SS_TIMEOUT_S = 2  # seconds that `ss` may take
+SOCKET_COUNTER = re.compile(r"\b(bytes_acked|bytes_received|busy|rwnd_limited|ino):(\d+)")
 
 
 class TcpInfo:
@@ -30,13 +30,13 @@ class TcpInfo:
 
 def tcp_info() -> dict[str, TcpInfo] | None:
     """The established TCP connections by the inode of their socket; None if `ss` is missing or fails."""
-    answer = tool("ss", ["-tineH"], WAIT_S)
+    answer = tool("ss", ["-tineH"], SS_TIMEOUT_S)
     if answer.get("code") != 0:
         return None
     found = {}
     for block in re.split(r"\n(?=\S)", answer["out"]):
         fields = block.split(None, 5)  # state, receive queue, send queue, this end, the other end
-        counted = {name: int(count) for name, count in COUNTED.findall(block)}
+        counted = {name: int(count) for name, count in SOCKET_COUNTER.findall(block)}
         if len(fields) > 4 and fields[2].isdecimal() and "ino" in counted:
             remote = fields[4].rpartition(":")[0].strip("[]").partition("%")[0]
             remote = remote[7:] if remote.startswith("::ffff:") else remote

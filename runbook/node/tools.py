@@ -28,21 +28,21 @@ if TYPE_CHECKING:
         def text(self) -> str: ...
 
 
-MOST = 16 << 20  # the most bytes of a tool's output that are kept
-MOST_SENT = 1 << 20
+MAX_TOOL_OUTPUT_BYTES = 16 << 20  # the most bytes of a tool's output that are kept
+MAX_SENT_CHARACTERS = 1 << 20
 """The most characters of a tool's output that an answer carries."""
 
-WAIT_S = 1.0  # seconds to wait for the rest of the output of a tool that has ended or was killed
+OUTPUT_END_TIMEOUT_S = 1.0  # seconds to wait for the rest of the output of a tool that has ended or was killed
 TOOL_FOLDERS = ("/usr/sbin", "/sbin", "/usr/local/sbin", "/usr/local/bin", "/usr/bin", "/bin")
 
-LACKS = (
+SHORTAGE_ERRNOS = (
     errno.EAGAIN,
     errno.ENOMEM,
     errno.EMFILE,
     errno.ENFILE,
 )  # errors because this login may start nothing more; they say nothing about the tool
 
-DENIED = (
+DENIAL_TEXTS = (
     "a password",
     "terminal is required",
     "not allowed",
@@ -75,7 +75,7 @@ def find(name: str) -> str | None:
 class Beginning:
     """Keeps the first bytes of an output: a tool that prints without end must not use up the node's memory."""
 
-    def __init__(self, most: int = MOST) -> None:
+    def __init__(self, most: int = MAX_TOOL_OUTPUT_BYTES) -> None:
         self.most = most
         self.size = 0
         self.pieces: list[bytes] = []
@@ -117,7 +117,7 @@ def run(
             cwd="/",
         )
     except OSError as error:
-        if error.errno in LACKS:
+        if error.errno in SHORTAGE_ERRNOS:
             raise
         return {"code": None, "out": "", "err": str(error)}
     out, err = out or Beginning(), err or Beginning()
@@ -143,11 +143,11 @@ def run(
         its = stat(process.pid)
         kill_group(process.pid, sudo)
         # A process in uninterruptible sleep does not even die of KILL, so the wait for it is limited.
-        last = time.monotonic() + WAIT_S
+        last = time.monotonic() + OUTPUT_END_TIMEOUT_S
         for thread in [ended, *readers]:
             thread.join(max(0.0, last - time.monotonic()))
         return {"timed_out": True, "state": its.state if its else "", "code": None, "out": "", "err": ""}
-    last = time.monotonic() + WAIT_S
+    last = time.monotonic() + OUTPUT_END_TIMEOUT_S
     for reader in readers:
         reader.join(max(0.0, last - time.monotonic()))  # a child that it left running may hold the pipes for ever
     return {"code": process.returncode, "out": out.text(), "err": err.text()}
@@ -189,7 +189,7 @@ def kill_group(leader: int, sudo: str | None = None) -> None:
 def denied(said: Ran) -> bool:
     """Whether a tool failed because its caller lacks root's rights."""
     words = (said["err"] + said["out"][:1000]).lower()
-    return bool(said["code"]) and any(one in words for one in DENIED)
+    return bool(said["code"]) and any(one in words for one in DENIAL_TEXTS)
 
 
 def status(said: Ran) -> Literal["ok", "denied", "timeout", "failed"]:
@@ -209,9 +209,14 @@ def sendable(said: Ran) -> Ran:
     """The result as an answer carries it. Output that is too long is left out, since its beginning could pass as
     all."""
     if "err" in said:
-        said["err"] = said["err"][:MOST_SENT]
-    if len(said.get("out", "")) > MOST_SENT:
-        return {"code": None, "out": "", "err": "it printed more than %d MiB" % (MOST_SENT >> 20), "too_long": True}
+        said["err"] = said["err"][:MAX_SENT_CHARACTERS]
+    if len(said.get("out", "")) > MAX_SENT_CHARACTERS:
+        return {
+            "code": None,
+            "out": "",
+            "err": "it printed more than %d MiB" % (MAX_SENT_CHARACTERS >> 20),
+            "too_long": True,
+        }
     return said
 
 

@@ -4,7 +4,7 @@ RUNBOOK_PROGRESS names."""
 import re
 from typing import Optional, Pattern
 
-USUAL = re.compile(
+USUAL_STEP_PATTERN = re.compile(
     r"""(?xi)
     (?: \b (?: (?: global | current | train | training )_ )? (?: step | iter(?:ation)? | batch | update ) \b
       | (?<! [a-z-] ) (?<! [a-z][ _] ) (?: (?:global[_ ])? step | iter(?:ation)? | update )s \b   # no `max steps`
@@ -20,45 +20,45 @@ USUAL = re.compile(
 )
 """The ways in which trainers print the number of a step: words, and the bars of tqdm, rich and Keras."""
 
-HINTS = ("/", "step", "iter", "batch", "update", "it [")
-"""Every line that USUAL matches contains one of these: most lines need not be searched."""
+STEP_HINTS = ("/", "step", "iter", "batch", "update", "it [")
+"""Every line that USUAL_STEP_PATTERN matches contains one of these: most lines need not be searched."""
 
-BEFORE = re.compile(
+PREPARATION_BAR = re.compile(
     r"(?i)\b(?:load|download|fetch|map|filter|tokeniz|extract|resolv|convert|compil|captur|prepar|unpack)"
     r"[a-z]{0,4}\b[^|\r\n]{0,80}:[^|\r\n]{0,40}\|"
 )
 """The progress bar of work that comes before the first step, such as a download."""
 
-COLOUR = re.compile(r"\x1b\[[\d;]{0,20}m")  # an escape sequence of a terminal
+COLOUR_ESCAPE = re.compile(r"\x1b\[[\d;]{0,20}m")  # an escape sequence of a terminal
 
-NOTHING_DONE = re.compile(r"(?<![\d.])0/\d{1,15} (?:\[[\d:]{1,12}<\?|[\d:]{1,12} • -:--)")
+UNSTARTED_BAR = re.compile(r"(?<![\d.])0/\d{1,15} (?:\[[\d:]{1,12}<\?|[\d:]{1,12} • -:--)")
 """A bar of tqdm or rich as it is first drawn, before any step: it shows no estimate yet."""
 
-EPOCH = re.compile(r"""["']epoch["']: ["']?(\d{1,6}\.\d{1,20})["'},]""")
+EPOCH_FIELD = re.compile(r"""["']epoch["']: ["']?(\d{1,6}\.\d{1,20})["'},]""")
 """The line with losses of Hugging Face's trainer without a progress bar: it has no step, only the epochs so far."""
 
-LOOKED_AT = 1000
+MAX_SEARCHED_CHARACTERS = 1000
 """The most characters of a line that are searched."""
 
 
-def step_in(line: str, pattern: Pattern[str] = USUAL) -> Optional[int]:
+def step_in(line: str, pattern: Pattern[str] = USUAL_STEP_PATTERN) -> Optional[int]:
     """The number of the step that a line shows, or None. If a bar was drawn in the line several times, the last state
     counts."""
-    shown = line.rstrip("\r").rpartition("\r")[2][:LOOKED_AT]
-    if pattern is USUAL:
+    shown = line.rstrip("\r").rpartition("\r")[2][:MAX_SEARCHED_CHARACTERS]
+    if pattern is USUAL_STEP_PATTERN:
         lower = shown.lower()
-        if not any(hint in lower for hint in HINTS):
+        if not any(hint in lower for hint in STEP_HINTS):
             return None
-    shown = COLOUR.sub("", shown) if "\x1b" in shown else shown
+    shown = COLOUR_ESCAPE.sub("", shown) if "\x1b" in shown else shown
     match = pattern.search(shown)
-    if match is None or (pattern is USUAL and BEFORE.search(shown)):
+    if match is None or (pattern is USUAL_STEP_PATTERN and PREPARATION_BAR.search(shown)):
         return None
     return number(next((group for group in match.groups() if group), "").replace(",", ""))
 
 
 def epoch_in(line: str) -> Optional[float]:
     """How many epochs have passed, if a line shows only that; else None."""
-    match = EPOCH.search(line[:LOOKED_AT])
+    match = EPOCH_FIELD.search(line[:MAX_SEARCHED_CHARACTERS])
     return float(match.group(1)) if match else None
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from runbook.parsers.tool_reading import CUT, Reading, fields, number, numbered, yes
+from runbook.parsers.tool_reading import CUT_OR_UNKNOWN, Reading, fields, number, numbered, yes
 
-WARN_S, FAIL_S = 2.0, 10.0
+CLOCK_OFFSET_WARN_S, CLOCK_OFFSET_FAIL_S = 2.0, 10.0
 """From so many seconds on a clock is a finding of medium, and of high confidence; the live check warns and fails by
 them. torch's elastic agent drops a peer whose stamped heartbeat is more than 15 s old (pytorch#56538)."""
 
@@ -24,9 +24,9 @@ def _off(seconds: float | None, at: int) -> Reading:
     """The reading for a clock that follows another one and is `seconds` ahead of it; None: the output does not show how
     far it is off."""
     found = Reading()
-    if seconds is not None and abs(seconds) >= WARN_S:
+    if seconds is not None and abs(seconds) >= CLOCK_OFFSET_WARN_S:
         says = f"this clock is {abs(seconds):.1f} s {'ahead of' if seconds > 0 else 'behind'} its time servers"
-        found.proves("clock-skew", says, (at,), "high" if abs(seconds) >= FAIL_S else "medium", way="off")
+        found.proves("clock-skew", says, (at,), "high" if abs(seconds) >= CLOCK_OFFSET_FAIL_S else "medium", way="off")
     return found
 
 
@@ -45,11 +45,11 @@ def tracking(text: str) -> Reading | None:
     reading = (
         _loose("Leap status: Not synchronised", (leap_at,)) if loose else _off(seconds if known else None, time_at)
     )
-    reading.unknown = "" if seconds is not None and (known or loose) else CUT
+    reading.unknown = "" if seconds is not None and (known or loose) else CUT_OR_UNKNOWN
     return reading
 
 
-SOURCE = re.compile(
+CHRONY_SOURCE = re.compile(
     r"(?P<mode>[\^=#])(?P<state>[*+\-?x~ ])\s*(?P<name>\S+)\s+(?P<stratum>\d+)\s+(?P<poll>-?\d+)\s+(?P<reach>"
     r"[0-7]+)\s+(?P<last>\S+)\s+(?P<offset>\S.*)"
 )
@@ -58,7 +58,7 @@ SOURCE = re.compile(
 def sources(text: str) -> Reading | None:
     """Reads `chronyc sources`."""
     rows = [(at, line) for at, line in numbered(text) if re.match(r"[\^=#][*+\-?x~ ]", line)]
-    parsed = [(at, found) for at, line in rows if (found := SOURCE.match(line))]
+    parsed = [(at, found) for at, line in rows if (found := CHRONY_SOURCE.match(line))]
     if not parsed and not re.search(r"Name/IP address\s+Stratum", text):
         return None
     promised = re.search(r"Number of sources = (\d+)", text)
@@ -68,27 +68,27 @@ def sources(text: str) -> Reading | None:
     return Reading("chronyc has no source") if promised and promised[1] == "0" and not whole else Reading.of(whole)
 
 
-SYNCHRONIZED = ("System clock synchronized", "NTP synchronized")
-SERVICE = ("NTP service", "systemd-timesyncd.service active", "Network time on", "NTP enabled")
+SYNCHRONIZED_FIELDS = ("System clock synchronized", "NTP synchronized")
+NTP_SERVICE_FIELDS = ("NTP service", "systemd-timesyncd.service active", "Network time on", "NTP enabled")
 
 
 def timedatectl(text: str) -> Reading | None:
     """Reads `timedatectl`, in the words of each of its generations: `NTP synchronized`,
     `systemd-timesyncd.service active`, `NTP service`."""
     found = fields(text, ":")
-    if "Universal time" not in found and not any(name in found for name in SYNCHRONIZED):
+    if "Universal time" not in found and not any(name in found for name in SYNCHRONIZED_FIELDS):
         return None
-    synchronized, at = next((found[name] for name in SYNCHRONIZED if name in found), ("", 0))
-    service_at = next((found[name][1] for name in SERVICE if name in found), 0)
+    synchronized, at = next((found[name] for name in SYNCHRONIZED_FIELDS if name in found), ("", 0))
+    service_at = next((found[name][1] for name in NTP_SERVICE_FIELDS if name in found), 0)
     reading = Reading()
     if yes(synchronized) is False:
         reading = _loose("the system clock is not synchronized", [line for line in (at, service_at) if line])
     if yes(synchronized) is None or yes(found.get("RTC in local TZ", ("", 0))[0]) is None:
-        reading.unknown = CUT
+        reading.unknown = CUT_OR_UNKNOWN
     return reading
 
 
-UNITS = {
+MILLISECONDS_BY_UNIT = {
     "us": 1e-3,
     "ms": 1.0,
     "s": 1e3,
@@ -113,7 +113,7 @@ def timesync(text: str) -> Reading | None:
         return _off(-milliseconds / 1000, at)
     if number(found.get("Packet count", ("", 0))[0]) == 0:
         return _loose("no time server has answered yet", (found["Packet count"][1],))
-    return Reading(CUT)
+    return Reading(CUT_OR_UNKNOWN)
 
 
 def _milliseconds(text: str) -> float | None:
@@ -122,13 +122,13 @@ def _milliseconds(text: str) -> float | None:
     if not parts or not re.fullmatch(r"[-+]?(?:[\d.]+[a-z]+ ?)+", text):
         return None
     try:
-        total = sum(float(value) * UNITS[unit] for value, unit in parts)
+        total = sum(float(value) * MILLISECONDS_BY_UNIT[unit] for value, unit in parts)
     except ValueError:
         return None
     return -total if text.startswith("-") else total
 
 
-PEER = re.compile(
+NTPQ_PEER = re.compile(
     r"\A(?P<tally>[ x.\-+#*o])(?P<remote>\S+)\s+(?P<refid>\S+)\s+(?P<stratum>\d+)\s+(?P<type>\S)\s+"
     r"(?P<when>\S+)\s+(?P<poll>\d+[mhd]?)\s+"
     r"(?P<reach>[0-7]{1,3})\s+(?P<delay>[\d.-]+)\s+(?P<offset>[+\d.-]+)\s+(?P<jitter>[\d.]+)\s*\Z"
@@ -142,7 +142,7 @@ def ntpq(text: str) -> Reading | None:
         return None
     first = text[: head.end()].count("\n") + 2
     rows = [(at, line) for at, line in numbered(text) if at >= first and line.strip() and not line.startswith("==")]
-    peers = [(at, found) for at, line in rows if (found := PEER.match(line))]
+    peers = [(at, found) for at, line in rows if (found := NTPQ_PEER.match(line))]
     at, chosen = next(((at, found) for at, found in peers if found["tally"] in "*o"), (0, None))
     whole = bool(rows) and len(peers) == len(rows)
     if whole and chosen is None:
@@ -151,5 +151,5 @@ def ntpq(text: str) -> Reading | None:
         return _loose(why, [at for at, _ in peers[:4]])
     offset = number(chosen["offset"]) if chosen else None
     reading = _off(None if offset is None else -offset / 1000, at)
-    reading.unknown = "" if whole else CUT
+    reading.unknown = "" if whole else CUT_OR_UNKNOWN
     return reading

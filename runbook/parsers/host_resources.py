@@ -8,27 +8,29 @@ import re
 from runbook.causes.catalogue import Confidence
 from runbook.model.command_quoting import word
 from runbook.model.units import some
-from runbook.parsers.tool_reading import CUT, Reading, numbered
+from runbook.parsers.tool_reading import CUT_OR_UNKNOWN, Reading, numbered
 
 # --- df and free ----------------------------------------------------------------------------------------------------
 
-ROW = re.compile(
+DF_ROW = re.compile(
     r"\A(?P<device>\S+(?:\s+\S+)*?)\s+(?:(?P<type>[a-z][\w.]*)\s+)?(?P<size>[\d.,]+[KMGTPEi]*B?"
     r"|-)\s+(?P<used>[\d.,]+[KMGTPEi]*B?|-)\s+(?P<free>-?[\d.,]+[KMGTPEi]*B?|-)\s+(?P<share>\d+%|-)\s+(?P<mount>/.*)\Z"
 )
-DF = re.compile(
+DF_HEADER = re.compile(
     r"^Filesystem\s.*(?<![\w-])(?P<kind>Size|Inodes|(?P<count>\d{1,6})(?P<unit>[KMGTPE]?)(?P<ten>B?)-blocks)\b.*$",
     re.MULTILINE,
 )
-READ_ONLY = re.compile(r"/snap/|/run/credentials|/media/|/cdrom|/sys/firmware|/boot/efi|/var/lib/snapd|/proc/|/mnt/iso")
-WORKED_IN = re.compile(r"/(?:tmp|home|var|root|scratch|data|work|workspace|opt|mnt|fsx|shared)?(?:/|\Z)")
-SMALLEST_SHM = 64 << 20
+READ_ONLY_MOUNT = re.compile(
+    r"/snap/|/run/credentials|/media/|/cdrom|/sys/firmware|/boot/efi|/var/lib/snapd|/proc/|/mnt/iso"
+)
+WORK_MOUNT = re.compile(r"/(?:tmp|home|var|root|scratch|data|work|workspace|opt|mnt|fsx|shared)?(?:/|\Z)")
+MAX_SMALL_SHM_BYTES = 64 << 20
 """Bytes of /dev/shm that Docker gives a container: enough for two GPUs, not for eight."""
 
 
 def disks(text: str) -> Reading | None:
     """Reads `df`, with sizes or with inodes (`-i`)."""
-    head = DF.search(text)
+    head = DF_HEADER.search(text)
     if not head:
         return None
     inodes, unit = head["kind"] == "Inodes", _block(head)
@@ -37,33 +39,37 @@ def disks(text: str) -> Reading | None:
     for at, line in numbered(text):
         if line.startswith(("Filesystem", "total ", "df: ")) or not line.strip():
             continue
-        row = ROW.match(line)
+        row = DF_ROW.match(line)
         if row is None:
-            found.unknown = CUT
+            found.unknown = CUT_OR_UNKNOWN
             continue
         mounts += 1
         mount, used = row["mount"], f"({row['used']} of {row['size']}"
-        if READ_ONLY.search(mount) or row["device"].startswith("/dev/loop") or row["type"] in ("squashfs", "iso9660"):
+        if (
+            READ_ONLY_MOUNT.search(mount)
+            or row["device"].startswith("/dev/loop")
+            or row["type"] in ("squashfs", "iso9660")
+        ):
             continue
         full = row["share"] == "100%" and (_bytes(row["free"], unit) or 0) <= 1 << 20
         if mount == "/dev/shm" and not inodes:
             if full:
                 found.proves("shm-too-small", f"/dev/shm is full {used})", (at,), way="full")
-            elif 0 < (_bytes(row["size"], unit) or 0) <= SMALLEST_SHM:
+            elif 0 < (_bytes(row["size"], unit) or 0) <= MAX_SMALL_SHM_BYTES:
                 says = f"/dev/shm has {row['size']}{blocks}: NCCL between many GPUs of one node needs 1 GiB or more"
                 found.proves("shm-too-small", says, (at,), "medium", way="small")
         elif full:
             what = "inodes (small files)" if inodes else "space"
             way = "many-files" if inodes else "what-takes-it"
-            sure: Confidence = "high" if WORKED_IN.match(mount) else "medium"
+            sure: Confidence = "high" if WORK_MOUNT.match(mount) else "medium"
             says = f"{mount} has no {what} left {used} used)"
             found.proves("disk-full", says, (at,), sure, way=way, mount=word(mount.rstrip("/") + "/"))
     if not mounts:
-        found.unknown = CUT
+        found.unknown = CUT_OR_UNKNOWN
     return found
 
 
-FACTORS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40, "P": 1 << 50, "E": 1 << 60}
+SIZE_FACTORS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40, "P": 1 << 50, "E": 1 << 60}
 
 
 def _block(head: re.Match[str]) -> int:
@@ -80,7 +86,7 @@ def _bytes(text: str, unit: int = 1 << 10) -> float | None:
     found = re.match(r"([\d.]+)([KMGTPE]?)", text.replace(",", "."))
     if not found or found[1].count(".") > 1 or not found[1].strip("."):
         return None
-    return float(found[1]) * (FACTORS[found[2]] if found[2] or found[1] == "0" else unit)
+    return float(found[1]) * (SIZE_FACTORS[found[2]] if found[2] or found[1] == "0" else unit)
 
 
 def memory(text: str) -> Reading | None:
@@ -103,27 +109,29 @@ def memory(text: str) -> Reading | None:
 
 # --- ulimit -a and /proc/PID/limits ---------------------------------------------------------------------------------
 
-MEMLOCK_KIB = 64 << 10
+MIN_MEMLOCK_KIB = 64 << 10
 """With less lockable memory two nodes cannot start over RDMA; the live check uses it as well. RDMA pins the memory that
 it moves, and the kernel counts it (ib_umem_get fails with ENOMEM beyond the limit, and NCCL with `ibv_reg_mr failed:
 Cannot allocate memory`). One connection of NCCL pins 4 MiB for each of its channels, of which there are 2 to 32."""
 
-USUAL_KIB = 1024
+TINY_MEMLOCK_KIB = 1024
 """With no more lockable memory every use of RDMA fails. A limit above it is a fault of low confidence: new
 systems start with 8 MiB, which says little about a node without RDMA."""
 
-FILES = 256
+MIN_OPEN_FILES = 256
 """A limit of fewer open files is too low, as the live check says too: torch, its libraries and its threads hold about
 100."""
-LIMIT = r"unlimited|-?\d+"
-MEMLOCK = (
-    re.compile(rf"(?:max )?locked memory\s*\((?P<unit>kbytes|bytes)(?:, -l)?\)\s+(?P<value>{LIMIT})\s*\Z"),
-    re.compile(rf"-l: locked[- ](?:in-memory size|memory size|memory) \((?P<unit>kbytes)\)\s+(?P<value>{LIMIT})\s*\Z"),
-    re.compile(rf"Max locked memory\s+(?P<value>{LIMIT})\s+(?:{LIMIT})\s+(?P<unit>bytes)\s*\Z"),
+LIMIT_VALUE = r"unlimited|-?\d+"
+MEMLOCK_LINES = (
+    re.compile(rf"(?:max )?locked memory\s*\((?P<unit>kbytes|bytes)(?:, -l)?\)\s+(?P<value>{LIMIT_VALUE})\s*\Z"),
+    re.compile(
+        rf"-l: locked[- ](?:in-memory size|memory size|memory) \((?P<unit>kbytes)\)\s+(?P<value>{LIMIT_VALUE})\s*\Z"
+    ),
+    re.compile(rf"Max locked memory\s+(?P<value>{LIMIT_VALUE})\s+(?:{LIMIT_VALUE})\s+(?P<unit>bytes)\s*\Z"),
 )
-OPEN = re.compile(
+OPEN_FILES_LINE = re.compile(
     r"(?:open files\s+\(-n\)|nofiles|-n: file descriptors"
-    rf"|Max open files)\s+(?P<value>{LIMIT})(?:\s+(?:{LIMIT})\s+files)?\s*\Z"
+    rf"|Max open files)\s+(?P<value>{LIMIT_VALUE})(?:\s+(?:{LIMIT_VALUE})\s+files)?\s*\Z"
 )
 
 
@@ -132,18 +140,18 @@ def limits(text: str) -> Reading | None:
     memlock: tuple[float, int] | None = None
     files: tuple[float, int] | None = None
     for at, line in numbered(text):
-        if found := next((match for pattern in MEMLOCK if (match := pattern.match(line.strip()))), None):
+        if found := next((match for pattern in MEMLOCK_LINES if (match := pattern.match(line.strip()))), None):
             memlock = (_amount(found["value"]) / (1 if found["unit"] == "kbytes" else 1024), at)
-        elif found := OPEN.match(line.strip()):
+        elif found := OPEN_FILES_LINE.match(line.strip()):
             files = (_amount(found["value"]), at)
     if memlock is None and files is None:
         return None
     reading = Reading.of(memlock is not None and files is not None)
-    if memlock and memlock[0] < MEMLOCK_KIB:
+    if memlock and memlock[0] < MIN_MEMLOCK_KIB:
         says = f"only {memlock[0]:.0f} KiB of memory may be locked: RDMA cannot register its buffers in that"
-        sure: Confidence = "medium" if memlock[0] <= USUAL_KIB else "low"
+        sure: Confidence = "medium" if memlock[0] <= TINY_MEMLOCK_KIB else "low"
         reading.proves("memlock-limit", says, (memlock[1],), sure, way="here")
-    if files and files[0] < FILES:
+    if files and files[0] < MIN_OPEN_FILES:
         says = f"only {files[0]:.0f} files may be open at once"
         reading.proves("open-files-limit", says, (files[1],), "medium", way="here")
     return reading
@@ -156,7 +164,7 @@ def _amount(text: str) -> float:
 def locked(text: str) -> Reading | None:
     """Reads `ulimit -l`, which prints a bare number of KiB."""
     words = text.split()
-    if len(words) != 1 or not re.fullmatch(LIMIT, words[0]):
+    if len(words) != 1 or not re.fullmatch(LIMIT_VALUE, words[0]):
         return None
     reading = limits(f"max locked memory (kbytes, -l) {words[0]}")
     return reading and Reading(faults=reading.faults)
@@ -164,8 +172,8 @@ def locked(text: str) -> Reading | None:
 
 # --- lspci -vvv (ACS and link states) and lsmod ---------------------------------------------------------------------
 
-FLAGS = re.compile(r"\s*ACSCtl:\s*(?P<flags>(?:\w+[+-]\s*)+)\Z")
-DEVICE = re.compile(r"(?P<at>(?:[0-9a-f]{4}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]) (?P<what>.*)", re.IGNORECASE)
+ACS_FLAGS = re.compile(r"\s*ACSCtl:\s*(?P<flags>(?:\w+[+-]\s*)+)\Z")
+PCI_DEVICE = re.compile(r"(?P<at>(?:[0-9a-f]{4}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]) (?P<what>.*)", re.IGNORECASE)
 
 
 def lspci(text: str) -> Reading | None:
@@ -175,10 +183,10 @@ def lspci(text: str) -> Reading | None:
     narrow: list[tuple[int, str]] = []
     bridges = bad = 0
     for at, line in numbered(text):
-        if found := DEVICE.match(line):
+        if found := PCI_DEVICE.match(line):
             device = found["at"]
         elif "ACSCtl:" in line or ("ReqRedir" in line and "ACSCap:" not in line):
-            flags = FLAGS.match(line)
+            flags = ACS_FLAGS.match(line)
             if flags is None or "ReqRedir" not in flags["flags"]:
                 bad += 1
                 continue
@@ -205,7 +213,7 @@ def lspci(text: str) -> Reading | None:
     return reading
 
 
-MODULE = re.compile(
+LSMOD_ROW = re.compile(
     r"(?P<name>[\w-]+)\s+(?P<size>\d+)\s+(?P<users>-?\d+)(?:\s+(?P<by>\S+))?(?: (?P<state>Live|Loading"
     r"|Unloading) .*)?\s*\Z"
 )
@@ -214,7 +222,7 @@ MODULE = re.compile(
 def lsmod(text: str) -> Reading | None:
     """Reads `lsmod`: whether the module for GPUDirect RDMA is loaded."""
     rows = [(at, line) for at, line in numbered(text) if line.strip() and not line.startswith("Module ")]
-    modules = [found["name"] for _, line in rows if (found := MODULE.match(line))]
+    modules = [found["name"] for _, line in rows if (found := LSMOD_ROW.match(line))]
     if not modules:
         return None
     reading = Reading.of(len(rows) == len(modules))

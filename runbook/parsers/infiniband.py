@@ -12,13 +12,13 @@ from typing import Literal
 from runbook.causes.catalogue import Confidence
 from runbook.model.command_quoting import word
 from runbook.model.units import counted, number, some, whole_number
-from runbook.parsers.tool_reading import CUT, Reading, numbered
+from runbook.parsers.tool_reading import CUT_OR_UNKNOWN, Reading, numbered
 
 # --- facts ----------------------------------------------------------------------------------------------------------
 
 PortCause = Literal["ib-port-initializing", "ib-port-not-active"]
-WAITING = ("initializing", "armed")
-STATES = ("active", "down", *WAITING)
+WAITING_STATES = ("initializing", "armed")
+PORT_STATES = ("active", "down", *WAITING_STATES)
 """The states of a port, in lower case; any other word is one of them, cut off."""
 
 
@@ -53,7 +53,7 @@ class Port:
     def cause(self) -> PortCause | None:
         """The cause that the port's states prove, or None. A link that is up and waits for a subnet manager has a cause
         of its own, except with RoCE, which has no subnet manager."""
-        if self.state in WAITING and self.physical == "linkup" and not self.ethernet:
+        if self.state in WAITING_STATES and self.physical == "linkup" and not self.ethernet:
             return "ib-port-initializing"
         return None if self.sound else "ib-port-not-active"
 
@@ -84,7 +84,7 @@ class PortBlock:
         )
 
 
-KERNEL_STATES = {"init": "initializing", "arm": "armed"}
+STATE_BY_KERNEL_WORD = {"init": "initializing", "arm": "armed"}
 """ibstat's word for a state, by the kernel's where it differs."""
 
 
@@ -135,7 +135,7 @@ def from_sysfs(hcas: Mapping[str, Mapping[str, Mapping[str, str | None]]]) -> li
 def as_state(text: str | None) -> str:
     """The state in ibstat's words, lower case: `4: ACTIVE` and `Active` both give `active`."""
     word = re.sub(r"^\d+:\s*", "", text or "").lower()
-    return KERNEL_STATES.get(word, word)
+    return STATE_BY_KERNEL_WORD.get(word, word)
 
 
 def as_rate(text: str | None) -> float | None:
@@ -146,7 +146,7 @@ def as_rate(text: str | None) -> float | None:
 
 # --- the output of ibstat and ibstatus ------------------------------------------------------------------------------
 
-PHYSICAL = {
+PHYSICAL_STATES = {
     "polling": "Polling: no cable, or nothing at its other end",
     "disabled": "Disabled: switched off",
     "linkup": "LinkUp",
@@ -163,12 +163,14 @@ def read(text: str) -> Reading | None:
     seen = blocks(text)
     panic = re.search(r"^ibpanic: .*?(?:\[\d+\] )?(?:main: )?(stat of .*|.*)$", text, re.MULTILINE)
     if not seen and not panic:
-        return Reading(f"it shows no port: {CUT}") if re.search(r"^[ \t]*CA:? '", text, re.MULTILINE) else None
+        return (
+            Reading(f"it shows no port: {CUT_OR_UNKNOWN}") if re.search(r"^[ \t]*CA:? '", text, re.MULTILINE) else None
+        )
     known = [block for block in seen if _whole(block) or _plainly_down(block)]
     found = Reading()
-    odd = any(line.strip() and not re.match(LINE, line) for line in text.splitlines())
+    odd = any(line.strip() and not re.match(IBSTAT_LINE, line) for line in text.splitlines())
     if odd or len(known) < len(seen) or not _all_listed(text, seen):
-        found.unknown = f"the list of ports is not whole: {CUT}"
+        found.unknown = f"the list of ports is not whole: {CUT_OR_UNKNOWN}"
     elif panic:
         found.unknown = f"ibstat stopped: {panic[1]}"
     _judge(known, found)
@@ -180,7 +182,7 @@ def _whole(block: PortBlock) -> bool:
     port = block.port
     last = {"link_layer"} if _of_ibstatus(block) else {"port guid", "link layer"}
     return (
-        port.state in STATES
+        port.state in PORT_STATES
         and bool(port.physical)
         and port.rate_gbps is not None
         and bool(last & set(block.fields))
@@ -229,7 +231,7 @@ def _judge(known: Sequence[PortBlock], found: Reading) -> None:
 
 
 def _physical(port: Port) -> str:
-    return PHYSICAL.get(port.physical, port.physical)
+    return PHYSICAL_STATES.get(port.physical, port.physical)
 
 
 def _lines(down: Sequence[PortBlock]) -> tuple[int, ...]:
@@ -238,7 +240,7 @@ def _lines(down: Sequence[PortBlock]) -> tuple[int, ...]:
     return tuple(at for block in down for name, at in block.lines.items() if name in names)
 
 
-LINE = (
+IBSTAT_LINE = (
     r"\s*(?:CA:? '|CA type:|Number of ports:|Firmware version:|Hardware version:|Node GUID:|System image GUID:"
     r"|Port \d+:|State:|Physical state:|Rate:|Base lid:|LMC:|SM lid:|Capability mask:|Port GUID:|Link layer:"
     r"|Infiniband device '|default gid:|base lid:|sm lid:|state:|phys state:|rate:|link_layer:|ibpanic:)"
@@ -246,7 +248,7 @@ LINE = (
 """The beginning of any line that ibstat and ibstatus print."""
 
 
-LINK_STATES = {"Down": "down", "Initialize": "initializing", "Armed": "armed", "Active": "active"}
+STATE_BY_IBPORTSTATE_WORD = {"Down": "down", "Initialize": "initializing", "Armed": "armed", "Active": "active"}
 """By ibportstate's word for a state, ibstat's in lower case."""
 
 
@@ -262,18 +264,18 @@ def port_info(text: str) -> Reading | None:
     physical, physical_at = found.get("PhysLinkState", ("", 0))
     active, active_at = found.get("LinkWidthActive", ("", 0))
     widths = [int(width) for width in re.findall(r"(?<!\d)(\d+)X", found.get("LinkWidthSupported", ("", 0))[0])]
-    known = state in LINK_STATES and bool(physical) and (state != "Active" or physical == "LinkUp")
+    known = state in STATE_BY_IBPORTSTATE_WORD and bool(physical) and (state != "Active" or physical == "LinkUp")
     recognised = bool(re.fullmatch(r"\d+X", active) and widths) and "LinkSpeedActive" in found
     port = re.search(r"Port info: .{0,300}?Lid (\d+) port (\d+)", text)
     where = f"port {port[2]} of LID {port[1]}" if port else "the port"
     reading = Reading.of(known and recognised)
     lines = [line for line in (at, physical_at) if line]
-    cause = Port("", 0, LINK_STATES.get(state, ""), as_state(physical), None, "InfiniBand").cause
+    cause = Port("", 0, STATE_BY_IBPORTSTATE_WORD.get(state, ""), as_state(physical), None, "InfiniBand").cause
     lanes = re.match(r"(\d+)X", active)
     if cause == "ib-port-initializing":
         says = f"{where} is {state}: the link is up, and no subnet manager has set it up"
         reading.proves("ib-port-initializing", says, lines, way="live")
-    elif state in LINK_STATES and state != "Active":
+    elif state in STATE_BY_IBPORTSTATE_WORD and state != "Active":
         trains = "PortInfo set" in text and physical == "Polling"
         says = f"{where} is {state} ({physical})"
         says += ": right after it was enabled it may still be training" if trains else ""
@@ -284,17 +286,17 @@ def port_info(text: str) -> Reading | None:
     return reading
 
 
-LINK = re.compile(
+RDMA_LINK = re.compile(
     r"(?:link |\d+/\d+: )(?P<hca>[\w.-]+)/(?P<port>\d+):? (?P<rest>.*?)state (?P<state>\w+) physical_state "
     r"(?P<physical>\w+)(?P<more>.*)"
 )
-KERNEL_LINK_STATES = {"ACTIVE", "DOWN", "INIT", "ARMED", "NOP", "ACTIVE_DEFER"}
+RDMA_LINK_STATES = {"ACTIVE", "DOWN", "INIT", "ARMED", "NOP", "ACTIVE_DEFER"}
 
 
 def links(text: str) -> Reading | None:
     """Reads `rdma link`."""
     lines = [(at, line) for at, line in numbered(text) if line.strip()]
-    found = [(at, link) for at, line in lines if (link := LINK.match(line.strip()))]
+    found = [(at, link) for at, line in lines if (link := RDMA_LINK.match(line.strip()))]
     if not found:
         return None
     causes = [(at, link, _cause(link)) for at, link in found]
@@ -317,7 +319,7 @@ def links(text: str) -> Reading | None:
 
 def _cause(link: re.Match[str]) -> PortCause | None:
     """The cause that a line of `rdma link` proves; None for a port that is active, a state NOP, or an unknown word."""
-    if link["state"] not in KERNEL_LINK_STATES or link["state"] in ("ACTIVE", "NOP"):
+    if link["state"] not in RDMA_LINK_STATES or link["state"] in ("ACTIVE", "NOP"):
         return None
     ethernet = "netdev" in link["more"] and "lid" not in link["rest"] + link["more"]
     physical = as_state(link["physical"].replace("_", ""))
@@ -325,7 +327,7 @@ def _cause(link: re.Match[str]) -> PortCause | None:
     return Port(link["hca"], int(link["port"]), as_state(link["state"]), physical, None, layer).cause
 
 
-ERRORS = {
+ERROR_COUNTERS = {
     "SymbolErrorCounter": "damaged symbols",
     "LinkErrorRecoveryCounter": "recoveries of the link",
     "LinkDownedCounter": "losses of the link",
@@ -338,16 +340,16 @@ ERRORS = {
 """Counters of perfquery that prove errors, and what each counts."""
 OTHER_COUNTERS = ("VL15Dropped", "PortXmitWait", "PortRcvConstraintErrors", "PortXmitConstraintErrors")
 """Counters of which a whole output shows at least one besides."""
-FULL = (65535, 2**32 - 1)
+FULL_COUNTER_VALUES = (65535, 2**32 - 1)
 """The largest values of counters of 16 and 32 bits."""
-LARGEST = {
+MAX_COUNTER_VALUES = {
     "LinkErrorRecoveryCounter": 255,
     "LinkDownedCounter": 255,
     "LocalLinkIntegrityErrors": 15,
     "ExcessiveBufferOverrunErrors": 15,
 }
 """The largest values of counters of 8 and 4 bits."""
-OLD_NAMES = {
+COUNTER_BY_OLD_NAME = {
     "SymbolErrors": "SymbolErrorCounter",
     "LinkRecovers": "LinkErrorRecoveryCounter",
     "LinkDowned": "LinkDownedCounter",
@@ -365,15 +367,15 @@ def counters_of_port(text: str) -> Reading | None:
     counters: dict[str, tuple[int, int]] = {}
     for at, line in numbered(text):
         if field := re.match(r"\s*(\w+):\.+(\d+)\s*$", line):
-            counters[OLD_NAMES.get(field[1], field[1])] = (int(field[2]), at)
-    if not head and not set(ERRORS) & set(counters):
+            counters[COUNTER_BY_OLD_NAME.get(field[1], field[1])] = (int(field[2]), at)
+    if not head and not set(ERROR_COUNTERS) & set(counters):
         return None
-    reading = Reading.of(set(ERRORS) <= set(counters) and any(name in counters for name in OTHER_COUNTERS))
-    wrong = {name: counters[name] for name in ERRORS if counters.get(name, (0, 0))[0]}
+    reading = Reading.of(set(ERROR_COUNTERS) <= set(counters) and any(name in counters for name in OTHER_COUNTERS))
+    wrong = {name: counters[name] for name in ERROR_COUNTERS if counters.get(name, (0, 0))[0]}
     if wrong:
         where = f"port {head[2]} of LID {head[1]}" if head else "the port"
         counts = [
-            f"{count} {ERRORS[name]} "
+            f"{count} {ERROR_COUNTERS[name]} "
             f"({name}{', its largest value: it counts no further' if _full(name, count) else ''})"
             for name, (count, _) in wrong.items()
         ]
@@ -384,4 +386,4 @@ def counters_of_port(text: str) -> Reading | None:
 
 def _full(name: str, count: int) -> bool:
     """Whether a counter stands at its largest value, and counts no further."""
-    return count == LARGEST.get(name) or count in FULL
+    return count == MAX_COUNTER_VALUES.get(name) or count in FULL_COUNTER_VALUES

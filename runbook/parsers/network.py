@@ -13,20 +13,27 @@ from collections.abc import Mapping
 from runbook.files.address import is_ip, is_loopback
 from runbook.model.command_quoting import word
 from runbook.model.units import whole_number
-from runbook.parsers.tool_reading import CUT, Reading, Support, numbered
+from runbook.parsers.tool_reading import CUT_OR_UNKNOWN, Reading, Support, numbered
 
-ON_INTERFACE = ("interface-wrong", "gloo-loopback-advertised", "master-address-not-local", "container-bridge-network")
-LINK = re.compile(
+INTERFACE_CAUSES = (
+    "interface-wrong",
+    "gloo-loopback-advertised",
+    "master-address-not-local",
+    "container-bridge-network",
+)
+IP_LINK = re.compile(
     r"\A\d+: (?P<name>[^\s@:]+)(?:@[^\s:]+)?: <(?P<flags>[^>]*)>.*?\bmtu (?P<mtu>\d+)(?:.*?\bstate (?P<state>\w+))?"
 )
-BRIEF = re.compile(
+IP_BRIEF_ROW = re.compile(
     r"\A(?P<name>[^\s@]+)(?:@\S+)?\s+(?P<state>UP|DOWN|UNKNOWN|LOWERLAYERDOWN|DORMANT|NOTPRESENT"
     r"|TESTING)(?:\s+|\Z)(?P<addresses>(?:\S+/\d+(?:\s+|\Z))*|[0-9a-f:]{17} <.*>)\s*\Z"
 )
-CONFIG = re.compile(r"\A(?P<name>[^\s:]+(?::\w+)?):? +(?:flags=\d+<(?P<flags>[^>]*)>.*?mtu (?P<mtu>\d+)|Link encap:)")
+IFCONFIG_HEAD = re.compile(
+    r"\A(?P<name>[^\s:]+(?::\w+)?):? +(?:flags=\d+<(?P<flags>[^>]*)>.*?mtu (?P<mtu>\d+)|Link encap:)"
+)
 
 
-ADDRESS = re.compile(
+INET_ADDRESS = re.compile(
     r"\A\s+inet6? (?:addr: ?)?(?P<address>[0-9a-fA-F.:]+(?:/\d+)?)(?:.*?netmask "
     r"(?P<mask>[0-9]+\.[0-9.]+))?(?:.*?prefixlen (?P<prefix>\d+))?"
 )
@@ -39,14 +46,14 @@ def interfaces(text: str) -> Reading | None:
     here = ""
     unread = 0
     for at, line in numbered(text):
-        if found := LINK.match(line) or CONFIG.match(line):
+        if found := IP_LINK.match(line) or IFCONFIG_HEAD.match(line):
             here = found["name"]
             first.setdefault(here, at)
-        elif brief := BRIEF.match(line):
+        elif brief := IP_BRIEF_ROW.match(line):
             here = brief["name"]
             first.setdefault(here, at)
             addresses[here] = [word for word in brief["addresses"].split() if "/" in word]
-        elif address := ADDRESS.match(line):
+        elif address := INET_ADDRESS.match(line):
             addresses.setdefault(here, []).append(_with_prefix(address))
         elif line.strip() and not line.startswith((" ", "\t")):
             unread += 1
@@ -55,7 +62,7 @@ def interfaces(text: str) -> Reading | None:
     listed = "; ".join(f"{name} {', '.join(addresses.get(name, []))}".strip() for name in list(first)[:8])
     reading = Reading.of(not unread)
     says = f"the node's interfaces are: {listed}"
-    reading.explains("interface-missing", says, list(first.values())[:6], also=ON_INTERFACE)
+    reading.explains("interface-missing", says, list(first.values())[:6], also=INTERFACE_CAUSES)
     return reading
 
 
@@ -71,7 +78,7 @@ def _with_prefix(address: re.Match[str]) -> str:
     return f"{address['address']}/{address['prefix']}" if address["prefix"] else address["address"]
 
 
-ROUTE = re.compile(
+IP_ROUTE = re.compile(
     r"\A(?:(?P<kind>unicast|local|broadcast|multicast|unreachable|blackhole|prohibit|throw|anycast"
     r"|nat) )?(?P<to>default|[0-9a-fA-F.:]+(?:/\d+)?)"
     r"(?: from (?P<asked_from>\S+))?(?: via (?:inet6? )?(?P<via>\S+))?(?: dev (?P<dev>\S+))?(?P<rest>.*)\Z"
@@ -92,7 +99,7 @@ def routes(text: str) -> Reading | None:
         reading.proves("no-route", f"the kernel has no route: {refused[1]}", (at,), way="by-hand")
         return reading
     for _, line in lines:
-        route = ROUTE.match(line.rstrip())
+        route = IP_ROUTE.match(line.rstrip())
         if route is None or not (route["dev"] or route["via"] or route["kind"] or "nexthop" in route["rest"]):
             unread += not (line.startswith((" ", "\t")))
             continue
@@ -107,16 +114,16 @@ def routes(text: str) -> Reading | None:
     return reading
 
 
-ANSWER = re.compile(
+GETENT_ANSWER = re.compile(
     r"\A(?P<address>(?=[0-9a-fA-F:]*[.:])[0-9a-fA-F.:%\w]+)\s+(?P<kind>STREAM|DGRAM|RAW)?\s*(?P<names>\S.*)?\Z"
 )
-ON_NAMES = ("gloo-loopback-advertised", "master-addr-loopback", "rdzv-host-not-matched", "name-wrong-address")
+NAME_CAUSES = ("gloo-loopback-advertised", "master-addr-loopback", "rdzv-host-not-matched", "name-wrong-address")
 
 
 def lookup(text: str) -> Reading | None:
     """Reads `getent hosts` and `getent ahosts`."""
     lines = [(at, line) for at, line in numbered(text) if line.strip()]
-    answers = [(at, found) for at, line in lines if (found := ANSWER.match(line.strip()))]
+    answers = [(at, found) for at, line in lines if (found := GETENT_ANSWER.match(line.strip()))]
     if not answers:
         return None
     names: dict[str, list[str]] = {}
@@ -133,20 +140,22 @@ def lookup(text: str) -> Reading | None:
         if name and not ours and is_loopback(address):
             says = f"{name} means {address} here, which no other machine can reach"
             reading.proves("name-resolves-to-loopback", says, (at,), "medium", way="hosts", name=name)
-            reading.supports.append(Support(ON_NAMES, says, (at,), reading.faults[-1].remedy))
+            reading.supports.append(Support(NAME_CAUSES, says, (at,), reading.faults[-1].remedy))
     read = len(answers) == len(lines) and "" not in names
     if not read or not all(is_ip(answer["address"]) for _, answer in answers):
-        reading.unknown = CUT
+        reading.unknown = CUT_OR_UNKNOWN
     return reading
 
 
-SYSCTL = re.compile(r"\A(?P<key>[a-z][\w.-]*\.[\w-]+) ?= ?(?P<value>.*)\Z")
+SYSCTL_LINE = re.compile(r"\A(?P<key>[a-z][\w.-]*\.[\w-]+) ?= ?(?P<value>.*)\Z")
 
 
 def sysctl(text: str) -> Reading | None:
     """Reads `sysctl`: the range of ports that the kernel uses for outgoing connections."""
     lines = [(at, line) for at, line in numbered(text) if line.strip()]
-    found = {match["key"]: (match["value"].strip(), at) for at, line in lines if (match := SYSCTL.match(line.strip()))}
+    found = {
+        match["key"]: (match["value"].strip(), at) for at, line in lines if (match := SYSCTL_LINE.match(line.strip()))
+    }
     if not found:
         return None
     span, at = found.get("net.ipv4.ip_local_port_range", ("", 0))
@@ -159,24 +168,24 @@ def sysctl(text: str) -> Reading | None:
     return reading
 
 
-SS = re.compile(
+SS_ROW = re.compile(
     r"\A(?:(?P<net>tcp|udp|u_str)\s+)?(?P<state>[A-Z-]+)\s+\d+\s+\d+\s+(?P<address>\S+):(?P<port>[^\s:]+)\s+"
     r"(?P<peer>\S+):(?P<peer_port>\*|\w+)(?:\s+(?P<rest>\S.*))?\s*\Z"
 )
 SS_PROCESS = re.compile(r'\("(?P<program>[^"]*)",pid=(?P<pid>\d+)')
-NETSTAT = re.compile(  # a row of UDP alone may have no state; -e adds a user and an inode
+NETSTAT_ROW = re.compile(  # a row of UDP alone may have no state; -e adds a user and an inode
     r"\A(?P<net>udp6?|tcp6?(?=.* [A-Z]{2}))\s+\d+\s+\d+\s+(?P<address>\S+):(?P<port>\d+|\w+)\s+\S+:\S+"
     r"(?:\s+(?P<state>[A-Z][A-Z_0-9]*))?(?:\s+\S+\s+\d+)?(?:\s+(?P<who>-|\d+/.*\S))?\s*\Z"
 )
-NETSTAT_WINDOWS = re.compile(
+WINDOWS_NETSTAT_ROW = re.compile(
     r"\A\s*(?P<net>TCP|UDP)\s+(?P<address>\S+):(?P<port>\d+)\s+\S+:\S+\s+(?P<state>LISTENING"
     r"|[A-Z_]+)\s+(?P<pid>\d+)\s*\Z"
 )
-LSOF = re.compile(
+LSOF_ROW = re.compile(
     r"\A(?P<program>\S+)\s+(?P<pid>\d+)\s+(?:\d+\s+)?(?P<user>\S+)\s+\d+[a-z]*\s+IPv[46]\s+\S+\s+\S+\s+"
     r"(?P<net>TCP|UDP)\s+(?P<address>\S+):(?P<port>\d+|[\w-]+)(?:->\S+)?(?: \((?P<state>\w+)\))?\s*\Z"
 )
-HEADS = re.compile(
+SOCKET_TABLE_HEADS = re.compile(
     r"\A(?:State\s+Recv-Q|Netid\s+State|Active (?:Internet|UNIX)|Proto\s+Recv-Q|Proto\s+Local Address"
     r"|COMMAND\s+PID|Active Connections|\s*$|\(Not all processes|\s*will not be shown|Active Connections)"
 )
@@ -187,17 +196,17 @@ def sockets(text: str) -> Reading | None:
     reading = Reading()
     rows = other = 0
     for at, line in numbered(text):
-        if HEADS.match(line):
+        if SOCKET_TABLE_HEADS.match(line):
             continue
         rows += 1
-        row = SS.match(line) or NETSTAT.match(line) or NETSTAT_WINDOWS.match(line) or LSOF.match(line)
+        row = SS_ROW.match(line) or NETSTAT_ROW.match(line) or WINDOWS_NETSTAT_ROW.match(line) or LSOF_ROW.match(line)
         if row is None:
             # `ss -i` and `-e` continue a row on an indented line.
             other += not line.startswith(("\t", " "))
         elif (row["state"] or "").startswith("LISTEN"):
             port, (who, pid) = row["port"], _holder(row.groupdict())
             says = f"port {port} on {row['address'].strip('[]')} is held by {who}"
-            way = "held-windows" if row.re is NETSTAT_WINDOWS else "held" if pid else "shown-to-root"
+            way = "held-windows" if row.re is WINDOWS_NETSTAT_ROW else "held" if pid else "shown-to-root"
             reading.explains(
                 "port-in-use", says, (at,), also=("stale-store",), about=port, way=way, port=word(port), pid=word(pid)
             )
@@ -208,7 +217,7 @@ def sockets(text: str) -> Reading | None:
     )
     if not head and (not rows or other):
         return None
-    reading.unknown = CUT if other else ""
+    reading.unknown = CUT_OR_UNKNOWN if other else ""
     return reading
 
 

@@ -17,17 +17,17 @@ from runbook.parsers.tool_reading import Reading, numbered
 
 # --- facts -------------------------------------------------------------------------
 
-RECENT_S = 3600.0
+RECENT_XID_S = 3600.0
 """An Xid older than this is only a hint: its fault has been mended since, or nvidia-smi shows it."""
 
-CAUSE_OF: Mapping[int, str] = {
+CAUSE_BY_XID: Mapping[int, str] = {
     79: "gpu-fell-off-bus",
     **dict.fromkeys((48, 94, 95, 140, 171, 172), "gpu-ecc-uncorrectable"),
     **dict.fromkeys((74, *range(144, 151)), "nvlink-error"),
     **dict.fromkeys((61, 62, 64, 119, 120, 136, 143, 154, 156, 158), "gpu-reset-required"),
 }
 """By the number of an Xid, the cause that it proves."""
-MENDED_BY: Mapping[str, str] = {
+REMEDY_BY_CAUSE: Mapping[str, str] = {
     "gpu-fell-off-bus": "reboot",
     "gpu-ecc-uncorrectable": "ecc",
     "nvlink-error": "reset",
@@ -35,20 +35,20 @@ MENDED_BY: Mapping[str, str] = {
 }
 """By a cause that an Xid proves, the way of its remedy if nvidia-smi still lists the GPU."""
 
-APPLICATION = {13: "a bad memory access", 31: "a page fault", 43: "a stopped channel", 45: "a removed channel"}
+APPLICATION_XIDS = {13: "a bad memory access", 31: "a page fault", 43: "a stopped channel", 45: "a removed channel"}
 """Xids that a program causes by itself, in words. They say nothing about the machine, unless they stay with one GPU."""
 
-BECAUSE_OF = r"(?:45, .{0,200}caused by previous Xid )?"
+CAUSED_BY_XID = r"(?:45, .{0,200}caused by previous Xid )?"
 """Skips the Xid 45 of a removed channel up to the earlier Xid that its line names as the reason: that Xid counts."""
 
-XID = re.compile(rf"\bXid \((?:PCI:)?(?P<at>[0-9A-Fa-f:.]+)\): {BECAUSE_OF}(?P<number>\d+)(?P<text>.*)")
-SXID = re.compile(r"\bSXid \((?:PCI:)?(?P<at>[0-9A-Fa-f:.]+)\): (?P<number>\d+), (?P<text>Fatal\b.*)")
-NONFATAL = re.compile(r"\): \d+, \w+ Nonfatal\b")
+XID_LINE = re.compile(rf"\bXid \((?:PCI:)?(?P<at>[0-9A-Fa-f:.]+)\): {CAUSED_BY_XID}(?P<number>\d+)(?P<text>.*)")
+SXID_LINE = re.compile(r"\bSXid \((?:PCI:)?(?P<at>[0-9A-Fa-f:.]+)\): (?P<number>\d+), (?P<text>Fatal\b.*)")
+NONFATAL_XID = re.compile(r"\): \d+, \w+ Nonfatal\b")
 """An error of a fifth-generation NVLink (Xids 144 to 150) that was repaired. If it ended a program, an Xid 45 tells."""
 
-STAMP = re.compile(r"^\[\s*(\d+\.\d+)\]")
-DRIVER_STARTS = "loading NVIDIA UNIX"
-RECOVERED = re.compile(r"recovery action changed from .* to 0x0 \(None\)")
+DMESG_STAMP = re.compile(r"^\[\s*(\d+\.\d+)\]")
+DRIVER_START_TEXT = "loading NVIDIA UNIX"
+RECOVERY_CLEARED = re.compile(r"recovery action changed from .* to 0x0 \(None\)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class XidEvent:
 
     @property
     def recent(self) -> bool:
-        return self.age_s is None or self.age_s < RECENT_S
+        return self.age_s is None or self.age_s < RECENT_XID_S
 
 
 def events(lines: Iterable[str], uptime_s: float) -> list[XidEvent]:
@@ -73,24 +73,24 @@ def events(lines: Iterable[str], uptime_s: float) -> list[XidEvent]:
     answered: dict[str, int] = {}  # by GPU, how many of `found` came before its last reset
     seen: set[tuple[str, str]] = set()
     for line in lines:
-        if DRIVER_STARTS in line:
+        if DRIVER_START_TEXT in line:
             found, answered = [], {}
             continue
-        match = XID.search(line) or SXID.search(line)
-        if not match or NONFATAL.search(match[0]):
+        match = XID_LINE.search(line) or SXID_LINE.search(line)
+        if not match or NONFATAL_XID.search(match[0]):
             continue
         xid, bus = number(match["number"]), bus_key(match["at"]) or match["at"]
-        if xid == 154 and RECOVERED.search(line):
+        if xid == 154 and RECOVERY_CLEARED.search(line):
             answered[bus] = len(found)
             continue
-        stamp = STAMP.match(line)
+        stamp = DMESG_STAMP.match(line)
         # dmesg and journalctl show the same line with slightly different microseconds.
         key = (stamp[1][:-4] if stamp else line, match[0])
         if key in seen:
             continue
         seen.add(key)
         age = max(0.0, uptime_s - float(stamp[1])) if stamp and uptime_s else None
-        cause = CAUSE_OF.get(xid) if "SXid" not in match[0] else "nvlink-error"
+        cause = CAUSE_BY_XID.get(xid) if "SXid" not in match[0] else "nvlink-error"
         found.append(XidEvent(xid, bus, match[0], age, cause))
     return [event for at, event in enumerate(found) if at >= answered.get(event.bus, 0)]
 
@@ -106,15 +106,15 @@ def ago(event: XidEvent) -> str:
 
 # --- pasted outputs ---
 
-UP = bounded(r"Started .*(?:fabric ?manager|Fabric Manager)", re.IGNORECASE)
-CONFIGURED = re.compile(r"Successfully configured all the available (?:GPUs and )?NVSwitches", re.IGNORECASE)
-FAILED = bounded(
+FABRIC_MANAGER_STARTED = bounded(r"Started .*(?:fabric ?manager|Fabric Manager)", re.IGNORECASE)
+NVSWITCHES_CONFIGURED = re.compile(r"Successfully configured all the available (?:GPUs and )?NVSwitches", re.IGNORECASE)
+FABRIC_MANAGER_FAILED = bounded(
     r"fabricmanager\.service: (?:Failed with|Main process exited|Control process exited)"
     r"|Failed to start .*fabric ?manager|Active: (?:failed|inactive)"
     r"|fabric manager .*(?:version|mismatch).*(?:driver|kernel)|nv-fabricmanager.*(?:failed|error|fatal|exiting|abort)",
     re.IGNORECASE,
 )
-NOT_NEEDED = bounded(r"NOTHING_TO_DO|no (?:NV)?Switch|NVSwitch.*not (?:found|present|detected)", re.IGNORECASE)
+NO_NVSWITCH = bounded(r"NOTHING_TO_DO|no (?:NV)?Switch|NVSwitch.*not (?:found|present|detected)", re.IGNORECASE)
 
 
 def fabric_manager(text: str) -> Reading | None:
@@ -131,15 +131,15 @@ def fabric_manager(text: str) -> Reading | None:
     configured = True
     failed: list[int] = []
     for at, line in numbered(text):
-        if FAILED.search(line):
+        if FABRIC_MANAGER_FAILED.search(line):
             running, configured = False, False
             failed.append(at)
-        if UP.search(line) or re.search(r"Active: active \(running\)", line):
+        if FABRIC_MANAGER_STARTED.search(line) or re.search(r"Active: active \(running\)", line):
             running = True
-        if CONFIGURED.search(line):
+        if NVSWITCHES_CONFIGURED.search(line):
             configured = True
     reading = Reading()
-    if running is False and failed and not NOT_NEEDED.search(text):
+    if running is False and failed and not NO_NVSWITCH.search(text):
         says = "the NVSwitch fabric manager does not run: CUDA will not start on GPUs that are connected by NVSwitch"
         reading.proves("fabricmanager-down", says, failed[:4], way="version")
     elif not (running and configured):
@@ -156,7 +156,7 @@ def _one_word(word: str) -> Reading:
     return reading
 
 
-SAYS = {
+MESSAGE_BY_CAUSE = {
     "gpu-fell-off-bus": "GPU {bus} has fallen off the bus",
     "gpu-ecc-uncorrectable": "GPU {bus} has had memory errors that could not be corrected",
     "nvlink-error": "NVLink of GPU {bus} fails",
@@ -176,12 +176,12 @@ def kernel_log(text: str) -> Reading | None:
         if event.cause is None or (event.cause, event.bus) in reported:
             continue
         reported.add((event.cause, event.bus))
-        says = f"{SAYS[event.cause].format(bus=event.bus)} (Xid {event.number})"
-        reading.proves(event.cause, says, (first[event.text],), way=MENDED_BY[event.cause], indices=event.bus)
-    for event in [event for event in found if event.number in APPLICATION][:2]:
-        says = f"Xid {event.number} on GPU {event.bus}: {APPLICATION[event.number]}"
+        says = f"{MESSAGE_BY_CAUSE[event.cause].format(bus=event.bus)} (Xid {event.number})"
+        reading.proves(event.cause, says, (first[event.text],), way=REMEDY_BY_CAUSE[event.cause], indices=event.bus)
+    for event in [event for event in found if event.number in APPLICATION_XIDS][:2]:
+        says = f"Xid {event.number} on GPU {event.bus}: {APPLICATION_XIDS[event.number]}"
         reading.explains("gpu-illegal-access", says, (first[event.text],))
-    unread = [event for event in found if event.cause is None and event.number not in APPLICATION]
+    unread = [event for event in found if event.cause is None and event.number not in APPLICATION_XIDS]
     reading.unknown = f"Xid {unread[0].number} is not known here" if unread else ""
     return reading
 
@@ -190,6 +190,6 @@ def _first_lines(lines: list[str]) -> dict[str, int]:
     """By the text of an event, the number of the first line with it."""
     found: dict[str, int] = {}
     for at, line in enumerate(lines, 1):
-        if match := XID.search(line) or SXID.search(line):
+        if match := XID_LINE.search(line) or SXID_LINE.search(line):
             found.setdefault(match[0], at)
     return found

@@ -9,10 +9,10 @@ from runbook.model.command_quoting import word
 from runbook.model.units import whole_number
 from runbook.parsers.nvidia_smi_facts import (
     BAD_ROWS,
-    BROKEN,
-    LOST,
+    LOST_GPU,
     NO_SPARE_ROWS,
-    REFUSALS,
+    SMI_REFUSALS,
+    UNREADABLE_VALUE,
     cells,
     entry,
     flat,
@@ -24,25 +24,25 @@ from runbook.parsers.nvidia_smi_facts import (
     without_spare_rows,
     yes_or_no,
 )
-from runbook.parsers.tool_reading import CUT, Reading, number, numbered
+from runbook.parsers.tool_reading import CUT_OR_UNKNOWN, Reading, number, numbered
 
 # --- the table, and error messages in its place ---------------------------------------------------------------------
 
-HEAD = re.compile(
+SMI_HEADER = re.compile(
     r"NVIDIA-SMI (?P<smi>[\d.]+)\s+(?:Driver|KMD) Version: (?P<driver>[\d.]+"
     r"|N/A)(?:\s+CUDA(?: UMD)? Version: (?P<cuda>[\d.]+|N/A|ERR!))?"
 )
-FIRST = re.compile(
+FIRST_GPU_ROW = re.compile(
     r"\A\|\s*(?P<index>\d+)\s+(?P<name>\S.*?)\s+(?P<mode>On|Off|N/A|TCC|WDDM|MCDM"
     r"|ERR!)\s*\|\s*(?P<bus>[0-9A-Fa-f:.]+)\s+(?P<display>On|Off|N/A|ERR!)\s*\|\s*(?P<ecc>\S+)\s*\|"
 )
-SECOND = re.compile(
+SECOND_GPU_ROW = re.compile(
     r"\|\s*(?P<fan>\d+%|N/A|ERR!|\[[^\]]*\])\s+(?P<temp>\d+C|N/A|ERR!)\s+(?P<perf>P\d+|N/A|ERR!"
     r"|Unknown)\s+(?!\s)(?P<power>(?:[^|\s]|\s+(?![\s|]))*)\s*\|\s*"
     r"(?:(?P<used>\d+)\s*MiB\s*/\s*(?P<total>\d+)\s*MiB|Not Supported)\s*\|\s*(?P<load>\d+%|N/A"
     r"|ERR!)\s+(?P<compute>[\w.]+(?: Process)?|N/A|ERR!)\s*\|"
 )
-PROCESS = re.compile(
+PROCESS_ROW = re.compile(
     r"\|\s*(?P<gpu>\d+)\s+(?:\S+\s+\S+\s+)?(?P<pid>\d+)\s+(?P<kind>C\+G|C|G|M\+C"
     r"|M)\s+(?P<program>\S.*?)\s+(?P<mib>\d+MiB|N/A)\s*\|"
 )
@@ -51,13 +51,13 @@ PROCESS = re.compile(
 def failures(text: str, found: Reading) -> None:
     """Adds the fault that an error message in nvidia-smi's output proves; a console may have wrapped the message."""
     low = flat(text).lower()
-    if lost := LOST.search(flat(text)):
+    if lost := LOST_GPU.search(flat(text)):
         says = f"the driver cannot reach GPU {lost['gpu'].strip() or '?'} any more: {lost['why']}"
         found.proves("gpu-fell-off-bus", says, _line_of(text, "determine the device handle"), way="reboot")
     elif "gpu is lost" in low:
         says = "the driver cannot reach a GPU any more: GPU is lost"
         found.proves("gpu-fell-off-bus", says, _line_of(text, "gpu is lost"), way="reboot")
-    for one in REFUSALS:
+    for one in SMI_REFUSALS:
         if one.of_paste and one.phrase in low:
             found.proves(one.cause, one.says, _line_of(text, one.phrase), way=one.way)
             return
@@ -77,16 +77,16 @@ def table(text: str) -> Reading | None:
     """Reads the table that `nvidia-smi` prints, or its error message."""
     found = Reading()
     failures(text, found)
-    if HEAD.search(text) is None:
+    if SMI_HEADER.search(text) is None:
         return found if found.faults else None
     gpus: list[TableRow] = []
     processes: list[tuple[int, re.Match[str]]] = []
     for at, line in numbered(text):
-        if first := FIRST.match(line.strip()):
+        if first := FIRST_GPU_ROW.match(line.strip()):
             gpus.append((at, first.groupdict()))
-        elif gpus and (second := SECOND.match(line.strip())):
+        elif gpus and (second := SECOND_GPU_ROW.match(line.strip())):
             gpus[-1][1].update(second.groupdict())
-        elif process := PROCESS.match(line.strip()):
+        elif process := PROCESS_ROW.match(line.strip()):
             processes.append((at, process))
     found.unknown = _table_unknown(text, [gpu for _, gpu in gpus])
     _judge_table(gpus, processes, found)
@@ -102,13 +102,13 @@ def _table_unknown(text: str, gpus: list[dict[str, str]]) -> str:
         if re.match(r"\s*\|\s*\d+\s+[A-Z].*\|.*[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d", line)
     ]
     if not gpus or len(rows) != len(gpus) or any("used" not in gpu for gpu in gpus):
-        return f"the table is not whole: {CUT}"
+        return f"the table is not whole: {CUT_OR_UNKNOWN}"
     if any(not gpu["ecc"].isdecimal() and gpu["ecc"] not in ("N/A", "Off") for gpu in gpus):
         return "a GPU's error counter cannot be read"
     if any("ERR" in gpu[key] for gpu in gpus for key in ("temp", "perf", "power", "load", "mode")):
         return "the driver cannot read a GPU (ERR!)"
     after = text[text.rindex(gpus[-1]["bus"]) :]
-    return "" if re.search(r"^[ \t]*\+[-=+]+\+", after, re.MULTILINE) else f"the table has no end: {CUT}"
+    return "" if re.search(r"^[ \t]*\+[-=+]+\+", after, re.MULTILINE) else f"the table has no end: {CUT_OR_UNKNOWN}"
 
 
 TableRow = tuple[int, dict[str, str]]
@@ -148,8 +148,8 @@ def _numbers(gpus: Sequence[TableRow]) -> tuple[str, list[int]]:
 
 # --- -q, whole or in part: memory errors and repairs, PCIe links, reasons for slow clocks ---------------------------
 
-Entries = Mapping[str, str]
-SLOW = ("HW Slowdown", "HW Thermal Slowdown", "HW Power Brake Slowdown", "SW Thermal Slowdown")
+GpuEntries = Mapping[str, str]
+SLOWDOWN_ENTRIES = ("HW Slowdown", "HW Thermal Slowdown", "HW Power Brake Slowdown", "SW Thermal Slowdown")
 
 
 def query_all(text: str) -> Reading | None:
@@ -165,7 +165,7 @@ def query_all(text: str) -> Reading | None:
     return found
 
 
-def _details_unknown(text: str, attached: float | None, gpus: Mapping[str, Entries]) -> str:
+def _details_unknown(text: str, attached: float | None, gpus: Mapping[str, GpuEntries]) -> str:
     """Why the output proves no health, in words; empty if it is whole, shows the same of every GPU, and has the memory
     errors and repairs. `attached`: how many GPUs it says there are."""
     if attached is None or not gpus:
@@ -174,7 +174,7 @@ def _details_unknown(text: str, attached: float | None, gpus: Mapping[str, Entri
         return f"it shows {len(gpus)} of {attached:.0f} GPUs"
     sections = [set(entries) for entries in gpus.values()]
     if any(section != sections[0] for section in sections) or "[...]" in text:
-        return f"it does not show the same of every GPU: {CUT}"
+        return f"it does not show the same of every GPU: {CUT_OR_UNKNOWN}"
     if not any("Uncorrectable" in name or "Double Bit" in name for name in sections[0]):
         return "it does not show the memory errors (-d ECC)"
     rows = [
@@ -205,12 +205,12 @@ def _counts(name: str) -> bool:
     return name.endswith(("Uncorrectable", "Uncorrectable Parity", "Uncorrectable SEC-DED", "Double Bit/Total"))
 
 
-def _integer(entries: Entries, tail: str) -> int | None:
+def _integer(entries: GpuEntries, tail: str) -> int | None:
     value = number(entry(entries, tail) or "")
     return int(value) if value is not None else None
 
 
-def busy(entries: Entries) -> bool:
+def busy(entries: GpuEntries) -> bool:
     """Whether the GPU is under load: an idle GPU lowers the generation of its PCIe link to save power, which is no
     fault."""
     idle = entry(entries, "Clocks Event Reasons/Idle") or entry(entries, "Clocks Throttle Reasons/Idle")
@@ -218,7 +218,7 @@ def busy(entries: Entries) -> bool:
     return idle == "Not Active" and state in ("P0", "P1", "P2")
 
 
-def downgraded(entries: Entries) -> bool | None:
+def downgraded(entries: GpuEntries) -> bool | None:
     """Whether the GPU's PCIe link runs with fewer lanes, or under load with an older generation, than it can; None if
     the entries do not show it."""
     width, most = _integer(entries, "Link Width/Current"), _integer(entries, "Link Width/Max")
@@ -228,7 +228,7 @@ def downgraded(entries: Entries) -> bool | None:
     return width < most or (generation < newest and busy(entries))
 
 
-def _judge_details(text: str, name: str, entries: Entries, found: Reading) -> None:
+def _judge_details(text: str, name: str, entries: GpuEntries, found: Reading) -> None:
     where, index = f"GPU {name}" if name else "the GPU", name or "GPU"
     errors = sum(whole_number(value) or 0 for key, value in entries.items() if "Volatile/" in key and _counts(key))
     if without_spare_rows(entries):
@@ -256,7 +256,7 @@ def _judge_details(text: str, name: str, entries: Entries, found: Reading) -> No
         says = f"{where} runs over PCIe generation {generation} of {newest}, {width} of {most} lanes"
         lines = _lines_of_gpu(text, name, r"Current\s*: ")
         found.explains("allreduce-slow", says, lines, also=("rank-behind",), way="slot")
-    if held := [reason for reason in SLOW if entry(entries, reason) == "Active"]:
+    if held := [reason for reason in SLOWDOWN_ENTRIES if entry(entries, reason) == "Active"]:
         lines = _lines_of_gpu(text, name, rf"{held[0]}\s*: Active")
         says = f"{where} is slowed down: {', '.join(held)}"
         found.explains("allreduce-slow", says, lines, also=("rank-behind",), way="cooling")
@@ -294,11 +294,11 @@ def listing(text: str) -> Reading | None:
     slices = sum(bool(MIG.match(line)) for _, line in rows)
     numbers = [int(gpu["index"]) for gpu in gpus]
     whole = len(gpus) + slices == len(rows) and numbers == list(range(len(gpus)))
-    reading.unknown = "" if whole or reading.faults else CUT
+    reading.unknown = "" if whole or reading.faults else CUT_OR_UNKNOWN
     return reading
 
 
-LINK = re.compile(r"\A\s+Link \d+: (?:[\d.]+ GB/s|<?inactive>?)\s*\Z", re.IGNORECASE)
+NVLINK_LINE = re.compile(r"\A\s+Link \d+: (?:[\d.]+ GB/s|<?inactive>?)\s*\Z", re.IGNORECASE)
 
 
 def nvlink(text: str) -> Reading | None:
@@ -308,7 +308,7 @@ def nvlink(text: str) -> Reading | None:
     if not links:
         return None
     read_rows = sum(
-        bool(LINK.match(line) or GPU.match(line) or "all links are inactive" in line.lower()) for _, line in rows
+        bool(NVLINK_LINE.match(line) or GPU.match(line) or "all links are inactive" in line.lower()) for _, line in rows
     )
     active = {gpu: sum(up.values()) for gpu, up in links.items()}
     most = max(active.values())
@@ -336,7 +336,7 @@ def _inactive(text: str, gpus: list[int]) -> Iterator[int]:
             yield at
 
 
-CELL = r"X|NV\d+|SYS|NODE|PHB|PXB|PIX|PSB|C2C|N/A|XGMI|PCIE|\d+"  # the last three are rocm-smi's
+TOPOLOGY_CELL = r"X|NV\d+|SYS|NODE|PHB|PXB|PIX|PSB|C2C|N/A|XGMI|PCIE|\d+"  # the last three are rocm-smi's
 
 
 def topology(text: str) -> Reading | None:
@@ -353,13 +353,17 @@ def topology(text: str) -> Reading | None:
             rows[words[0]] = words[1 : len(columns) + 1]
     return Reading.of(
         set(rows) == set(columns)
-        and all(len(row) == len(columns) and all(re.fullmatch(CELL, cell) for cell in row) for row in rows.values())
+        and all(
+            len(row) == len(columns) and all(re.fullmatch(TOPOLOGY_CELL, cell) for cell in row) for row in rows.values()
+        )
     )
 
 
-MASK = re.compile(r"0x[0-9a-fA-F]{16}\Z")
-COUNT = re.compile(r"\A(?:\d+|Yes|No|\[?(?:N/A|Not Supported)\]?)\Z")
-ERRORS = re.compile(r"ecc\.errors\.uncorrected|remapped_rows\.(?:uncorrectable|pending|failure)|retired_pages\.pending")
+EVENT_REASONS_MASK = re.compile(r"0x[0-9a-fA-F]{16}\Z")
+COUNT_VALUE = re.compile(r"\A(?:\d+|Yes|No|\[?(?:N/A|Not Supported)\]?)\Z")
+ERROR_FIELDS = re.compile(
+    r"ecc\.errors\.uncorrected|remapped_rows\.(?:uncorrectable|pending|failure)|retired_pages\.pending"
+)
 
 
 def query(text: str) -> Reading | None:
@@ -367,7 +371,7 @@ def query(text: str) -> Reading | None:
     for slow clocks in the last field is understood."""
     rows = [(at, [cell.strip() for cell in cells(line)]) for at, line in numbered(text) if line.strip()]
     reading = Reading()
-    if LOST.search(flat(text)):
+    if LOST_GPU.search(flat(text)):
         failures(text, reading)
         return reading
     if not rows:
@@ -375,7 +379,7 @@ def query(text: str) -> Reading | None:
     heads = rows[0][1] if re.fullmatch(r"[a-z_]+(?:\.[a-z_]+)*(?: \[.*\])?", rows[0][1][0]) else []
     names = [re.sub(r" \[[^\[]*\]$", "", cell) for cell in heads]
     body = rows[1:] if names else rows
-    masks = [(at, row[0], int(row[-1], 16)) for at, row in body if MASK.match(row[-1])]
+    masks = [(at, row[0], int(row[-1], 16)) for at, row in body if EVENT_REASONS_MASK.match(row[-1])]
     if not names and len(masks) != len(body):
         return None
     _judge_fields(names, body, reading)
@@ -384,15 +388,15 @@ def query(text: str) -> Reading | None:
         says = f"slowed down: {'; '.join(what for _, what in slow[:4])}"
         reading.explains("allreduce-slow", says, [at for at, _ in slow[:4]], also=("rank-behind",), way="cooling")
     uneven = len({len(row) for _, row in rows}) > 1 or not body or any(not cell for _, row in rows for cell in row)
-    broken = [cell for _, row in body for cell in row if BROKEN.match(cell)]
+    broken = [cell for _, row in body for cell in row if UNREADABLE_VALUE.match(cell)]
     odd = [
         value
         for _, row in body
         for name, value in zip(names, row, strict=False)
-        if ERRORS.search(name) and not COUNT.match(value)
+        if ERROR_FIELDS.search(name) and not COUNT_VALUE.match(value)
     ]
     if uneven:
-        reading.unknown = CUT
+        reading.unknown = CUT_OR_UNKNOWN
     elif broken and not reading.faults:
         reading.unknown = f"the driver cannot read a field ({broken[0]})"
     elif odd:
@@ -412,7 +416,7 @@ def _judge_fields(names: list[str], body: list[tuple[int, list[str]]], reading: 
                 "gpu-fell-off-bus", f"the driver cannot reach {who} any more: GPU is lost", (at,), way="reboot"
             )
         for name, value in fields.items():
-            counts = ERRORS.search(name) and "aggregate" not in name
+            counts = ERROR_FIELDS.search(name) and "aggregate" not in name
             if counts and (value == "Yes" or (value.isdecimal() and value != "0")):
                 cause = "gpu-ecc-uncorrectable" if "ecc" in name or "uncorrectable" in name else "gpu-reset-required"
                 reading.proves(cause, f"{who}: {name} is {value}", (at,), way="all")

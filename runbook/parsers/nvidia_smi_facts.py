@@ -13,15 +13,15 @@ from dataclasses import dataclass, field
 
 from runbook.model.units import number
 
-NOT_TOLD = re.compile(
+ABSENT_VALUE = re.compile(
     r"\A\[?(n/a|not supported|not available|insufficient permissions|requested .* deprecated)\]?\Z", re.I
 )
 """Values of a field that the GPU or its driver does not have or show: no sign of a fault."""
 
-BROKEN = re.compile(r"\[?(unknown error|gpu is lost|gpu requires reset|err!?)\]?\Z", re.I)
+UNREADABLE_VALUE = re.compile(r"\[?(unknown error|gpu is lost|gpu requires reset|err!?)\]?\Z", re.I)
 """Values of a field of a GPU that the driver cannot read."""
 
-LOST = re.compile(
+LOST_GPU = re.compile(
     r"Unable to determine the device handle for GPU ?(?P<gpu>[0-9A-Fa-f:. ]*?):? ?(?P<why>GPU is lost"
     r"|Unknown Error|Not Found|No Data)",
     re.I,
@@ -41,7 +41,7 @@ class Gpu:
     def value(self, name: str) -> str | None:
         """The field's value; None if the GPU or driver does not have it or cannot read it."""
         value = self.fields.get(name, "").strip()
-        return None if not value or NOT_TOLD.match(value) or BROKEN.match(value) else value
+        return None if not value or ABSENT_VALUE.match(value) or UNREADABLE_VALUE.match(value) else value
 
     def number(self, name: str) -> float | None:
         """The field's value as a finite number, also from hexadecimal (`0x…`); None if it is none."""
@@ -55,7 +55,7 @@ class Gpu:
     @property
     def broken(self) -> dict[str, str]:
         """The fields that the driver could not read, with the text that nvidia-smi printed for each."""
-        return {name: value for name, value in self.fields.items() if BROKEN.match(value.strip())}
+        return {name: value for name, value in self.fields.items() if UNREADABLE_VALUE.match(value.strip())}
 
     @property
     def name(self) -> str:
@@ -63,7 +63,7 @@ class Gpu:
 
     @property
     def slowed_by(self) -> tuple[str, ...]:
-        """The reasons, as in THROTTLES, for which the GPU's clocks are slowed down by heat or power."""
+        """The reasons, as in SLOWDOWN_BY_BIT, for which the GPU's clocks are slowed down by heat or power."""
         names = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")  # the second before driver 535
         masks = map(self.number, names)
         return throttled(int(next((mask for mask in masks if mask is not None), 0)))
@@ -80,7 +80,7 @@ class Listing:
     @property
     def lost(self) -> tuple[str, ...]:
         """The numbers or bus ids of GPUs that the driver lists but cannot reach; `?` for a GPU that is not named."""
-        return tuple(match["gpu"].strip() or "?" for match in LOST.finditer(flat("\n".join(self.other))))
+        return tuple(match["gpu"].strip() or "?" for match in LOST_GPU.finditer(flat("\n".join(self.other))))
 
 
 def flat(text: str) -> str:
@@ -174,7 +174,7 @@ class Details:
     gpus: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
-DEEPEST, LONGEST_NAME = 12, 100
+MAX_SECTION_DEPTH, MAX_NAME_CHARACTERS = 12, 100
 """How deep sections are nested, and how many characters of a name are kept: nvidia-smi has no more. The limits bound
 the memory, since each entry's key holds the names of all its sections."""
 
@@ -197,9 +197,9 @@ def parse_details(text: str) -> Details:
             path.pop()
         name, colon, value = line.strip().partition(" : ")
         if colon:
-            here["/".join([*(section for _, section in path), name.strip()[:LONGEST_NAME]])] = value.strip()
-        if len(path) < DEEPEST:
-            path.append((indent, name.strip()[:LONGEST_NAME]))
+            here["/".join([*(section for _, section in path), name.strip()[:MAX_NAME_CHARACTERS]])] = value.strip()
+        if len(path) < MAX_SECTION_DEPTH:
+            path.append((indent, name.strip()[:MAX_NAME_CHARACTERS]))
     return Details(head, gpus)
 
 
@@ -210,7 +210,7 @@ def bus_key(text: str) -> str | None:
     return f"{int(match[1], 16):04x}:{match[2]}:{match[3]}".lower() if match else None
 
 
-THROTTLES = {
+SLOWDOWN_BY_BIT = {
     0x08: "HW slowdown",
     0x20: "software thermal slowdown",
     0x40: "HW thermal slowdown",
@@ -220,8 +220,8 @@ THROTTLES = {
 
 
 def throttled(mask: int) -> tuple[str, ...]:
-    """The names of the bits of THROTTLES that are set in the mask."""
-    return tuple(name for bit, name in THROTTLES.items() if mask & bit)
+    """The names of the bits of SLOWDOWN_BY_BIT that are set in the mask."""
+    return tuple(name for bit, name in SLOWDOWN_BY_BIT.items() if mask & bit)
 
 
 # --- judgements that live checks and pasted outputs share -------------------------------------------------------------
@@ -246,7 +246,7 @@ class Refusal:
 
 
 _NO_GPU = ("no-gpu-visible", "the driver finds no GPU at all", "no-device")
-REFUSALS: tuple[Refusal, ...] = (
+SMI_REFUSALS: tuple[Refusal, ...] = (
     Refusal(
         "driver/library version mismatch",
         "driver-library-mismatch",
@@ -294,7 +294,7 @@ REFUSALS: tuple[Refusal, ...] = (
 
 NO_SPARE_ROWS = "has no spare memory rows left to repair itself with"
 BAD_ROWS = "has bad memory that a reset puts out of use"
-FABRIC_WAITS = ("In Progress", "Not Started")
+FABRIC_WAITING_STATES = ("In Progress", "Not Started")
 
 
 def entry(entries: Mapping[str, str], tail: str) -> str | None:
@@ -323,5 +323,5 @@ def outside_the_fabric(entries: Mapping[str, str]) -> tuple[str, str] | None:
     """(state, status) of a GPU that the fabric manager has not set up; None for a GPU that it has set up, or that is
     connected to no fabric."""
     state, status = entry(entries, "Fabric/State") or "", entry(entries, "Fabric/Status") or "N/A"
-    waits = state in FABRIC_WAITS or (state == "Completed" and status not in ("Success", "N/A"))
+    waits = state in FABRIC_WAITING_STATES or (state == "Completed" and status not in ("Success", "N/A"))
     return (state, status) if waits else None

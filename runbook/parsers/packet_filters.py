@@ -12,14 +12,14 @@ from runbook.firewall.evaluate import Base, Flow, packet, walk
 from runbook.firewall.front_ends import FirewalldZone, firewalld_runs, parse_ufw, parse_zones
 from runbook.model.command_quoting import nft_words, word
 from runbook.model.units import whole_number
-from runbook.parsers.tool_reading import CUT, Reading, numbered
+from runbook.parsers.tool_reading import CUT_OR_UNKNOWN, Reading, numbered
 
-ALSO = ("firewall-reject", "data-ports-blocked")
+ALSO_EXPLAINED_CAUSES = ("firewall-reject", "data-ports-blocked")
 """Causes besides `firewall-drop` that a blocking filter explains."""
-FOREIGN = Flow("198.51.100.23", "203.0.113.9", 45_678)
+UNNAMED_FLOW = Flow("198.51.100.23", "203.0.113.9", 45_678)
 """A peer's connection to one of the ports that ranks use, with addresses and a port that no rule names."""
-BLOCKS = "blocks what no rule allows"
-OTHER = "an-interface"
+BLOCKS_THE_REST = "blocks what no rule allows"
+UNNAMED_INTERFACE = "an-interface"
 """An interface that no rule names, and that is not the loopback."""
 
 
@@ -29,28 +29,28 @@ def _ephemeral(bases: Sequence[Base]) -> bool | None:
     inputs = [base for base in bases if base.hook == "input" and base.family != "ip6"]
     text = " ".join(rule.text for base in inputs for rules in base.chains.values() for rule in rules)
     named = set(re.findall(r'(?:-i |iifname"?\}\},"right":")([^\s"]+)', text)) - {"lo"}
-    answers = {_let_in(inputs, interface) for interface in (OTHER, *named)}
+    answers = {_let_in(inputs, interface) for interface in (UNNAMED_INTERFACE, *named)}
     return answers.pop() if len(answers) == 1 else None
 
 
 def _let_in(inputs: Sequence[Base], interface: str) -> bool | None:
     """Whether the input chains let such a connection in over this interface; None if they do not decide it."""
-    blocked_by = [walk(base, packet(FOREIGN, "request-in", interface)).blocks for base in inputs]
+    blocked_by = [walk(base, packet(UNNAMED_FLOW, "request-in", interface)).blocks for base in inputs]
     if any(blocked is True for blocked in blocked_by):
         return False
     return None if any(blocked is None for blocked in blocked_by) else True
 
 
-CHAIN = re.compile(r"Chain (?P<name>\S+) \((?:policy (?P<policy>\w+)|\d+ references)")
-WITH_INTERFACES = re.compile(
+IPTABLES_CHAIN = re.compile(r"Chain (?P<name>\S+) \((?:policy (?P<policy>\w+)|\d+ references)")
+VERBOSE_RULE_ROW = re.compile(
     r"\s*(?:\d+\s+)?(?P<packets>\d+[KMG]?)\s+\d+[KMG]?\s+(?P<target>\S+)\s+(?P<protocol>\S+)\s+(?:(?:--|-f"
     r"|!f)\s+)?(?P<in>\S+)\s+(?P<out>\S+)\s+(?P<source>\S+)\s+(?P<to>\S+)\s*(?P<more>.*)\Z"
 )
-PLAIN = re.compile(
+PLAIN_RULE_ROW = re.compile(
     r"\A(?:\d+\s+)?(?P<target>\S+)\s+(?P<protocol>\S+)\s+(?:--|-f|!f)\s+(?P<source>\S+)\s+(?P<to>\S+)\s*(?P<more>.*)\Z"
 )
-LIST_HEADS = re.compile(r"\s*\Z|\s*(?:num\s+)?(?:pkts\s+bytes\s+)?target\s+prot|# Warning")
-ANYWHERE = ("anywhere", "0.0.0.0/0", "::/0")
+IPTABLES_LIST_HEADS = re.compile(r"\s*\Z|\s*(?:num\s+)?(?:pkts\s+bytes\s+)?target\s+prot|# Warning")
+ANY_ADDRESS = ("anywhere", "0.0.0.0/0", "::/0")
 
 
 def iptables_list(text: str) -> Reading | None:
@@ -61,15 +61,15 @@ def iptables_list(text: str) -> Reading | None:
     refuses = unread = 0
     where: dict[str, int] = {}
     for at, line in numbered(text):
-        if found := CHAIN.match(line):
+        if found := IPTABLES_CHAIN.match(line):
             chain = found["name"]
             if found["policy"]:
                 policies[chain] = found["policy"]
                 where[chain] = at
             continue
-        if LIST_HEADS.match(line):
+        if IPTABLES_LIST_HEADS.match(line):
             continue
-        rule = (WITH_INTERFACES if verbose else PLAIN).match(line)
+        rule = (VERBOSE_RULE_ROW if verbose else PLAIN_RULE_ROW).match(line)
         if rule is None:
             unread += 1
             continue
@@ -78,8 +78,8 @@ def iptables_list(text: str) -> Reading | None:
             and chain == "INPUT"
             and rule["target"] in ("REJECT", "DROP")
             and rule["protocol"] in ("all", "0")
-            and rule["source"] in ANYWHERE
-            and rule["to"] in ANYWHERE
+            and rule["source"] in ANY_ADDRESS
+            and rule["to"] in ANY_ADDRESS
             and rule["in"] in ("*", "any")
             and (not rule["more"] or rule["more"].startswith("reject-with "))
         ):
@@ -89,8 +89,8 @@ def iptables_list(text: str) -> Reading | None:
     reading = Reading.of(not unread and "INPUT" in policies)
     if policies.get("INPUT") == "DROP" or refuses:
         at = refuses or where["INPUT"]
-        says = f"iptables {BLOCKS}: {text.splitlines()[at - 1].strip()}"
-        reading.explains("firewall-drop", says, (at,), also=ALSO, way="iptables")
+        says = f"iptables {BLOCKS_THE_REST}: {text.splitlines()[at - 1].strip()}"
+        reading.explains("firewall-drop", says, (at,), also=ALSO_EXPLAINED_CAUSES, way="iptables")
     return reading
 
 
@@ -99,7 +99,7 @@ def iptables_save(text: str) -> Reading | None:
     try:
         bases = iptables.parse(text, "iptables-legacy")
     except (ValueError, IndexError):
-        return Reading(CUT)
+        return Reading(CUT_OR_UNKNOWN)
     base = next((base for base in bases if base.hook == "input" and base.table == "filter"), None)
     if base is None:
         if not bases and not re.search(r"^\*\w+|^-P ", text, re.MULTILINE):
@@ -116,8 +116,8 @@ def iptables_save(text: str) -> Reading | None:
             for at, line in numbered(text)
             if line.strip() == why or (not last and line.startswith((":INPUT", "-P INPUT")))
         ]
-        says = f"iptables {BLOCKS}: {why}"
-        reading.explains("firewall-drop", says, lines[:2] or [1], also=ALSO, way="iptables")
+        says = f"iptables {BLOCKS_THE_REST}: {why}"
+        reading.explains("firewall-drop", says, lines[:2] or [1], also=ALSO_EXPLAINED_CAUSES, way="iptables")
     return reading
 
 
@@ -128,18 +128,18 @@ def nft_json(text: str) -> Reading | None:
     try:
         bases = nft.parse(text)
     except nft.UnreadableRulesetError:
-        return Reading(CUT)
+        return Reading(CUT_OR_UNKNOWN)
     first = next((base for base in bases if base.hook == "input"), None)
     reading = Reading()
     if first is not None and _ephemeral(bases) is False:
         place = (first.family, first.table, first.chain)
-        says, words = f"nft {BLOCKS}: chain {' '.join(place)}", nft_words(*place)
+        says, words = f"nft {BLOCKS_THE_REST}: chain {' '.join(place)}", nft_words(*place)
         way = "nft" if words else "nft-by-hand"
-        reading.explains("firewall-drop", says, (1,), also=ALSO, way=way, family_table_chain=words)
+        reading.explains("firewall-drop", says, (1,), also=ALSO_EXPLAINED_CAUSES, way=way, family_table_chain=words)
     return reading
 
 
-BASE = re.compile(r"\s*type (?P<kind>\w+) hook (?P<hook>\w+) .*?policy (?P<policy>\w+);")
+NFT_BASE_CHAIN = re.compile(r"\s*type (?P<kind>\w+) hook (?P<hook>\w+) .*?policy (?P<policy>\w+);")
 
 
 def nft_text(text: str) -> Reading | None:
@@ -157,7 +157,7 @@ def nft_text(text: str) -> Reading | None:
             table = opened[1]
         elif opened := re.match(r"\s*chain (\S+) \{", line):
             chain, hook = opened[1], ""
-        elif base := BASE.match(line):
+        elif base := NFT_BASE_CHAIN.match(line):
             hook = base["hook"] if base["kind"] == "filter" else ""
             if hook == "input" and policy != "drop":
                 policy, at_policy = base["policy"], at
@@ -175,7 +175,14 @@ def nft_text(text: str) -> Reading | None:
     if (policy == "drop" or rejecting) and not wide:
         at, why = rejecting[0] if rejecting else (at_policy, "policy drop")
         way = "nft" if where else "nft-by-hand"
-        reading.explains("firewall-drop", f"nft {BLOCKS}: {why}", (at,), also=ALSO, way=way, family_table_chain=where)
+        reading.explains(
+            "firewall-drop",
+            f"nft {BLOCKS_THE_REST}: {why}",
+            (at,),
+            also=ALSO_EXPLAINED_CAUSES,
+            way=way,
+            family_table_chain=where,
+        )
     return reading
 
 
@@ -200,8 +207,8 @@ def ufw_status(text: str) -> Reading | None:
     reading = Reading.of(len(rows) == len(status.rules) and understood)
     if not allowed:
         lines = [at for at, line in numbered(text) if line.startswith(("Status:", "Default:"))] or [1]
-        says = f"ufw {BLOCKS}: {status.incoming or 'deny'} (incoming)"
-        reading.explains("firewall-drop", says, lines, also=ALSO, way="ufw")
+        says = f"ufw {BLOCKS_THE_REST}: {status.incoming or 'deny'} (incoming)"
+        reading.explains("firewall-drop", says, lines, also=ALSO_EXPLAINED_CAUSES, way="ufw")
     return reading
 
 
@@ -229,8 +236,10 @@ def firewall_cmd(text: str) -> Reading | None:
     if closed:
         zone = closed[0]
         at = next((at for at, line in numbered(text) if line.startswith(zone.name)), 1)
-        says = f"firewalld {BLOCKS}: zone {zone.name} of {', '.join(zone.interfaces)}, target {zone.target}"
-        reading.explains("firewall-drop", says, (at,), also=ALSO, way="firewalld", zone=word(zone.name))
+        says = f"firewalld {BLOCKS_THE_REST}: zone {zone.name} of {', '.join(zone.interfaces)}, target {zone.target}"
+        reading.explains(
+            "firewall-drop", says, (at,), also=ALSO_EXPLAINED_CAUSES, way="firewalld", zone=word(zone.name)
+        )
     return reading
 
 

@@ -11,44 +11,44 @@ from typing import Literal
 
 from runbook.causes.catalogue import Confidence
 from runbook.model.command_quoting import powershell_word, word
-from runbook.parsers.tool_reading import CUT, Fault, Reading
+from runbook.parsers.tool_reading import CUT_OR_UNKNOWN, Fault, Reading
 
-HEAD = re.compile(
+PING_HEADER = re.compile(
     r"^PING (?P<target>\S*?) ?\((?P<ip>[^)]*)\)(?: from \S+ (?:[^\s:]+)?:?)?(?:.*? "
     r"(?P<size>\d+)(?:\(\d+\))? (?:data )?bytes(?: of data)?)?",
     re.MULTILINE,
 )
-SUMMARY = re.compile(
+PING_SUMMARY = re.compile(
     r"^(?P<sent>\d+) packets transmitted, (?P<received>\d+) (?:packets )?received(?:, \+\d+ duplicates)?"
     r"(?:, \+\d+ errors)?(?:, \+?\d+ duplicates)?, (?P<loss>[\d.]+)% packet loss",
     re.MULTILINE,
 )
-REASON = re.compile(
+UNREACHABLE_REASON = re.compile(
     r"(?:^From \S+?:? .*?|: )(?P<reason>Destination (?:Host|Net|Port) Unreachable|Time to live exceeded"
     r"|Packet filtered|Destination Host Prohibited|Destination Net Prohibited|Communication prohibited by filter"
     r"|Frag(?:mentation)? needed.*)",
     re.MULTILINE | re.IGNORECASE,
 )
-REFUSED = re.compile(
+PING_ERROR = re.compile(
     r"^(?:ping6?: )?(?:connect: |sendto: |sendmsg: |local error: )?(?P<why>Network is unreachable|No route to host"
     r"|Operation not permitted|[Mm]essage too long.*|Message too long.*)|^ping6?: (?:cannot resolve )?(?P<name>\S+): "
     r"(?P<no_name>Name or service not known|Temporary failure in name resolution|No address associated with hostname"
     r"|Unknown host|bad address.*)|^ping6?: bad address '(?P<bad>.*)'|^ping6?: unknown host (?P<unknown>\S+)",
     re.MULTILINE,
 )
-ANSWER = re.compile(r"^\d+ bytes from ", re.MULTILINE)
-STATISTICS = re.compile(r"^--- (\S+) ping statistics ---", re.MULTILINE)
-NAMELESS = "the peer"
-NO_WAY = ("Net Unreachable", "No route", "Network is unreachable", "Address unreachable")
-LARGE = 1000  # bytes; a ping of at least so many tests the packet size of the way
-LOSS = 1.0  # percent; a smaller loss is no fault
+PING_REPLY = re.compile(r"^\d+ bytes from ", re.MULTILINE)
+STATISTICS_HEADER = re.compile(r"^--- (\S+) ping statistics ---", re.MULTILINE)
+UNNAMED_PEER = "the peer"
+NO_ROUTE_REASONS = ("Net Unreachable", "No route", "Network is unreachable", "Address unreachable")
+LARGE_PING_BYTES = 1000  # bytes; a ping of at least so many tests the packet size of the way
+MIN_LOSS_PERCENT = 1.0  # percent; a smaller loss is no fault
 
 
 def read(text: str) -> Reading | None:
     """Reads one ping, or several one after another: the faults of all, or the packet size from which on a target does
     not answer."""
-    starts = [match.start() for match in HEAD.finditer(text)]
-    summaries = [match.end() for match in SUMMARY.finditer(text)]
+    starts = [match.start() for match in PING_HEADER.finditer(text)]
+    summaries = [match.end() for match in PING_SUMMARY.finditer(text)]
     if len(summaries) > len(starts):  # some pings are here without their beginning, as `| tail -2` leaves them
         starts = [0, *summaries[:-1]]
     if len(starts) < 2:
@@ -83,46 +83,47 @@ class _Ping:
 
 def _one_of_several(text: str, start: int, end: int) -> _Ping:
     above, own = _line(text, start) - 1, text[start:end]
-    head, summary, reading = HEAD.search(own), SUMMARY.search(own), _read_one(own) or Reading()
+    head, summary, reading = PING_HEADER.search(own), PING_SUMMARY.search(own), _read_one(own) or Reading()
     return _Ping(
         head["target"] if head else "",
         int(head["size"] or 0) if head else 0,
-        int(summary["received"]) > 0 if summary else ANSWER.search(own) is not None,
+        int(summary["received"]) > 0 if summary else PING_REPLY.search(own) is not None,
         [replace(fault, lines=tuple(at + above for at in fault.lines)) for fault in reading.faults],
         reading.unknown,
     )
 
 
 def _only_large_vanish(pings: Sequence[_Ping]) -> _Ping | None:
-    """The first unanswered ping of LARGE packets to a target that answers smaller ones; None if there is none."""
+    """The first unanswered ping of LARGE_PING_BYTES packets to a target that answers smaller ones; None if there is
+    none."""
     answered = [(one.target, one.size) for one in pings if one.answered]
-    silent = (one for one in pings if one.faults and not one.answered and one.size >= LARGE)
+    silent = (one for one in pings if one.faults and not one.answered and one.size >= LARGE_PING_BYTES)
     return next((one for one in silent for target, size in answered if target == one.target and size < one.size), None)
 
 
 def _read_one(text: str) -> Reading | None:
     """Reads one ping, of Linux and its like or of Windows."""
-    head, summary, refused = HEAD.search(text), SUMMARY.search(text), REFUSED.search(text)
+    head, summary, refused = PING_HEADER.search(text), PING_SUMMARY.search(text), PING_ERROR.search(text)
     if not head and not summary and not refused:
         return windows(text)
-    told_last = STATISTICS.search(text)
-    target = (head["target"] or head["ip"]) if head else told_last[1] if told_last else NAMELESS
+    told_last = STATISTICS_HEADER.search(text)
+    target = (head["target"] or head["ip"]) if head else told_last[1] if told_last else UNNAMED_PEER
     found = Reading()
     if refused and not (summary and int(summary["received"])):
         _refusal(text, refused, target, found)
         return found
     if not summary:
-        return Reading(f"it has no summary: {CUT}")
+        return Reading(f"it has no summary: {CUT_OR_UNKNOWN}")
     sent, received, loss = int(summary["sent"]), int(summary["received"]), float(summary["loss"])
-    why = REASON.search(text)
+    why = UNREACHABLE_REASON.search(text)
     consistent = abs(loss - (100 * (1 - received / sent) if sent else 100)) < 1.5
     if not (sent > 0 and received <= sent and consistent):
-        found.unknown = CUT
+        found.unknown = CUT_OR_UNKNOWN
     lines = [_line(text, summary.start()), *([_line(text, why.start("reason"))] if why else ())]
     lines += [_line(text, refused.start())] if refused else []
     if received == 0:
         _silent(target, sent, why["reason"] if why else "", lines, found)
-    elif loss >= LOSS and received < sent:
+    elif loss >= MIN_LOSS_PERCENT and received < sent:
         says = f"{target} answers {received} of {sent} echoes: {loss:g} % are lost"
         sure: Confidence = "high" if sent >= 10 and loss >= 5 else "medium"
         found.proves("packet-loss", says, lines, sure, way="here", target=word(_typed(target)))
@@ -133,7 +134,7 @@ def cause_of_reason(reason: str) -> Literal["firewall-reject", "no-route"] | Non
     """The cause that a router's answer instead of the peer's proves, for live checks as well; None: neither cause."""
     if "prohibited" in reason.lower() or "filtered" in reason.lower():
         return "firewall-reject"
-    return "no-route" if any(words in reason for words in NO_WAY) else None
+    return "no-route" if any(words in reason for words in NO_ROUTE_REASONS) else None
 
 
 def _silent(target: str, sent: int, reason: str, lines: Sequence[int], found: Reading) -> None:
@@ -170,7 +171,7 @@ def _refusal(text: str, refused: re.Match[str], target: str, found: Reading) -> 
 
 
 def _typed(target: str) -> str:
-    return "PEER" if target == NAMELESS else target
+    return "PEER" if target == UNNAMED_PEER else target
 
 
 def _line(text: str, at: int) -> int:
@@ -178,9 +179,11 @@ def _line(text: str, at: int) -> int:
     return text.count("\n", 0, at) + 1
 
 
-PACKETS = re.compile(r"Packets: Sent = (?P<sent>\d+), Received = (?P<received>\d+), Lost = \d+ ?\(\d+% ?loss\)")
-REPLY = re.compile(r"Reply from \S+: bytes=\d+ ")
-FAILED = re.compile(
+WINDOWS_PING_SUMMARY = re.compile(
+    r"Packets: Sent = (?P<sent>\d+), Received = (?P<received>\d+), Lost = \d+ ?\(\d+% ?loss\)"
+)
+WINDOWS_PING_REPLY = re.compile(r"Reply from \S+: bytes=\d+ ")
+WINDOWS_PING_FAILURE = re.compile(
     r"Destination (?:host|net) unreachable|Request timed out|General failure|PING: transmit failed"
     r"|TTL expired in transit|Packet needs to be fragmented but DF set"
 )
@@ -202,8 +205,8 @@ def windows(text: str) -> Reading | None:
     if not head:
         return None
     target, typed = head["target"], powershell_word(head["target"])
-    replies, failed = len(REPLY.findall(text)), list(FAILED.finditer(text))
-    total = PACKETS.search(text)
+    replies, failed = len(WINDOWS_PING_REPLY.findall(text)), list(WINDOWS_PING_FAILURE.finditer(text))
+    total = WINDOWS_PING_SUMMARY.search(text)
     lines = list(dict.fromkeys(_line(text, match.start()) for match in failed[:4]))
     reason = failed[0][0] if failed else ""
     if "fragmented" in reason:
@@ -218,5 +221,5 @@ def windows(text: str) -> Reading | None:
         says = f"{target} answers {replies} of {sent} echoes"
         found.proves("packet-loss", says, lines, "medium", way="windows", target=typed)
     elif total is None or not replies == int(total["sent"]) == int(total["received"]) > 0:
-        found.unknown = CUT
+        found.unknown = CUT_OR_UNKNOWN
     return found

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from runbook.causes.catalogue import Confidence, mend
 
-CUT = "it is cut, or of a version that is not known here"
+CUT_OR_UNKNOWN = "it is cut, or of a version that is not known here"
 """The reason, as `Reading.unknown` gives it, of an output that is not wholly understood."""
 
 
@@ -52,7 +52,7 @@ class Reading:
     @classmethod
     def of(cls, whole: bool) -> Reading:
         """A reading without faults. `whole`: every line was understood, and none is missing."""
-        return cls("" if whole else CUT)
+        return cls("" if whole else CUT_OR_UNKNOWN)
 
     @property
     def healthy(self) -> bool:

@@ -9,16 +9,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from runbook.model.command_quoting import netsh_name, powershell_word
 from runbook.parsers.tool_reading import Reading, numbered
 
-ALSO = ("firewall-reject", "data-ports-blocked", "master-not-listening")
+ALSO_EXPLAINED_CAUSES = ("firewall-reject", "data-ports-blocked", "master-not-listening")
 """Causes besides `firewall-drop` that a blocking firewall explains."""
-Block = dict[str, tuple[str, int]]
+WindowsRecord = dict[str, tuple[str, int]]
 """A record: by a field's name, its value and the number of its line."""
 
 
-def records(text: str) -> Iterator[Block]:
+def records(text: str) -> Iterator[WindowsRecord]:
     """The records of `Name : value` lines. A record ends where the text's first name comes again; an indented line
     without a name goes on with the value above it."""
-    here: Block = {}
+    here: WindowsRecord = {}
     last = first = ""
     for at, line in numbered(text):
         found = re.match(r"(?P<name>[A-Za-z][\w ()]*?)\s*: ?(?P<value>.*)\Z", line)
@@ -38,7 +38,7 @@ def records(text: str) -> Iterator[Block]:
         yield here
 
 
-PROFILE = re.compile(r"(?P<name>Domain|Private|Public|Current) Profile Settings:\s*\Z")
+PROFILE_HEADING = re.compile(r"(?P<name>Domain|Private|Public|Current) Profile Settings:\s*\Z")
 
 
 def netsh_profiles(text: str) -> Reading | None:
@@ -47,7 +47,7 @@ def netsh_profiles(text: str) -> Reading | None:
     where: dict[str, int] = {}
     here: dict[str, str] = {}
     for at, line in numbered(text):
-        if found := PROFILE.match(line.strip()):
+        if found := PROFILE_HEADING.match(line.strip()):
             here = profiles.setdefault(found["name"].lower(), {})
             where[found["name"].lower()] = at
         elif state := re.match(r"State\s+(ON|OFF)\s*\Z", line):
@@ -73,7 +73,7 @@ def _closed(profiles: Mapping[str, int], whole: bool) -> Reading:
         says = (
             f"Windows' firewall is on ({', '.join(profiles)}) and blocks every incoming connection that no rule allows"
         )
-        reading.explains("firewall-drop", says, profiles.values(), also=ALSO, way="windows")
+        reading.explains("firewall-drop", says, profiles.values(), also=ALSO_EXPLAINED_CAUSES, way="windows")
     return reading
 
 
@@ -93,7 +93,7 @@ def _value(rule: Mapping[str, tuple[str, int]], name: str) -> str:
     return rule.get(name, ("", 0))[0]
 
 
-def _blocking(rules: Sequence[Block], name: str, on: str, inbound: str, whole: bool) -> Reading:
+def _blocking(rules: Sequence[WindowsRecord], name: str, on: str, inbound: str, whole: bool) -> Reading:
     """The reading with the rules that block. `name` is the field with a rule's name; `on` and `inbound` are the tool's
     words for a rule that is enabled, and for incoming."""
     reading = Reading.of(whole)
@@ -104,7 +104,9 @@ def _blocking(rules: Sequence[Block], name: str, on: str, inbound: str, whole: b
         what = _value(rule, "LocalPort") or "all ports"
         way = "incoming" if _value(rule, "Direction") == inbound else "outgoing"
         says = f"Windows' firewall rule `{called}` blocks {way} {_value(rule, 'Protocol') or 'any'} traffic to {what}"
-        reading.explains("firewall-drop", says, (at,), also=ALSO, way="windows-rule", name=netsh_name(called))
+        reading.explains(
+            "firewall-drop", says, (at,), also=ALSO_EXPLAINED_CAUSES, way="windows-rule", name=netsh_name(called)
+        )
     return reading
 
 

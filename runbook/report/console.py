@@ -11,14 +11,14 @@ from typing import Protocol, TextIO
 
 from runbook.model.events import Event, Progress, RunFinished, StageFinished, StageStarted
 from runbook.model.units import seconds_text
-from runbook.report.run_text import Line, RunPage, paint, progress_text, waiting
+from runbook.report.run_text import RunPage, StyledLine, paint, progress_text, waiting
 
 
 class Face(Protocol):
     """Writes the page to its stream; `settled` are lines of the page that will not change."""
 
-    def show(self, event: Event, settled: list[Line]) -> None: ...
-    def close(self, settled: list[Line]) -> None: ...
+    def show(self, event: Event, settled: list[StyledLine]) -> None: ...
+    def close(self, settled: list[StyledLine]) -> None: ...
 
 
 class Console:
@@ -86,8 +86,8 @@ def _carries_unicode(stream: TextIO) -> bool:
     return encoding is None or encoding.lower().replace("_", "-").startswith("utf")
 
 
-QUIET_S = 2.0  # at most one line of progress in this time, by the clock of the events
-PATIENCE_S = 10.0  # after this silence the log says what runs, then after three times as much, and so on
+PROGRESS_LINE_INTERVAL_S = 2.0  # at most one line of progress in this time, by the clock of the events
+SILENCE_TIMEOUT_S = 10.0  # after this silence the log says what runs, then after three times as much, and so on
 
 
 class LogFace:
@@ -101,16 +101,16 @@ class LogFace:
         self._lock = lock  # the timer prints too
         self._colour = colour
         self._ascii = ascii
-        self._quiet_s = 0.0 if verbose else QUIET_S
+        self._quiet_s = 0.0 if verbose else PROGRESS_LINE_INTERVAL_S
         self._last_progress = (0.0, "")
         self._printed_at = time.monotonic()
         self._timer: threading.Timer | None = None
 
-    def show(self, event: Event, settled: list[Line]) -> None:
+    def show(self, event: Event, settled: list[StyledLine]) -> None:
         match event:
             case StageStarted():
                 self._last_progress = (event.time, "")
-                self._watch(time.monotonic(), PATIENCE_S)
+                self._watch(time.monotonic(), SILENCE_TIMEOUT_S)
             case StageFinished() | RunFinished():
                 self._unwatch()
             case Progress() if not settled:
@@ -119,11 +119,11 @@ class LogFace:
                 pass
         self._print(settled)
 
-    def close(self, settled: list[Line]) -> None:
+    def close(self, settled: list[StyledLine]) -> None:
         self._unwatch()
         self._print(settled)
 
-    def _progress(self, event: Progress) -> list[Line]:
+    def _progress(self, event: Progress) -> list[StyledLine]:
         at, said = self._last_progress
         says = progress_text(event)
         if not says or says == said or event.time - at < self._quiet_s:
@@ -160,7 +160,7 @@ class LogFace:
             self._timer.cancel()
         self._timer = None
 
-    def _print(self, settled: list[Line]) -> None:
+    def _print(self, settled: list[StyledLine]) -> None:
         if settled:
             self._printed_at = time.monotonic()
             painted = [paint(line, colour=self._colour, ascii=self._ascii) for line in settled]

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from runbook.model.events import Event, Progress, RunFinished, StageFinished, StageStarted
 from runbook.model.units import seconds_text
-from runbook.report.run_text import Line, RunPage, paint, progress_text, waiting
+from runbook.report.run_text import RunPage, StyledLine, paint, progress_text, waiting
 
 
 class LiveFace:
@@ -40,7 +40,7 @@ class LiveFace:
         self._began = 0.0
         self._said = ""
 
-    def show(self, event: Event, settled: list[Line]) -> None:
+    def show(self, event: Event, settled: list[StyledLine]) -> None:
         match event:
             case StageStarted():
                 self._wake()
@@ -52,7 +52,7 @@ class LiveFace:
                 pass
         self._print(settled)
 
-    def close(self, settled: list[Line]) -> None:
+    def close(self, settled: list[StyledLine]) -> None:
         self._rest()
         self._print(settled)
 
@@ -74,7 +74,7 @@ class LiveFace:
         if live:
             live.stop()
 
-    def _print(self, settled: list[Line]) -> None:
+    def _print(self, settled: list[StyledLine]) -> None:
         for line in settled:
             # soft_wrap: the terminal breaks what is too long, so that a copied command is whole
             self._terminal.print(Text.from_ansi(self._paint(line)), soft_wrap=True)
@@ -91,5 +91,5 @@ class LiveFace:
         painted = "\n".join(self._paint(line) for line in lines)
         return Text.from_ansi(painted, no_wrap=True, overflow="crop" if self._ascii else "ellipsis")
 
-    def _paint(self, line: Line) -> str:
+    def _paint(self, line: StyledLine) -> str:
         return paint(line, colour=self._colour, ascii=self._ascii)

@@ -13,13 +13,13 @@ from runbook.diagnose.judge import Cause
 from runbook.model.safe_text import one_line, visible
 from runbook.model.units import counted, some
 
-VERSION = 1
-SET_UP = "no line says that anything failed, and none after the setup shows that it went on or ended"
-MOST_TOLD = 1000  # files of a kind (unread, noted, left aside) that the document lists
-LISTED = 8  # files that are named in the text
-QUOTED = 4  # lines of proof in the text
-WIDE = 160  # columns of a quoted line
-SURE = {"high": "", "medium": " (likely)", "low": " (possible)"}
+DOCUMENT_VERSION = 1
+STOPPED_AFTER_SETUP = "no line says that anything failed, and none after the setup shows that it went on or ended"
+MAX_DOCUMENT_FILES = 1000  # files of a kind (unread, noted, left aside) that the document lists
+MAX_FILES_IN_TEXT = 8  # files that are named in the text
+MAX_CAUSE_EVIDENCE_LINES = 4  # lines of proof in the text
+MAX_EVIDENCE_LINE_CHARACTERS = 160  # columns of a quoted line
+CONFIDENCE_SUFFIXES = {"high": "", "medium": " (likely)", "low": " (possible)"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,29 +33,29 @@ class Unread:
 @dataclass(slots=True)
 class Coverage:
     """How completely the files were read. With something `unread` nothing is healthy; `notes` say which parts were read
-    in another form than they have in the file; `aside` are files that by their names are no logs. MOST_TOLD of each are
-    kept; further unread files are counted in `more`."""
+    in another form than they have in the file; `aside` are files that by their names are no logs. MAX_DOCUMENT_FILES of
+    each are kept; further unread files are counted in `more`."""
 
     unread: list[Unread] = field(default_factory=list)
     notes: list[Unread] = field(default_factory=list)
     aside: list[str] = field(default_factory=list)
     files: int = 0
     lines: int = 0
-    more: int = 0  # unread files beyond MOST_TOLD
+    more: int = 0  # unread files beyond MAX_DOCUMENT_FILES
 
     def miss(self, file: str, why: str) -> None:
         """Notes that `file` was not read, or not all of it."""
-        if len(self.unread) < MOST_TOLD:
+        if len(self.unread) < MAX_DOCUMENT_FILES:
             self.unread.append(Unread(file, why))
         else:
             self.more += 1
 
     def note(self, file: str, says: str) -> None:
-        if len(self.notes) < MOST_TOLD:
+        if len(self.notes) < MAX_DOCUMENT_FILES:
             self.notes.append(Unread(file, says))
 
     def leave(self, files: Iterable[str]) -> None:
-        self.aside += islice(files, MOST_TOLD - len(self.aside))
+        self.aside += islice(files, MAX_DOCUMENT_FILES - len(self.aside))
 
 
 def as_json(causes: Sequence[Cause], pages: Mapping[str, CausePage], coverage: Coverage) -> str:
@@ -84,7 +84,7 @@ def as_json(causes: Sequence[Cause], pages: Mapping[str, CausePage], coverage: C
         "notes": [{"file": one.file, "says": one.why} for one in coverage.notes],
         "aside": coverage.aside,
     }
-    document = {"version": VERSION, "causes": entries, **{key: value for key, value in also.items() if value}}
+    document = {"version": DOCUMENT_VERSION, "causes": entries, **{key: value for key, value in also.items() if value}}
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
 
 
@@ -98,7 +98,7 @@ def as_text(
         if went_on:
             return f"healthy: no line in these logs says that anything failed ({read})\n{also}"
         more = mend("insufficient-evidence", "so-far")
-        return f"no failure so far: {SET_UP} ({read})\n  next       {more}\n{also}"
+        return f"no failure so far: {STOPPED_AFTER_SETUP} ({read})\n  next       {more}\n{also}"
     root, *rest = causes
     out = list(_block(root, pages))
     out += [line for cause in rest if cause.follows for line in _folded(cause)]
@@ -114,12 +114,12 @@ def as_text(
 def _coverage_lines(coverage: Coverage) -> Iterator[str]:
     """Yields lines on what was not read, what was read in another form, and what was left aside."""
     for label, those, more in (("not read", coverage.unread, coverage.more), ("note", coverage.notes, 0)):
-        for at, one in enumerate(those[:LISTED]):
+        for at, one in enumerate(those[:MAX_FILES_IN_TEXT]):
             yield f"  {label if at == 0 else '':<9}  {one_line(one.file)}: {one_line(one.why)}"
-        if left := more + max(0, len(those) - LISTED):
+        if left := more + max(0, len(those) - MAX_FILES_IN_TEXT):
             yield f"  {'':<9}  and {left} more (`-o json` lists them)"
     if coverage.aside:
-        yield f"  no logs    left aside by their names: {one_line(some(coverage.aside, LISTED))}"
+        yield f"  no logs    left aside by their names: {one_line(some(coverage.aside, MAX_FILES_IN_TEXT))}"
 
 
 def remedy(cause: Cause, pages: Mapping[str, CausePage]) -> str:
@@ -131,10 +131,10 @@ def _block(cause: Cause, pages: Mapping[str, CausePage]) -> Iterator[str]:
     where = ", ".join(
         part for part in (f"rank {cause.rank}" if cause.rank is not None else "", visible(cause.node or "")) if part
     )
-    yield f"{cause.cause}{SURE[cause.confidence]}" + (f" · {where}" if where else "")
+    yield f"{cause.cause}{CONFIDENCE_SUFFIXES[cause.confidence]}" + (f" · {where}" if where else "")
     yield f"  {one_line(cause.says)}"
     label = "proof"
-    for hit in cause.evidence[:QUOTED]:
+    for hit in cause.evidence[:MAX_CAUSE_EVIDENCE_LINES]:
         yield f"  {label:<9}  {visible(hit.line.source)}:{hit.line.number}: {_quoted(hit.line.shown)}"
         label = ""
     if page := pages.get(cause.cause):
@@ -150,4 +150,4 @@ def _folded(cause: Cause) -> Iterator[str]:
 
 def _quoted(text: str) -> str:
     line = one_line(text)
-    return f"{line[:WIDE]}…" if len(line) > WIDE else line
+    return f"{line[:MAX_EVIDENCE_LINE_CHARACTERS]}…" if len(line) > MAX_EVIDENCE_LINE_CHARACTERS else line

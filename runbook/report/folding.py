@@ -20,19 +20,19 @@ from runbook.report.run_record import StageRecord
 
 T = TypeVar("T")
 
-MANY = 3
+MIN_FOLDED_TEXTS = 3
 """From this many similar texts on, one stands for all; two are both shown."""
 
-LONG = 48
+MAX_FOLDED_WORD_CHARACTERS = 48
 """The longest folded word in a sentence, in characters."""
 
-FEW = 4
+MAX_LISTED_NUMBERS = 4
 """The most numbers that are listed one by one."""
 
 WORD = re.compile(r"(?<![\w.-])[\w.-]*\w")
 DIGITS = re.compile(r"\d+")
-LIST = re.compile(r"#(?:(?:[.:/-]|,| and|, and) ?#)*")
-_BETWEEN = re.compile(r"(\W*)(.*?)(\W*)")
+PLACEHOLDER_LIST = re.compile(r"#(?:(?:[.:/-]|,| and|, and) ?#)*")
+_PUNCTUATED_WORD = re.compile(r"(\W*)(.*?)(\W*)")
 _NUMBER = re.compile(r"([^\w.+-]*)([+-]?\d+(?:\.\d+)?)([^\d]*)")
 
 
@@ -43,7 +43,7 @@ class Gist:
         self._names = frozenset(names)
 
     def __call__(self, text: str) -> str:
-        return LIST.sub("#", WORD.sub(self._word, text))
+        return PLACEHOLDER_LIST.sub("#", WORD.sub(self._word, text))
 
     def _word(self, word: re.Match[str]) -> str:
         return "#" if word[0] in self._names else DIGITS.sub("#", word[0])
@@ -59,9 +59,10 @@ class Likewise(Generic[T]):
 
 
 def likewise(said: Iterable[tuple[tuple[str, ...], T]], gist: Callable[[T], object]) -> Iterator[Likewise[T]]:
-    """Yields the entries in order of appearance; where MANY or more have one gist, the first stands for all."""
+    """Yields the entries in order of appearance; where MIN_FOLDED_TEXTS or more have one gist, the first stands for
+    all."""
     for of in grouped((gist(what), (nodes, what)) for nodes, what in said).values():
-        if len(of) < MANY:
+        if len(of) < MIN_FOLDED_TEXTS:
             yield from (Likewise(nodes, what) for nodes, what in of)
         else:
             yield Likewise(*of[0], tuple(node for nodes, _ in of[1:] for node in nodes))
@@ -99,32 +100,32 @@ def _word(values: list[str]) -> str | None:
         found = [number for number in numbers if number]
         if len({(number[1], number[3]) for number in found}) == 1:
             return found[0][1] + _numbers([number[2] for number in found]) + found[0][3]
-    parts = [part for value in values if (part := _BETWEEN.fullmatch(value))]
+    parts = [part for value in values if (part := _PUNCTUATED_WORD.fullmatch(value))]
     around = {(part[1], part[3]) for part in parts}
     before, after = around.pop() if len(around) == 1 else ("", "")
     folded = before + fold([value[len(before) : len(value) - len(after)] for value in values]) + after
-    return folded if len(folded) <= LONG else None
+    return folded if len(folded) <= MAX_FOLDED_WORD_CHARACTERS else None
 
 
 def _numbers(values: list[str]) -> str:
     listed = sorted(values, key=float)
-    return "/".join(listed) if len(listed) <= FEW else f"{listed[0]}…{listed[-1]}"
+    return "/".join(listed) if len(listed) <= MAX_LISTED_NUMBERS else f"{listed[0]}…{listed[-1]}"
 
 
 WORST_FIRST = (Verdict.FAIL, Verdict.UNKNOWN, Verdict.PASS, Verdict.SKIP)
-NAME = "\x00"
+NODE_NAME_PLACEHOLDER = "\x00"
 """The placeholder for a node's own name."""
 
-NOTES = ("next", "why", "kept")
+NOTE_LABELS = ("next", "why", "kept")
 """First words of evidence lines that prove nothing: a further step, the reason for the remedy, where more is kept."""
 
-Found = Sequence[tuple[str, Finding]]
+NodeFindings = Sequence[tuple[str, Finding]]
 """Findings, each with its node."""
 
-Said = tuple[tuple[str, ...], Remedy]
+NodesRemedy = tuple[tuple[str, ...], Remedy]
 """A remedy, and the nodes that it mends."""
 
-Worded = tuple[str, tuple[str, ...]]
+NodesText = tuple[str, tuple[str, ...]]
 """A text, and the nodes of which it is said."""
 
 
@@ -146,7 +147,7 @@ class FoldedFinding:
 
     says: str
     nodes: tuple[str, ...]
-    fixes: tuple[Said, ...]
+    fixes: tuple[NodesRemedy, ...]
     evidence: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]  # (nodes, lines)
     notes: tuple[tuple[str, str], ...]
     peers: tuple[str, ...]
@@ -166,7 +167,7 @@ class FindingBlock:
     verdict: Verdict
     cause: str
     entries: tuple[FoldedFinding, ...]
-    fixes: tuple[Said, ...]
+    fixes: tuple[NodesRemedy, ...]
     common: bool = False
     follows: str | None = None
 
@@ -187,7 +188,7 @@ def outcome_groups(outcomes: Iterable[Outcome], gist: Gist | None = None) -> lis
     """The groups of outcomes with the same verdict and the same words; the worst verdict first, then in order of
     arrival.
 
-    With a `gist`, MANY outcomes that differ only in names and numbers make one group as well.
+    With a `gist`, MIN_FOLDED_TEXTS outcomes that differ only in names and numbers make one group as well.
     """
     nodes = grouped(((outcome.verdict, _in_short(outcome)), outcome.node) for outcome in outcomes)
     by_verdict = grouped((verdict, (says, _once(names))) for (verdict, says), names in nodes.items())
@@ -208,10 +209,10 @@ def stage_groups(stage: StageRecord, gist: Gist | None = None) -> list[OutcomeGr
     return groups
 
 
-def _in_few(said: Iterable[Worded], gist: Gist | None) -> list[Worded]:
-    few: list[Worded] = []
+def _in_few(said: Iterable[NodesText], gist: Gist | None) -> list[NodesText]:
+    few: list[NodesText] = []
     for of in grouped((gist(one[0]) if gist else one[0], one) for one in said).values():
-        in_all = in_one([says for says, _ in of]) if len(of) >= MANY else None
+        in_all = in_one([says for says, _ in of]) if len(of) >= MIN_FOLDED_TEXTS else None
         few += [(in_all, _once(node for _, nodes in of for node in nodes))] if in_all else of
     return few
 
@@ -220,14 +221,15 @@ def worst_first(groups: Iterable[OutcomeGroup]) -> list[OutcomeGroup]:
     return sorted(groups, key=lambda group: WORST_FIRST.index(group.verdict))
 
 
-def warning_groups(outcomes: Iterable[Outcome], gist: Gist | None = None) -> list[Worded]:
-    """Each warning once, with its nodes; with a `gist`, MANY that are alike as one."""
+def warning_groups(outcomes: Iterable[Outcome], gist: Gist | None = None) -> list[NodesText]:
+    """Each warning once, with its nodes; with a `gist`, MIN_FOLDED_TEXTS that are alike as one."""
     nodes = grouped((warning, outcome.node) for outcome in outcomes for warning in outcome.warnings)
     return _in_few([(warning, _once(names)) for warning, names in nodes.items()], gist)
 
 
-def dropped_groups(drop: NodesDropped, gist: Gist | None = None) -> list[Worded]:
-    """Each reason once, with the nodes that were left out for it; with a `gist`, MANY that are alike as one."""
+def dropped_groups(drop: NodesDropped, gist: Gist | None = None) -> list[NodesText]:
+    """Each reason once, with the nodes that were left out for it; with a `gist`, MIN_FOLDED_TEXTS that are alike as
+    one."""
     reasons = drop.reasons.items()
     nodes = grouped((f"unknown: {reason}" if name in drop.unknown else reason, name) for name, reason in reasons)
     return _in_few([(reason, tuple(names)) for reason, names in nodes.items()], gist)
@@ -254,7 +256,7 @@ def blocks(stages: Iterable[StageRecord], causes: Iterable[str], *, apart: bool 
     ]
 
 
-def _block(stage: StageRecord, verdict: Verdict, cause: str, found: Found, apart: bool) -> FindingBlock:
+def _block(stage: StageRecord, verdict: Verdict, cause: str, found: NodeFindings, apart: bool) -> FindingBlock:
     alike = _alike(found)
     entries = tuple(_entry(*one) for one in alike) if apart else _few_entries(alike, Gist(stage.started.nodes))
     return FindingBlock(stage.name, verdict, cause, entries, _fixes(found))
@@ -292,12 +294,13 @@ def _follows(block: FindingBlock, shown: list[FindingBlock]) -> str | None:
     return root
 
 
-def _few_entries(alike: Iterable[tuple[str, Found]], gist: Gist) -> tuple[FoldedFinding, ...]:
-    """The entries of findings; MANY whose sentence and remedy differ only in names and numbers share one entry."""
+def _few_entries(alike: Iterable[tuple[str, NodeFindings]], gist: Gist) -> tuple[FoldedFinding, ...]:
+    """The entries of findings; MIN_FOLDED_TEXTS whose sentence and remedy differ only in names and numbers share one
+    entry."""
     entries: list[FoldedFinding] = []
     for kind in grouped(((gist(says), gist(of[0][1].remedy)), (says, of)) for says, of in alike).values():
         together = [one for _, of in kind for one in of]
-        if len(kind) < MANY:
+        if len(kind) < MIN_FOLDED_TEXTS:
             entries += [_entry(says, of) for says, of in kind]
         elif in_all := in_one([says for says, _ in kind]):
             entries.append(_entry(in_all, together))
@@ -307,20 +310,20 @@ def _few_entries(alike: Iterable[tuple[str, Found]], gist: Gist) -> tuple[Folded
     return tuple(entries)
 
 
-def _entry(says: str, of: Found) -> FoldedFinding:
+def _entry(says: str, of: NodeFindings) -> FoldedFinding:
     peers = _once(peer for _, finding in of for peer in finding.peers)
     notes = tuple(dict.fromkeys(note for _, finding in of for line in finding.evidence if (note := _note(line))))
     return FoldedFinding(says, _nodes(of), _fixes(of), _evidence(of), notes, peers)
 
 
-def _fixes(found: Found) -> tuple[Said, ...]:
+def _fixes(found: NodeFindings) -> tuple[NodesRemedy, ...]:
     """Each remedy once, with its nodes, sentences before commands. Remedies that differ only in the name of their own
     node, outside of commands, are one."""
     around: dict[tuple[RemedyStep, ...], list[tuple[str, Remedy]]] = {}
     for remedy, on in grouped((finding.mended, node) for node, finding in found).items():
         of_one = remedy.changed(partial(_apart, node=on[0])) if len(set(on)) == 1 else remedy
         around.setdefault(of_one.steps, []).extend((node, remedy) for node in on)
-    groups: list[Said] = []
+    groups: list[NodesRemedy] = []
     for steps, of in around.items():
         nodes = _once(node for node, _ in of)
         together = Remedy(*steps).changed(partial(_named, names=fold(nodes)))
@@ -329,14 +332,14 @@ def _fixes(found: Found) -> tuple[Said, ...]:
 
 
 def _apart(text: str, node: str) -> str:
-    return NAME.join(_around_name(text, node))
+    return NODE_NAME_PLACEHOLDER.join(_around_name(text, node))
 
 
 def _named(text: str, names: str) -> str:
-    return text.replace(NAME, names)
+    return text.replace(NODE_NAME_PLACEHOLDER, names)
 
 
-def _evidence(found: Found) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:
+def _evidence(found: NodeFindings) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:
     """The evidence that all findings share, then the evidence that only some have, each with its nodes."""
     paragraphs = [(node, _paragraphs(finding.evidence)) for node, finding in found]
     shared = [part for part in paragraphs[0][1] if all(part in parts for _, parts in paragraphs)]
@@ -360,10 +363,10 @@ def _paragraphs(lines: Iterable[str]) -> list[tuple[str, ...]]:
 
 def _note(line: str) -> tuple[str, str] | None:
     label, colon, text = line.partition(": ")
-    return (label, text) if colon and label in NOTES else None
+    return (label, text) if colon and label in NOTE_LABELS else None
 
 
-def _alike(found: Found) -> list[tuple[str, Found]]:
+def _alike(found: NodeFindings) -> list[tuple[str, NodeFindings]]:
     """Findings by their text; those that say the same, word by word or but for the name of their node, share one."""
     around: dict[tuple[str, ...], list[tuple[str, Finding]]] = {}
     for text, of in grouped((finding.says, (node, finding)) for node, finding in found).items():
@@ -383,7 +386,7 @@ def _around_name(text: str, node: str) -> tuple[str, ...]:
     return (*pieces, text[at:])
 
 
-def _nodes(found: Found) -> tuple[str, ...]:
+def _nodes(found: NodeFindings) -> tuple[str, ...]:
     return _once(node for node, _ in found)
 
 

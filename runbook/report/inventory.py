@@ -14,7 +14,7 @@ from typing import Any
 from runbook.files.node_sets import select
 from runbook.files.suggestions import nearest
 from runbook.files.value_origins import Candidate, Origins
-from runbook.files.yaml_document import Keys
+from runbook.files.yaml_document import KeyPath
 from runbook.launch.ranks import NodeRanks, dialled_address, endpoint, layout, network_environment, node_environment
 from runbook.model.errors import FilesWrong, Span
 from runbook.model.grouping import grouped
@@ -24,18 +24,18 @@ from runbook.model.safe_text import table, visible
 from runbook.model.units import counted, span_of
 from runbook.report.run_json import plain
 
-FOLDED_FROM = 41  # nodes, from which on those that are alike share a line; fewer lines still fit on a screen
-WIDEST = 40  # columns of folded addresses
-HEADINGS = ("ranks", "node", "address", "gpus", "shell", "login", "groups")
+MIN_FOLDED_NODES = 41  # nodes, from which on those that are alike share a line; fewer lines still fit on a screen
+MAX_ADDRESS_CHARACTERS = 40  # columns of folded addresses
+NODE_TABLE_HEADINGS = ("ranks", "node", "address", "gpus", "shell", "login", "groups")
 
 
 def list_text(inventory: Inventory, ranked: Inventory, nodes: Sequence[Node]) -> str:
     """The text of `inventory list`. `ranked` is the inventory without the spares of its launch."""
     chosen = _places(ranked, nodes)
-    groups = [[node_ranks] for node_ranks in chosen] if len(chosen) < FOLDED_FROM else list(_alike(chosen))
+    groups = [[node_ranks] for node_ranks in chosen] if len(chosen) < MIN_FOLDED_NODES else list(_alike(chosen))
     rows = [_row(same) for same in groups]
-    used = [column for column in range(len(HEADINGS)) if column < 4 or any(row[column] for row in rows)]
-    lines = table([row[column] for column in used] for row in (HEADINGS, *rows))
+    used = [column for column in range(len(NODE_TABLE_HEADINGS)) if column < 4 or any(row[column] for row in rows)]
+    lines = table([row[column] for column in used] for row in (NODE_TABLE_HEADINGS, *rows))
     return f"{headline(inventory, ranked)}\n\n" + "\n".join(lines) + "\n" + _about(inventory, nodes, rows)
 
 
@@ -164,7 +164,9 @@ def _row(same: Sequence[NodeRanks]) -> tuple[str, ...]:
 
 def _short(addresses: Sequence[str]) -> str:
     folded = fold(addresses)
-    return folded if len(addresses) == 1 or len(folded) <= WIDEST else f"{addresses[0]} … {addresses[-1]}"
+    return (
+        folded if len(addresses) == 1 or len(folded) <= MAX_ADDRESS_CHARACTERS else f"{addresses[0]} … {addresses[-1]}"
+    )
 
 
 def _about(inventory: Inventory, nodes: Sequence[Node], rows: Sequence[object]) -> str:
@@ -204,7 +206,7 @@ def _leaves(nodes: Iterable[Node]) -> Iterator[str]:
         yield f"{fold(node.name for node in same)}  {what}" + (" each" if len(same) > 1 else "")
 
 
-DEFAULT = "default"
+DEFAULT_ORIGIN = "default"
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +229,7 @@ class ExplainedKey:
     why: str = ""
 
 
-Ask = Callable[[], ExplainedKey]
+KeyExplainer = Callable[[], ExplainedKey]
 """Works out the answer for one key when called: with 10,000 nodes only one key is asked for."""
 
 
@@ -241,21 +243,24 @@ class Answers:
         self._lines = origins.document.lines
         self._layout = layout(ranked)
 
-    def about(self, node: Node) -> dict[str, Ask]:
+    def about(self, node: Node) -> dict[str, KeyExplainer]:
         """Every key of the node, in the order in which people read them."""
         node_ranks = self._layout.by_node.get(node.name)
-        asks: dict[str, Ask] = {"ranks": partial(self._ranks, node_ranks), "groups": partial(self._groups, node)}
+        asks: dict[str, KeyExplainer] = {
+            "ranks": partial(self._ranks, node_ranks),
+            "groups": partial(self._groups, node),
+        }
         for name, value, otherwise in _node_values(node):
             key = tuple(name.split("."))
             if value is not None or otherwise or self._origins.candidates(node.name, key):
-                asks[name] = partial(self._key, node, key, value, otherwise or DEFAULT)
+                asks[name] = partial(self._key, node, key, value, otherwise or DEFAULT_ORIGIN)
         for name, value, otherwise in self._job_values():
             asks[name] = partial(self._top, tuple(name.split(".")), value, otherwise)
         of_spare = network_environment(self._inventory, node)
         for name, env in (node_environment(self._layout, node_ranks) if node_ranks else of_spare).items():
             asks[f"env.{name}"] = partial(self._env, node, name, env)
         for name, var in node.vars.items():
-            asks[f"vars.{name}"] = partial(self._key, node, ("vars", name), var, DEFAULT)
+            asks[f"vars.{name}"] = partial(self._key, node, ("vars", name), var, DEFAULT_ORIGIN)
         return asks
 
     def _ranks(self, node_ranks: NodeRanks | None) -> ExplainedKey:
@@ -272,7 +277,7 @@ class Answers:
             why="the groups whose `nodes:` name it" if node.groups else "no group names it",
         )
 
-    def _key(self, node: Node, key: Keys, value: object, otherwise: str) -> ExplainedKey:
+    def _key(self, node: Node, key: KeyPath, value: object, otherwise: str) -> ExplainedKey:
         given = tuple(map(self._given, self._origins.candidates(node.name, key)))
         return ExplainedKey(".".join(map(str, key)), _text(value), given, "" if given else otherwise)
 
@@ -281,7 +286,7 @@ class Answers:
         inventory = self._inventory
         yield "rendezvous.master", inventory.rendezvous.master, "the first node"
         yield "rendezvous.address", inventory.rendezvous.address, f"the address of {inventory.rendezvous.master}"
-        yield "rendezvous.port", inventory.rendezvous.port, DEFAULT
+        yield "rendezvous.port", inventory.rendezvous.port, DEFAULT_ORIGIN
         yield "rendezvous.backend", inventory.rendezvous.backend, self._backend
         yield "network.interface", inventory.network.interface, "not set: NCCL and gloo choose by themselves"
         ports = ", ".join(span_of(low, high) for low, high in inventory.network.ports)
@@ -298,13 +303,13 @@ class Answers:
         without = next((node.name for node in self._inventory.nodes if not node.gpus), None)
         return f"default: {without} has no GPUs" if without else "default: every node has GPUs"
 
-    def _top(self, keys: Keys, value: object, otherwise: str) -> ExplainedKey:
+    def _top(self, keys: KeyPath, value: object, otherwise: str) -> ExplainedKey:
         found = self._at_top(keys)
         return ExplainedKey(
             ".".join(map(str, keys)), _text(value), (found,) if found else (), "" if found else otherwise
         )
 
-    def _at_top(self, keys: Keys, level: str = "inventory") -> GivenValue | None:
+    def _at_top(self, keys: KeyPath, level: str = "inventory") -> GivenValue | None:
         """The value that the document itself gives at these keys; None if it gives none."""
         data: Any = self._origins.document.data
         for key in keys:
@@ -322,7 +327,7 @@ class Answers:
 
     def _derived(self, name: str) -> tuple[GivenValue | None, str]:
         """Where a derived variable comes from: the value of a key of the inventory, or None and a sentence."""
-        sources: dict[str, Keys] = {
+        sources: dict[str, KeyPath] = {
             "MASTER_PORT": ("rendezvous", "port"),
             "NCCL_SOCKET_IFNAME": ("network", "interface"),
             "GLOO_SOCKET_IFNAME": ("network", "interface"),
@@ -342,7 +347,7 @@ class Answers:
             "RUNBOOK_BACKEND": "rendezvous.backend",
             "CUDA_VISIBLE_DEVICES": "gpus",
             "OMP_NUM_THREADS": "as torchrun sets it where a node has several ranks",
-        }.get(name, DEFAULT)
+        }.get(name, DEFAULT_ORIGIN)
 
     def _master_address(self) -> tuple[GivenValue | None, str]:
         inventory = self._inventory
@@ -374,7 +379,7 @@ def _node_values(node: Node) -> Iterator[tuple[str, object, str]]:
     key without a value is left out."""
     ssh = node.ssh
     yield "address", node.address, "the node's name"
-    yield "connection", node.connection, DEFAULT
+    yield "connection", node.connection, DEFAULT_ORIGIN
     reached = node.connection == "ssh"
     for name, value, otherwise in (
         ("host", ssh.host or node.address, "the address"),
@@ -382,8 +387,8 @@ def _node_values(node: Node) -> Iterator[tuple[str, object, str]]:
         ("port", ssh.port, "as ssh would: ~/.ssh/config, else 22"),
         ("key", ssh.key, "as ssh would: the agent's, and ~/.ssh/config"),
         ("jump", ssh.jump, "as ssh would: ~/.ssh/config, else none"),
-        ("host_keys", ssh.host_keys, DEFAULT),
-        ("connect_timeout", f"{ssh.connect_timeout_s:g}s", DEFAULT),
+        ("host_keys", ssh.host_keys, DEFAULT_ORIGIN),
+        ("connect_timeout", f"{ssh.connect_timeout_s:g}s", DEFAULT_ORIGIN),
     ):
         yield f"ssh.{name}", value if reached else None, otherwise if reached else ""
     slurm = node.connection == "slurm"
@@ -401,11 +406,11 @@ def _node_values(node: Node) -> Iterator[tuple[str, object, str]]:
     container = node.container and {"runtime": node.container.runtime, "name": node.container.name}
     yield "container", container, ""
     yield "inside", node.inside or None, ""
-    yield "python", node.python, DEFAULT
-    yield "shell", node.shell, DEFAULT
-    yield "activate", node.activate, DEFAULT
-    yield "workdir", node.workdir, DEFAULT
-    yield "gpus", gpus(node), DEFAULT
+    yield "python", node.python, DEFAULT_ORIGIN
+    yield "shell", node.shell, DEFAULT_ORIGIN
+    yield "activate", node.activate, DEFAULT_ORIGIN
+    yield "workdir", node.workdir, DEFAULT_ORIGIN
+    yield "gpus", gpus(node), DEFAULT_ORIGIN
     yield "processes", None if node.gpus else node.processes, ""
     yield "rack", node.rack, ""
     yield "leaf", node.leaf, ""
@@ -423,10 +428,10 @@ def _text(value: object) -> str:
     return str(value)
 
 
-FEW_VALUES = 3
+MAX_VALUES_WITH_NODES = 3
 """Up to so many values of one key are printed one by one, each with its nodes."""
 
-MOST_NODES = 8
+MAX_EXPLAINED_NODES = 8
 """The most nodes for which every key is listed; one key can be asked for any number."""
 
 
@@ -437,7 +442,7 @@ def explain_text(inventory: Inventory, ranked: Inventory, origins: Origins, patt
     answers = Answers(inventory, ranked, origins)
     if key is not None:
         return _keys_under(answers, nodes, key)
-    if len(nodes) > MOST_NODES:
+    if len(nodes) > MAX_EXPLAINED_NODES:
         message = f"`{pattern}` means {len(nodes):,} nodes; every key of so many is too much to read"
         raise FilesWrong.of("arguments.too-many-nodes", message, help="name one node, or a KEY as well")
     return f"{headline(inventory, ranked)}\n" + "".join(_every_key(answers, node) for node in nodes)
@@ -467,7 +472,7 @@ def _one_key(answers: Answers, nodes: Sequence[Node], key: str) -> str:
     node for one reason."""
     found = {node.name: _find(answers.about(node), node, key)() for node in nodes}
     same = grouped((answer, name) for name, answer in found.items())
-    if len(same) == len(found) > FEW_VALUES and (one := _of_one_origin(list(same))):
+    if len(same) == len(found) > MAX_VALUES_WITH_NODES and (one := _of_one_origin(list(same))):
         same = {one: list(found)}
     return "\n".join(_candidates(fold(names), answer) for answer, names in same.items())
 
@@ -493,7 +498,7 @@ def _candidates(names: str, answer: ExplainedKey) -> str:
     return "\n".join(lines) + "\n" + _table(rows)
 
 
-def _find(known: dict[str, Ask], node: Node, key: str) -> Ask:
+def _find(known: dict[str, KeyExplainer], node: Node, key: str) -> KeyExplainer:
     """The answer to a key as people write it: `env.NCCL_DEBUG`, `NCCL_DEBUG`, `user` for `ssh.user`."""
     if key in known:
         return known[key]

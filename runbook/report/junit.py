@@ -8,14 +8,16 @@ from datetime import datetime, timezone
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from runbook.model.events import Event
-from runbook.model.safe_text import ESCAPES, visible
+from runbook.model.safe_text import ESCAPE_SEQUENCE, visible
 from runbook.model.verdict import Finding, Outcome, Verdict
 from runbook.report.run_record import Record, StageRecord
 
-INVALID = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # XML 1.0, production 2: Char
-SHOWN = re.compile(r"[^\t\n]+")
-DECLARATION = '<?xml version="1.0" encoding="UTF-8"?>\n'
-TAGS = {Verdict.FAIL: "failure", Verdict.UNKNOWN: "error"}
+INVALID_XML_CHARACTER = re.compile(
+    "[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
+)  # XML 1.0, production 2: Char
+TEXT_WITHOUT_TABS = re.compile(r"[^\t\n]+")
+XML_DECLARATION = '<?xml version="1.0" encoding="UTF-8"?>\n'
+VERDICT_TAGS = {Verdict.FAIL: "failure", Verdict.UNKNOWN: "error"}
 
 
 class Junit:
@@ -36,7 +38,7 @@ class Junit:
         root.extend(suites)
         indent(root)
         body: bytes = tostring(root, encoding="us-ascii", xml_declaration=False)
-        return f"{DECLARATION}{body.decode()}\n"
+        return f"{XML_DECLARATION}{body.decode()}\n"
 
 
 def _suite(stage: StageRecord, run: Record) -> Element:
@@ -59,13 +61,13 @@ def _cases(stage: StageRecord, run: Record) -> Iterator[Element]:
         message = f"the stage ended {stage.verdict}" if stage.finished else f"the run ended during {stage.name}"
         if run.finished and run.finished.cleaned:
             message += f"; cleaned up: {run.finished.cleaned}"
-        SubElement(case, TAGS[stage.verdict], _attributes(message=message, type=str(stage.verdict)))
+        SubElement(case, VERDICT_TAGS[stage.verdict], _attributes(message=message, type=str(stage.verdict)))
         yield case
 
 
 def _case(stage: StageRecord, outcome: Outcome, seconds: float) -> Element:
     case = Element("testcase", _attributes(name=outcome.node, classname=stage.name, time=seconds))
-    if tag := TAGS.get(outcome.verdict):
+    if tag := VERDICT_TAGS.get(outcome.verdict):
         first, *_ = outcome.findings
         SubElement(case, tag, _attributes(message=f"{first.cause}: {first.says}", type=first.cause)).text = _valid(
             "\n\n".join(_finding(finding) for finding in outcome.findings)
@@ -115,5 +117,5 @@ def _attributes(**values: str | float) -> dict[str, str]:
 def _valid(text: str) -> str:
     """The text as XML can carry it. Escape sequences are removed, as on the page; other characters that would act or
     hide something are shown escaped."""
-    text = ESCAPES.sub("", text).replace("\r\n", "\n")
-    return INVALID.sub("\ufffd", SHOWN.sub(lambda found: visible(found[0]), text))
+    text = ESCAPE_SEQUENCE.sub("", text).replace("\r\n", "\n")
+    return INVALID_XML_CHARACTER.sub("\ufffd", TEXT_WITHOUT_TABS.sub(lambda found: visible(found[0]), text))

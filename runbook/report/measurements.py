@@ -12,7 +12,7 @@ from runbook.model.verdict import Outcome
 from runbook.report.run_record import LinkSpeed, fastest_links, slowest_between
 
 # title, unit, key of the row, width, significant digits (0: write it as it is)
-COLUMNS = (
+RESULT_COLUMNS = (
     ("size", "(B)", "size", 12, 0),
     ("count", "(elements)", "count", 13, 0),
     ("type", "", "type", 8, 0),
@@ -24,7 +24,7 @@ COLUMNS = (
     ("p50", "(us)", "p50_us", 10, 4),
     ("p99", "(us)", "p99_us", 10, 4),
 )
-KNOWN = COLUMNS[:8]
+NARROW_RESULT_COLUMNS = RESULT_COLUMNS[:8]
 
 
 def table_header(width: int | None) -> list[str]:
@@ -41,8 +41,8 @@ def table_row(values: Mapping[str, object], width: int | None) -> str:
 
 
 def _columns(width: int | None) -> tuple[tuple[str, str, str, int, int], ...]:
-    whole = sum(cells for _, _, _, cells, _ in COLUMNS)
-    return COLUMNS if width is None or width >= whole else KNOWN
+    whole = sum(cells for _, _, _, cells, _ in RESULT_COLUMNS)
+    return RESULT_COLUMNS if width is None or width >= whole else NARROW_RESULT_COLUMNS
 
 
 def _cell(value: object, digits: int) -> str:
@@ -53,18 +53,18 @@ def _cell(value: object, digits: int) -> str:
     return " " + one_line(str(value))
 
 
-BARS = "▁▂▃▄▅▆▇█"
-SHADES = "░▒▓█"
+BAR_CHARACTERS = "▁▂▃▄▅▆▇█"
+SHADE_CHARACTERS = "░▒▓█"
 """Shades of links: the slower, the darker."""
 
-BOUNDS = (0.9, 0.75, 0.5)
+SHADE_BOUNDS = (0.9, 0.75, 0.5)
 """Parts of the median: a link that is below the first bound has the second shade, and so on."""
 
-MOST = 24
+MAX_MAP_ROWS = 24
 """Rows of a map; if there are more nodes, neighbours share a row, and the slowest link between two groups stands for
 all."""
 
-NAME_WIDTH = 16
+MAX_MAP_NAME_CELLS = 16
 
 
 def sparkline(values: Sequence[float]) -> str:
@@ -81,7 +81,7 @@ def _bar(value: float, low: float, high: float) -> str:
     if not value > 0 or not math.isfinite(value):
         return " "
     part = (math.log(value) - low) / (high - low) if high > low else 1.0
-    return BARS[round(part * (len(BARS) - 1))]
+    return BAR_CHARACTERS[round(part * (len(BAR_CHARACTERS) - 1))]
 
 
 def bandwidth_line(rows: Sequence[Mapping[str, object]]) -> str:
@@ -108,12 +108,12 @@ def links_map(outcomes: Sequence[Outcome]) -> Iterator[str]:
     names = [outcome.node for outcome in outcomes if outcome.node in named]
     if len(names) < 2 or len(best) < 2:
         return
-    size = math.ceil(len(names) / MOST)
+    size = math.ceil(len(names) / MAX_MAP_ROWS)
     groups = [names[at : at + size] for at in range(0, len(names), size)]
     worst = slowest_between(groups, best)
     median = statistics.median(link.gbps for link in best.values())
     labels = [one_line(fold(group)) for group in groups]
-    wide = min(NAME_WIDTH, max(map(cells, labels)))
+    wide = min(MAX_MAP_NAME_CELLS, max(map(cells, labels)))
     yield f"links, rows send to columns{', the slowest of each group' if size > 1 else ''}: {_legend(median)}"
     for row, label in enumerate(labels):
         shades = "".join(
@@ -124,12 +124,14 @@ def links_map(outcomes: Sequence[Outcome]) -> Iterator[str]:
 
 
 def _legend(median: float) -> str:
-    shades = [f"{shade * 2} {text}" for shade, text in zip(SHADES, ("usual", "<90%", "<75%", "<50%"), strict=True)]
+    shades = [
+        f"{shade * 2} {text}" for shade, text in zip(SHADE_CHARACTERS, ("usual", "<90%", "<75%", "<50%"), strict=True)
+    ]
     return f"{', '.join(shades)} of the median {link_text(median)}"
 
 
 def _shade(link: LinkSpeed | None, median: float) -> str:
-    return "·" if link is None else SHADES[sum(link.gbps < bound * median for bound in BOUNDS)]
+    return "·" if link is None else SHADE_CHARACTERS[sum(link.gbps < bound * median for bound in SHADE_BOUNDS)]
 
 
 def _short(text: str, width: int) -> str:

@@ -26,7 +26,7 @@ from runbook.model.events import (
     StageStarted,
 )
 from runbook.model.remedy import Remedy, RemedyStep
-from runbook.model.verdict import BUG, Finding, Outcome, Verdict
+from runbook.model.verdict import EXIT_BUG, Finding, Outcome, Verdict
 from runbook.report.run_record import Record, StageRecord
 
 
@@ -68,7 +68,7 @@ class Jsonl:
             self._stream.flush()
 
 
-EVENTS: Mapping[str, type[Event]] = {
+EVENT_TYPES: Mapping[str, type[Event]] = {
     "run-started": RunStarted,
     "stage-started": StageStarted,
     "progress": Progress,
@@ -77,19 +77,19 @@ EVENTS: Mapping[str, type[Event]] = {
     "nodes-dropped": NodesDropped,
     "run-finished": RunFinished,
 }
-NAMES = {kind: name for name, kind in EVENTS.items()}
+EVENT_NAMES = {kind: name for name, kind in EVENT_TYPES.items()}
 
 
 def to_json(event: Event) -> str:
     """One line of ASCII; `from_json` gives the same event back."""
-    return json.dumps({"event": NAMES[type(event)]} | _fields(event))
+    return json.dumps({"event": EVENT_NAMES[type(event)]} | _fields(event))
 
 
 def from_json(line: str) -> Event:
     """The event of one line; unknown keys are ignored, and a line that is not an event raises ValueError."""
     try:
         document = json.loads(line)
-        event = msgspec.convert(document, EVENTS[document["event"]])
+        event = msgspec.convert(document, EVENT_TYPES[document["event"]])
         if isinstance(event, OutcomeReached):
             parts = msgspec.convert(document["outcome"]["findings"], list[RemedyParts])
             findings = zip(event.outcome.findings, parts, strict=True)
@@ -171,7 +171,7 @@ class Result:
             "playbook": started.playbook if started else "",
             "inventory": started.inventory if started else "",
             "verdict": str(finished.verdict if finished else Verdict.UNKNOWN),
-            "exit_code": finished.exit_code if finished else BUG,
+            "exit_code": finished.exit_code if finished else EXIT_BUG,
             "stopped_at": self._record.stopped_at,
             "seconds": round(self._record.seconds, 3),
             "causes": self._record.causes,

@@ -154,7 +154,7 @@ def assert_never(value: NoReturn) -> NoReturn:
     raise AssertionError(f"a report met something it does not know: {value!r}")
 
 
-Pair = tuple[str, str]
+NodePair = tuple[str, str]
 """The names of the node that sends and of the node that receives over a link."""
 
 
@@ -167,9 +167,9 @@ class LinkSpeed:
     both_gbps: float | None
 
 
-def fastest_links(outcomes: Iterable[Outcome]) -> dict[Pair, LinkSpeed]:
+def fastest_links(outcomes: Iterable[Outcome]) -> dict[NodePair, LinkSpeed]:
     """The fastest measurement of each direction by `check: links`."""
-    best: dict[Pair, LinkSpeed] = {}
+    best: dict[NodePair, LinkSpeed] = {}
     for outcome in outcomes:
         listed = outcome.metrics.get("links")
         for one in listed if isinstance(listed, list | tuple) else ():
@@ -194,7 +194,7 @@ class WithLinkSpeed(Protocol):
 M = TypeVar("M", bound=WithLinkSpeed)
 
 
-def slowest_between(groups: Sequence[Sequence[str]], links: Mapping[Pair, M]) -> dict[tuple[int, int], M]:
+def slowest_between(groups: Sequence[Sequence[str]], links: Mapping[NodePair, M]) -> dict[tuple[int, int], M]:
     """The slowest link from each group of nodes to each group, by the places of both; links of other nodes are left
     out."""
     place = {name: at for at, members in enumerate(groups) for name in members}

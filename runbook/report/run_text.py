@@ -19,14 +19,14 @@ from runbook.model.events import (
 from runbook.model.node_ranges import fold
 from runbook.model.safe_text import ascii_only, cells, lines, one_line, pad, visible, wrap
 from runbook.model.units import counted, seconds_text, span_of
-from runbook.model.verdict import BUG, FAILED, INTERRUPTED, UNKNOWN, Verdict
+from runbook.model.verdict import EXIT_BUG, EXIT_FAILED, EXIT_INTERRUPTED, UNKNOWN, Verdict
 from runbook.report.folding import (
     FindingBlock,
     FoldedFinding,
     Gist,
     Likewise,
+    NodesRemedy,
     OutcomeGroup,
-    Said,
     blocks,
     dropped_groups,
     likewise,
@@ -39,7 +39,7 @@ from runbook.report.run_record import Record, StageRecord, assert_never
 T = TypeVar("T")
 
 Style = Literal["", "ok", "fail", "unknown", "skip", "warn", "dim", "strong", "command"]
-Line = tuple[tuple[str, Style], ...]
+StyledLine = tuple[tuple[str, Style], ...]
 
 WORDS: Mapping[Verdict, tuple[str, Style]] = {
     Verdict.PASS: ("ok", "ok"),
@@ -47,7 +47,7 @@ WORDS: Mapping[Verdict, tuple[str, Style]] = {
     Verdict.UNKNOWN: ("unknown", "unknown"),
     Verdict.SKIP: ("skip", "skip"),
 }
-ENDS: Mapping[Verdict, tuple[str, Style]] = {
+RUN_END_WORDS: Mapping[Verdict, tuple[str, Style]] = {
     Verdict.PASS: ("PASS", "ok"),
     Verdict.FAIL: ("FAIL", "fail"),
     Verdict.UNKNOWN: ("UNKNOWN", "unknown"),
@@ -55,15 +55,15 @@ ENDS: Mapping[Verdict, tuple[str, Style]] = {
 }
 WORD_WIDTH = 8  # the widest of WORDS and a space
 TIME_WIDTH = 8  # as wide as most stages take; a longer time pushes its line
-STAGE_WIDTH = (12, 28)  # at least, at most
-NODE_WIDTH = 24
-LONG = 40  # most cells of node names in a line
-LONGEST_HEAD = 160  # most cells of node names in the first line, which names all nodes if they fold so far
-NARROWEST = 24  # a sentence with less room than this is not broken
-CONTINUED = "   "  # before a sentence on lines of its own
-LABEL = "   {:<10}"
-FEW = 4  # groups, entries, warnings shown without -v
-FEW_LINES = 8  # lines of evidence shown without -v
+STAGE_WIDTH_RANGE = (12, 28)  # at least, at most
+MAX_NODE_WIDTH = 24
+MAX_LISTED_NAMES_CELLS = 40  # most cells of node names in a line
+MAX_HEAD_NAMES_CELLS = 160  # most cells of node names in the first line, which names all nodes if they fold so far
+MIN_SENTENCE_CELLS = 24  # a sentence with less room than this is not broken
+CONTINUATION_INDENT = "   "  # before a sentence on lines of its own
+LABEL_FORMAT = "   {:<10}"
+MAX_BRIEF_ENTRIES = 4  # groups, entries, warnings shown without -v
+MAX_BRIEF_LINES = 8  # lines of evidence shown without -v
 
 
 class RunPage:
@@ -74,18 +74,18 @@ class RunPage:
     ) -> None:
         self.record = Record()
         self._verbose = bool(verbose)
-        self._many = 10**9 if verbose else FEW
-        self._many_lines = 10**9 if verbose else FEW_LINES
+        self._many = 10**9 if verbose else MAX_BRIEF_ENTRIES
+        self._many_lines = 10**9 if verbose else MAX_BRIEF_LINES
         self._width = width
         self._only_ranks = frozenset(only_ranks)
-        self.stage_width = STAGE_WIDTH[0]
+        self.stage_width = STAGE_WIDTH_RANGE[0]
         self._node_width = 0
         self._table_of: StageRecord | None = None  # the stage whose table has its header
         self._rows: list[Mapping[str, object]] = []  # the rows of that table
         self._closed = False
         self._master: str | None = None
 
-    def __call__(self, event: Event) -> list[Line]:
+    def __call__(self, event: Event) -> list[StyledLine]:
         self.record(event)
         match event:
             case RunStarted():
@@ -104,7 +104,7 @@ class RunPage:
             case _:
                 return assert_never(event)
 
-    def close(self) -> list[Line]:
+    def close(self) -> list[StyledLine]:
         """The last lines of a run whose events just end; none after a RunFinished."""
         if self._closed or self.record.first_time is None:
             return []
@@ -112,13 +112,13 @@ class RunPage:
 
     # The head ------------------------------------------------------------------------------------------------------
 
-    def _head(self, run: RunStarted) -> Iterator[Line]:
+    def _head(self, run: RunStarted) -> Iterator[StyledLine]:
         folded = one_line(fold(run.nodes))
         self._master = next(iter(run.nodes), None)
-        least, most = STAGE_WIDTH
+        least, most = STAGE_WIDTH_RANGE
         self.stage_width = min(most, max((least, *(cells(one_line(name)) for name in run.stages))))
-        self._node_width = min(NODE_WIDTH, cells(folded))
-        short = self._verbose or cells(folded) <= LONGEST_HEAD
+        self._node_width = min(MAX_NODE_WIDTH, cells(folded))
+        short = self._verbose or cells(folded) <= MAX_HEAD_NAMES_CELLS
         named = folded if short else one_line(f"{run.nodes[0]} … {run.nodes[-1]}")
         nodes = f"{counted(len(run.nodes), 'node')} ({named})"
         rest = " · ".join(["", one_line(run.playbook), nodes, one_line(run.inventory)])
@@ -126,7 +126,7 @@ class RunPage:
 
     # Stages --------------------------------------------------------------------------------------------------------
 
-    def _stage(self, stage: StageRecord, finished: StageFinished | None) -> Iterator[Line]:
+    def _stage(self, stage: StageRecord, finished: StageFinished | None) -> Iterator[StyledLine]:
         seconds = seconds_text(finished.seconds) if finished else ""
         name = one_line(stage.name)
         groups = stage_groups(stage, None if self._verbose else self._gist())
@@ -141,7 +141,7 @@ class RunPage:
             yield from self._row("", "", "dim", "", _where(OutcomeGroup(Verdict.PASS, "", tuple(hidden))), says)
         yield from self._warnings(stage)
 
-    def _warnings(self, stage: StageRecord) -> Iterator[Line]:
+    def _warnings(self, stage: StageRecord) -> Iterator[StyledLine]:
         warnings = warning_groups(stage.outcomes, None if self._verbose else self._gist())
         for says, nodes in warnings[: self._many]:
             yield from self._row("", "warn", "warn", "", fold(nodes), says)
@@ -149,7 +149,7 @@ class RunPage:
             says = f"and {counted(len(warnings) - self._many, 'more warning')} (-v shows all)"
             yield from self._row("", "", "dim", "", "", says)
 
-    def _dropped(self, drop: NodesDropped) -> Iterator[Line]:
+    def _dropped(self, drop: NodesDropped) -> Iterator[StyledLine]:
         """Lines on the nodes that are left out, and why; the last one names the master from now on, if it is new."""
         first = next(iter(drop.left), None)
         groups = dropped_groups(drop, None if self._verbose else self._gist())
@@ -161,20 +161,20 @@ class RunPage:
             yield from self._row("", "dropped", "warn", "", fold(nodes), says)
         self._master = first
 
-    def running(self, stage: str, word: str, seconds: str, says: str, style: Style = "") -> Line:
+    def running(self, stage: str, word: str, seconds: str, says: str, style: Style = "") -> StyledLine:
         """A line about a stage that is under way, in the columns of the page."""
         lead = f" {pad(one_line(stage), self.stage_width)} "
         return (lead, style or "strong"), (pad(word, WORD_WIDTH), style or "command"), (_time(seconds) + says, style)
 
-    def _row(self, name: str, word: str, style: Style, seconds: str, nodes: str, says: str) -> Iterator[Line]:
+    def _row(self, name: str, word: str, style: Style, seconds: str, nodes: str, says: str) -> Iterator[StyledLine]:
         """One line of the page: stage, verdict, seconds, nodes, sentence; a long sentence goes on under itself, and on
         lines of its own where the columns leave too little room."""
         lead = f" {pad(name, self.stage_width)} "
         before = f"{_time(seconds)}{pad(one_line(nodes), self._node_width)}  "
         indent = cells(lead) + WORD_WIDTH + cells(before)
         faint: Style = "dim" if style in ("skip", "dim") else ""
-        if self._width is not None and self._width - indent < min(NARROWEST, cells(one_line(says))):
-            indent, before = cells(CONTINUED), before.rstrip()
+        if self._width is not None and self._width - indent < min(MIN_SENTENCE_CELLS, cells(one_line(says))):
+            indent, before = cells(CONTINUATION_INDENT), before.rstrip()
             first, rest = "", wrap(one_line(says), self._room(indent))
         else:
             first, *rest = wrap(one_line(says), self._room(indent))
@@ -183,13 +183,13 @@ class RunPage:
             yield (" " * indent, ""), (line, faint)
 
     def _room(self, indent: int) -> int | None:
-        if self._width is None or self._width - indent < NARROWEST:
+        if self._width is None or self._width - indent < MIN_SENTENCE_CELLS:
             return None
         return self._width - indent
 
     # The bandwidth table -------------------------------------------------------------------------------------------
 
-    def _table_row(self, progress: Progress) -> Iterator[Line]:
+    def _table_row(self, progress: Progress) -> Iterator[StyledLine]:
         values = progress.data.get("row")
         if not isinstance(values, Mapping):
             return
@@ -202,14 +202,14 @@ class RunPage:
         wrong = values.get("wrong")
         yield ((table_row(values, self._width), "fail" if isinstance(wrong, int) and wrong else ""),)
 
-    def _picture(self, stage: StageRecord) -> Iterator[Line]:
+    def _picture(self, stage: StageRecord) -> Iterator[StyledLine]:
         """What the stage measured, as far as characters can draw it."""
         rows = self._rows if self._table_of is stage else []
         for line in [bandwidth_line(rows), *links_map(stage.outcomes)]:
             if line and (self._width is None or 3 + cells(line) <= self._width):
                 yield ((f"   {line}", "dim"),)
 
-    def _output(self, progress: Progress) -> Iterator[Line]:
+    def _output(self, progress: Progress) -> Iterator[StyledLine]:
         """What a rank of a job wrote, line by line, behind its number and its node."""
         output = progress.data.get("output")
         if not isinstance(output, Mapping):
@@ -224,7 +224,7 @@ class RunPage:
 
     # Findings ------------------------------------------------------------------------------------------------------
 
-    def _blocks(self) -> Iterator[Line]:
+    def _blocks(self) -> Iterator[StyledLine]:
         shown = blocks(self.record.stages, self.record.causes, apart=self._verbose)
         folded = {} if self._verbose else {place: block for place, block in enumerate(shown) if block.follows}
         for block in shown:
@@ -236,13 +236,13 @@ class RunPage:
             for under in [under for under, other in folded.items() if other.follows == block.cause]:
                 yield self._folded(folded.pop(under))
 
-    def _folded(self, block: FindingBlock) -> Line:
+    def _folded(self, block: FindingBlock) -> StyledLine:
         """A consequence in one line; -v shows it in full."""
         who, cause, says = one_line(fold(block.nodes)), one_line(block.cause), one_line(block.entries[0].says)
         text = f"{who} {says} ({cause})" if block.waited else f"{cause} on {who}: {says}"
-        return (LABEL.format("follows"), "dim"), (text, "dim")
+        return (LABEL_FORMAT.format("follows"), "dim"), (text, "dim")
 
-    def _block(self, block: FindingBlock) -> Iterator[Line]:
+    def _block(self, block: FindingBlock) -> Iterator[StyledLine]:
         stage, who, cause = one_line(block.stage), one_line(fold(block.nodes)), one_line(block.cause)
         if block.unreached:
             yield (f" {stage}: ", "strong"), (f"{who} cannot be reached", "unknown"), (": ", ""), (cause, "strong")
@@ -269,10 +269,10 @@ class RunPage:
         if one_fix:
             yield from self._fixes(block.fixes, block)
         for label, text in dict.fromkeys(note for entry in shown for note in entry.notes):
-            yield (LABEL.format(label), "dim"), (one_line(text), "")
-        yield (LABEL.format("more"), "dim"), (f"runbook explain {cause}", "")
+            yield (LABEL_FORMAT.format(label), "dim"), (one_line(text), "")
+        yield (LABEL_FORMAT.format("more"), "dim"), (f"runbook explain {cause}", "")
 
-    def _entry(self, entry: FoldedFinding, *, named: bool) -> Iterator[Line]:
+    def _entry(self, entry: FoldedFinding, *, named: bool) -> Iterator[StyledLine]:
         who, says = one_line(fold(entry.nodes)), one_line(entry.says)
         lead = f"{who}: " if named and not says.startswith(who) else ""
         for line in wrap(lead + says, self._room(3)):
@@ -281,16 +281,16 @@ class RunPage:
             yield from self._likewise(entry.others)
         absent = [peer for peer in entry.peers if peer not in says]
         if absent:
-            yield (LABEL.format("peers"), "dim"), (one_line(fold(entry.peers)), "")
+            yield (LABEL_FORMAT.format("peers"), "dim"), (one_line(fold(entry.peers)), "")
         if entry.evidence and entry.like and not self._verbose:
             text = f"as for {one_line(fold(entry.like))}, but for names and numbers (-v shows it)"
-            yield (LABEL.format("evidence"), "dim"), (text, "dim")
+            yield (LABEL_FORMAT.format("evidence"), "dim"), (text, "dim")
         else:
             yield from self._evidence(entry)
 
-    def _likewise(self, others: Iterable[str]) -> Iterator[Line]:
+    def _likewise(self, others: Iterable[str]) -> Iterator[StyledLine]:
         text = f"and likewise on {one_line(fold(others))}, but for names and numbers (-v shows each)"
-        yield (LABEL.format(""), ""), (text, "dim")
+        yield (LABEL_FORMAT.format(""), ""), (text, "dim")
 
     def _each(self, said: Iterable[tuple[tuple[str, ...], T]], gist: Callable[[T], object]) -> list[Likewise[T]]:
         """The entries, those that are alike under the first of them, unless -v shows all."""
@@ -299,7 +299,7 @@ class RunPage:
     def _gist(self) -> Gist:
         return Gist(self.record.started.nodes if self.record.started else ())
 
-    def _evidence(self, entry: FoldedFinding) -> Iterator[Line]:
+    def _evidence(self, entry: FoldedFinding) -> Iterator[StyledLine]:
         label, gist = "evidence", self._gist()
         several = self._each(entry.evidence, lambda texts: tuple(map(gist, texts)))
         for one in several[: self._many]:
@@ -307,28 +307,28 @@ class RunPage:
             if shown and one.nodes != entry.nodes:
                 shown = [f"{one_line(fold(one.nodes))}: {shown[0]}", *shown[1:]]
             for line in shown[: self._many_lines]:
-                yield (LABEL.format(label), "dim"), (line, "")
+                yield (LABEL_FORMAT.format(label), "dim"), (line, "")
                 label = ""
             if len(shown) > self._many_lines:
                 hidden = counted(len(shown) - self._many_lines, "more line")
-                yield (LABEL.format(""), ""), (f"and {hidden} (-v shows all)", "dim")
+                yield (LABEL_FORMAT.format(""), ""), (f"and {hidden} (-v shows all)", "dim")
             if one.others:
                 yield from self._likewise(one.others)
         hidden_nodes = [node for one in several[self._many :] for node in (*one.nodes, *one.others)]
         if hidden_nodes:
-            yield (LABEL.format(""), ""), (f"and more from {one_line(fold(hidden_nodes))} (-v shows all)", "dim")
+            yield (LABEL_FORMAT.format(""), ""), (f"and more from {one_line(fold(hidden_nodes))} (-v shows all)", "dim")
 
-    def _fixes(self, fixes: Iterable[Said], block: FindingBlock) -> Iterator[Line]:
+    def _fixes(self, fixes: Iterable[NodesRemedy], block: FindingBlock) -> Iterator[StyledLine]:
         """The lines of remedies. A remedy is meant to be copied: never broken, never cut, nothing around it. A second
         remedy for the same nodes is not folded into the first as `likewise`."""
-        turns: dict[int, list[Said]] = defaultdict(list)
+        turns: dict[int, list[NodesRemedy]] = defaultdict(list)
         taken: Counter[tuple[str, ...]] = Counter()
         for said in fixes:
             turns[taken[said[0]]].append(said)
             taken[said[0]] += 1
         for one in (one for turn in turns.values() for one in self._each(turn, self._gist())):
             for where, step in one.what.placed(() if block.unreached else one.nodes):
-                label = LABEL.format(f"fix on {one_line(where)}  " if where else "fix")
+                label = LABEL_FORMAT.format(f"fix on {one_line(where)}  " if where else "fix")
                 for line in lines(step.what):
                     yield (label, "dim"), (line, "command")
                     label = " " * cells(label)
@@ -337,7 +337,7 @@ class RunPage:
 
     # The end -------------------------------------------------------------------------------------------------------
 
-    def _end(self, finished: RunFinished) -> Iterator[Line]:
+    def _end(self, finished: RunFinished) -> Iterator[StyledLine]:
         yield from self._closing()
         if finished.not_dropped:
             says = "no more dropped: " if finished.dropped else "nobody dropped: "
@@ -347,11 +347,11 @@ class RunPage:
         if others := self._others(finished):
             says = f"--without-bad goes on with the other {counted(others, 'node')}"
             yield (("next: ", "strong"), (says, ""))
-        word, style = ENDS[finished.verdict]
-        if finished.exit_code == INTERRUPTED:
+        word, style = RUN_END_WORDS[finished.verdict]
+        if finished.exit_code == EXIT_INTERRUPTED:
             word, style = "INTERRUPTED", "unknown"
         at = f" at {one_line(finished.stopped_at)}" if finished.stopped_at else ""
-        bug = ", a bug of runbook" if finished.exit_code == BUG else ""
+        bug = ", a bug of runbook" if finished.exit_code == EXIT_BUG else ""
         rest = f"{at} after {seconds_text(finished.seconds)} (exit {finished.exit_code}{bug})"
         if finished.verdict is Verdict.PASS:
             rest += self._tally()
@@ -359,13 +359,13 @@ class RunPage:
             rest += self._without(finished)
         yield (word, style), (rest, ""), (f" · files in {one_line(finished.run_dir)}", "")
 
-    def _broken_off(self) -> Iterator[Line]:
+    def _broken_off(self) -> Iterator[StyledLine]:
         yield from self._closing()
         where = f" at {one_line(self.record.stopped_at)}" if self.record.stopped_at else ""
         files = f" · files in {one_line(self.record.started.run_dir)}" if self.record.started else ""
         yield ("UNKNOWN", "unknown"), (f"{where}: the events end here, and no verdict was given{files}", "")
 
-    def _closing(self) -> Iterator[Line]:
+    def _closing(self) -> Iterator[StyledLine]:
         """The lines before the last line, however the run ended."""
         self._closed = True
         if self.record.open_stage:
@@ -394,7 +394,7 @@ class RunPage:
         if stage is None or not suspects or finished.dropped or finished.not_dropped:
             return 0
         passed = sum(outcome.verdict is Verdict.PASS for outcome in stage.outcomes)
-        few = finished.exit_code in (FAILED, UNKNOWN) and len(suspects) + passed == len(stage.started.nodes)
+        few = finished.exit_code in (EXIT_FAILED, UNKNOWN) and len(suspects) + passed == len(stage.started.nodes)
         return passed if few and passed >= 2 * len(suspects) else 0
 
     def _tally(self) -> str:
@@ -423,7 +423,7 @@ def _time(seconds: str) -> str:
 def _where(group: OutcomeGroup) -> str:
     """The nodes of a group as text: nodes in trouble are all named, others only counted if their names are too long."""
     names = fold(group.nodes)
-    return names if group.verdict.stops or cells(names) <= LONG else counted(len(group.nodes), "node")
+    return names if group.verdict.stops or cells(names) <= MAX_LISTED_NAMES_CELLS else counted(len(group.nodes), "node")
 
 
 SGR: Mapping[Style, str] = {
@@ -439,7 +439,7 @@ SGR: Mapping[Style, str] = {
 }
 
 
-def paint(line: Line, *, colour: bool, ascii: bool) -> str:
+def paint(line: StyledLine, *, colour: bool, ascii: bool) -> str:
     """The line as a stream gets it, without the newline and without blanks at its end: the only escapes in it are
     ours."""
     spans = [(ascii_only(visible(text)) if ascii else visible(text), style) for text, style in line]
@@ -452,7 +452,7 @@ def paint(line: Line, *, colour: bool, ascii: bool) -> str:
     return "".join(f"\x1b[{SGR[style]}m{text}\x1b[0m" if SGR[style] and text.strip() else text for text, style in spans)
 
 
-LONGEST = 60  # most cells of names that are read at a glance
+MAX_WAITING_NAMES_CELLS = 60  # most cells of names that are read at a glance
 
 
 def progress_text(event: Progress) -> str:
@@ -471,4 +471,8 @@ def waiting(stage: StageRecord) -> str:
     silent, nodes = stage.silent, len(stage.started.nodes)
     answered = f"{nodes - len(silent)}/{nodes} nodes"
     names = one_line(fold(silent))
-    return f"{answered} · waiting for {names}" if stage.reached and silent and cells(names) < LONGEST else answered
+    return (
+        f"{answered} · waiting for {names}"
+        if stage.reached and silent and cells(names) < MAX_WAITING_NAMES_CELLS
+        else answered
+    )

@@ -15,7 +15,7 @@ from typing import TextIO, cast
 
 from runbook.model.safe_text import ascii_only, json_visible, visible, visible_lines
 
-NAMES = {"stdout": "standard output", "stderr": "standard error"}
+STREAM_NAMES = {"stdout": "standard output", "stderr": "standard error"}
 
 
 class OutputStream:
@@ -95,13 +95,13 @@ class OutputStream:
                 self.unread = True
             except OSError as error:
                 self.lost = error.strerror or str(error)
-                self._say_to_the_other(f"warning: {NAMES[self._name]} cannot be written: {self.lost}\n")
+                self._say_to_the_other(f"warning: {STREAM_NAMES[self._name]} cannot be written: {self.lost}\n")
             return not (self.unread or self.lost)
 
     def _is_closed(self) -> None:
         if not self._told_closed:
             self._told_closed = True
-            self._say_to_the_other(f"note: {NAMES[self._name]} is closed: nothing is printed there\n")
+            self._say_to_the_other(f"note: {STREAM_NAMES[self._name]} is closed: nothing is printed there\n")
 
     def _say_to_the_other(self, text: str) -> None:
         """Says on standard error what is wrong with standard output; never the other way round, since documents go to

@@ -7,10 +7,17 @@ import contextlib
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from runbook.agent.protocol import CHUNK, END, KILL, LONGEST_PIECE, ProtocolError, ended
+from runbook.agent.protocol import (
+    CHANNEL_CHUNK_BYTES,
+    END_ORDER,
+    KILL_ORDER,
+    MAX_CHANNEL_MESSAGE_BYTES,
+    ProtocolError,
+    ended,
+)
 
-CLOSE_S = 3.0
-GONE = (RuntimeError, OSError, WebSocketDisconnect, TimeoutError, asyncio.TimeoutError)
+CLOSE_TIMEOUT_S = 3.0
+PEER_GONE_ERRORS = (RuntimeError, OSError, WebSocketDisconnect, TimeoutError, asyncio.TimeoutError)
 """The errors of Starlette and the HTTP server for a WebSocket whose other end is gone or does not read."""
 
 
@@ -33,8 +40,8 @@ class Channel:
         if not self.arrived.done():
             self.arrived.set_result(None)
         await self.over.wait()
-        with contextlib.suppress(*GONE):
-            await asyncio.wait_for(socket.close(), CLOSE_S)
+        with contextlib.suppress(*PEER_GONE_ERRORS):
+            await asyncio.wait_for(socket.close(), CLOSE_TIMEOUT_S)
 
     def refuse(self, why: str) -> None:
         """Note that the agent does not open the stream, and why."""
@@ -48,14 +55,14 @@ class Channel:
 
     async def write(self, data: bytes) -> None:
         """Send bytes to the program's stdin. Raises ConnectionError when the agent is gone."""
-        for at in range(0, len(data), CHUNK):
-            await self._send(data[at : at + CHUNK])
+        for at in range(0, len(data), CHANNEL_CHUNK_BYTES):
+            await self._send(data[at : at + CHANNEL_CHUNK_BYTES])
 
     async def end(self) -> None:
-        await self._send(END)
+        await self._send(END_ORDER)
 
     async def kill(self) -> None:
-        await self._send(KILL)
+        await self._send(KILL_ORDER)
 
     async def _send(self, message: bytes | str) -> None:
         if self._socket is None or self.over.is_set():
@@ -65,7 +72,7 @@ class Channel:
                 await self._socket.send_text(message)
             else:
                 await self._socket.send_bytes(message)
-        except GONE as error:
+        except PEER_GONE_ERRORS as error:
             raise ConnectionError(str(error)) from None
 
     async def read(self) -> bytes | int | None:
@@ -75,13 +82,13 @@ class Channel:
             return None
         try:
             message = await self._socket.receive()
-        except GONE:
+        except PEER_GONE_ERRORS:
             return None
         if message["type"] != "websocket.receive":
             return None
         data, text = message.get("bytes"), message.get("text")
         if data is None:
             return ended(text).code
-        if not 1 <= len(data) <= LONGEST_PIECE - 1:
+        if not 1 <= len(data) <= MAX_CHANNEL_MESSAGE_BYTES - 1:
             raise ProtocolError(f"a piece of {len(data)} bytes")
         return bytes(data)

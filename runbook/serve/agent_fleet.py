@@ -19,13 +19,13 @@ from typing import Any
 
 import runbook
 from runbook.agent.protocol import (
-    ELSEWHERE,
-    LOST_S,
-    MOST_CHANNELS,
-    NAME,
-    REPLACED,
-    REVOKED,
-    TOO_OLD,
+    AGENT_LOST_TIMEOUT_S,
+    AGENT_NODE_NAME,
+    ELSEWHERE_CLOSE_CODE,
+    MAX_AGENT_CHANNELS,
+    REPLACED_CLOSE_CODE,
+    REVOKED_CLOSE_CODE,
+    TOO_OLD_CLOSE_CODE,
     AgentHello,
     Denied,
     Enrolment,
@@ -36,11 +36,11 @@ from runbook.agent.protocol import (
 from runbook.files.inventory import natural
 from runbook.serve.agent_channel import Channel
 from runbook.serve.agent_states import (
-    SAME_VERSION,
+    OLD_AGENT_REMEDY,
     AgentState,
+    AgentStateName,
     AwakeClock,
     RankState,
-    State,
     drained,
     never_enrolled,
     no_stream_because,
@@ -56,16 +56,16 @@ from runbook.serve.settings import ServeSettings
 from runbook.serve.store import Store
 from runbook.transport.agent import StreamRequest, StreamStatus
 
-TICK_S = 1.0
+STATE_CHECK_INTERVAL_S = 1.0
 """How often the states of all agents are judged."""
-ENROL_S = 3600.0
+ENROLMENT_LIFETIME_S = 3600.0
 """How long an enrolment string can be used."""
-OPEN_S = 15.0
+CHANNEL_OPEN_TIMEOUT_S = 15.0
 """How long an agent may take to call after the order to open a channel."""
 
-KEPT_INCARNATIONS = 20
+MAX_KEPT_INCARNATIONS = 20
 """How many incarnations of a node's agent the database keeps."""
-KEPT_STATES = 1000
+MAX_KEPT_STATE_CHANGES = 1000
 """How many changes of state of a node the database keeps."""
 log = logging.getLogger("runbook.serve")
 
@@ -124,7 +124,7 @@ class EnrolledNode:
     beat: Heartbeat = field(default_factory=partial(Heartbeat, 0))
     ranks: tuple[RankState, ...] = ()
     too_old: bool = False
-    state: State = "SUSPECT"
+    state: AgentStateName = "SUSPECT"
     since: float = field(default_factory=time.time)
     order: Any = None
 
@@ -135,12 +135,12 @@ class EnrolledNode:
 def enrol(store: Store, settings: ServeSettings, by: str, name: str | None = None) -> str:
     """A string with which one host can be enrolled within the hour. With a `name`, the host is enrolled as that node,
     which it replaces if it is enrolled already. Raises InvalidNodeName."""
-    if name is not None and not NAME.match(name):
+    if name is not None and not AGENT_NODE_NAME.match(name):
         raise InvalidNodeName(f"a node cannot be called {name!r}: it has letters, digits, _, . and -")
     secret, now = secrets.token_urlsafe(32), time.time()
     with store.write() as db:
         db.execute("DELETE FROM enrolments WHERE expires_at < ?", (now,))
-        db.execute("INSERT INTO enrolments VALUES (?, ?, ?, ?)", (hashed(secret), name, by, now + ENROL_S))
+        db.execute("INSERT INTO enrolments VALUES (?, ?, ?, ?)", (hashed(secret), name, by, now + ENROLMENT_LIFETIME_S))
     return str(Enrolment(settings.url_of_agents, settings.tls.fingerprint if settings.tls else None, secret))
 
 
@@ -156,7 +156,7 @@ class Fleet:
         self._changed = changed
         self._now = now
         self._lock = threading.RLock()
-        self._awake = AwakeClock(now(), TICK_S)
+        self._awake = AwakeClock(now(), STATE_CHECK_INTERVAL_S)
         self._nodes: dict[str, EnrolledNode] = {}
         self._by_token: dict[str, EnrolledNode] = {}
         self._channels: dict[str, Channel] = {}
@@ -230,7 +230,7 @@ class Fleet:
             control, node.control = node.control, None
             self._judge()
         fix = "`runbook serve enrol` on the server makes a new string; here: runbook agent enrol STRING --again"
-        self._end(control, Denied(REVOKED, "this agent was revoked on the server", fix))
+        self._end(control, Denied(REVOKED_CLOSE_CODE, "this agent was revoked on the server", fix))
 
         def closed() -> None:  # in the loop, to which the channels belong
             for channel in [one for one in self._channels.values() if one.node == name]:
@@ -247,7 +247,7 @@ class Fleet:
     def enrolled(self, secret: str, name: str) -> tuple[str, str]:
         """Enrol a host by the secret of an enrolment string, which is spent; returns the node's name and its new token.
         Raises NotEnrolled."""
-        if not NAME.match(name):
+        if not AGENT_NODE_NAME.match(name):
             raise NotEnrolled(400, "that is not a valid name of a node")
         token, now = secrets.token_urlsafe(32), time.time()
         with self._lock:  # held until the node is in `_nodes`: of two strings for one name the first one counts
@@ -315,21 +315,23 @@ class Fleet:
     def _against(self, node: EnrolledNode, hello: AgentHello) -> Denied | None:
         """Why an agent that says this hello is refused; None if it may connect."""
         if node.revoked:
-            return Denied(REVOKED, "this agent was revoked on the server", "runbook agent enrol STRING --again")
+            return Denied(
+                REVOKED_CLOSE_CODE, "this agent was revoked on the server", "runbook agent enrol STRING --again"
+            )
         if self._nodes.get(node.name) is not node:
             return _enrolled_again()
         if not spoken(hello.protocol):
             node.too_old, node.version, node.heard = True, hello.version, self._awake.tick(self._now())
             self._judge()
             says = f"runbook {hello.version} here and {runbook.__version__} on the server differ too much"
-            return Denied(TOO_OLD, says, SAME_VERSION)
+            return Denied(TOO_OLD_CLOSE_CODE, says, OLD_AGENT_REMEDY)
         if hello.incarnation in node.replaced:
             return _replaced()
         there = node.control
-        if there is not None and there.machine != hello.machine and self._silent(node) < LOST_S:
+        if there is not None and there.machine != hello.machine and self._silent(node) < AGENT_LOST_TIMEOUT_S:
             fix = f"enrol this host on its own: `runbook agent enrol STRING --again --name …` (it is {hello.hostname})"
             says = f"an agent with this identity is online on {node.hostname}: its files were copied from there"
-            return Denied(ELSEWHERE, says, fix)
+            return Denied(ELSEWHERE_CLOSE_CODE, says, fix)
         return None
 
     def heard(self, node: EnrolledNode, control: ControlSocket, beat: Heartbeat | None) -> bool:
@@ -377,18 +379,18 @@ class Fleet:
             if node.state == "DRAINING" and not request.looks:
                 raise NoStreamError(drained(node.name))
             mine = sum(1 for channel in self._channels.values() if channel.node == node.name)
-            if mine >= MOST_CHANNELS:
-                raise NoStreamError(not_opened(node.name, f"{MOST_CHANNELS} streams to it are open already"))
+            if mine >= MAX_AGENT_CHANNELS:
+                raise NoStreamError(not_opened(node.name, f"{MAX_AGENT_CHANNELS} streams to it are open already"))
             channel = Channel(secrets.token_hex(16), node.name)
             self._channels[channel.id] = channel
             control = node.control
         order = Open(channel.id, request.command, request.python, request.workdir, request.person)
         try:
-            await asyncio.wait_for(control.send(order), OPEN_S)
-            await asyncio.wait_for(asyncio.shield(channel.arrived), OPEN_S)
+            await asyncio.wait_for(control.send(order), CHANNEL_OPEN_TIMEOUT_S)
+            await asyncio.wait_for(asyncio.shield(channel.arrived), CHANNEL_OPEN_TIMEOUT_S)
         except (TimeoutError, asyncio.TimeoutError, ConnectionError, RuntimeError):
             self.forget(channel)
-            raise NoStreamError(not_opened(node.name, f"it did not call within {OPEN_S:g} s")) from None
+            raise NoStreamError(not_opened(node.name, f"it did not call within {CHANNEL_OPEN_TIMEOUT_S:g} s")) from None
         except BaseException:
             self.forget(channel)
             raise
@@ -443,7 +445,7 @@ class Fleet:
                     await asyncio.to_thread(self._flush)
             except Exception:
                 log.exception("judging the agents")
-            await asyncio.sleep(TICK_S)
+            await asyncio.sleep(STATE_CHECK_INTERVAL_S)
 
     def _judge(self) -> None:
         """Work out the state of every node anew; the caller holds the lock."""
@@ -478,7 +480,7 @@ class Fleet:
                 db.executemany("INSERT INTO agent_states (name, at, state) VALUES (?, ?, ?)", rows)
                 for name in {name for name, _, _ in rows}:
                     oldest = "SELECT id FROM agent_states WHERE name = ? ORDER BY id DESC LIMIT 1 OFFSET ?"
-                    kept = (name, name, KEPT_STATES)
+                    kept = (name, name, MAX_KEPT_STATE_CHANGES)
                     db.execute(f"DELETE FROM agent_states WHERE name = ? AND id <= ({oldest})", kept)
         except sqlite3.Error:
             with self._lock:
@@ -499,7 +501,7 @@ class Fleet:
             db.execute(
                 "DELETE FROM agent_incarnations WHERE name = ? AND incarnation NOT IN (SELECT incarnation "
                 "FROM agent_incarnations WHERE name = ? ORDER BY rowid DESC LIMIT ?)",
-                (node.name, node.name, KEPT_INCARNATIONS),
+                (node.name, node.name, MAX_KEPT_INCARNATIONS),
             )
 
     def _seen(self, node: EnrolledNode) -> AgentState:
@@ -535,12 +537,12 @@ class Fleet:
 
 def _replaced() -> Denied:
     fix = "`ps -ef | grep 'runbook agent'` shows both; the newer one goes on"
-    return Denied(REPLACED, "another agent of this node has taken its place", fix)
+    return Denied(REPLACED_CLOSE_CODE, "another agent of this node has taken its place", fix)
 
 
 def _enrolled_again() -> Denied:
     fix = "`runbook agent uninstall`, if this host is no longer that node"
-    return Denied(REPLACED, "this node was enrolled again", fix)
+    return Denied(REPLACED_CLOSE_CODE, "this node was enrolled again", fix)
 
 
 def _worth_telling(beat: Heartbeat) -> object:

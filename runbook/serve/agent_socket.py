@@ -17,22 +17,22 @@ from pathlib import Path
 
 import msgspec
 
-from runbook.agent.protocol import STDOUT, ProtocolError
+from runbook.agent.protocol import STDOUT_TAG, ProtocolError
 from runbook.serve.agent_channel import Channel
 from runbook.serve.agent_fleet import Fleet, InvalidNodeName, NoStreamError
 from runbook.serve.people import Audit
 from runbook.transport.agent import (
-    ASK,
-    DATA,
-    END,
-    ENROL,
-    HEADER,
-    KILL,
-    LONGEST,
-    OPENED,
-    OVER,
-    SOCKET,
-    STDERR,
+    AGENT_SOCKET_FILE,
+    ASK_FRAME,
+    DATA_FRAME,
+    END_FRAME,
+    ENROL_FRAME,
+    FRAME_HEADER,
+    KILL_FRAME,
+    MAX_FRAME_BYTES,
+    OPENED_FRAME,
+    OVER_FRAME,
+    STDERR_FRAME,
     EnrolmentRequest,
     StreamRequest,
     StreamStatus,
@@ -40,17 +40,17 @@ from runbook.transport.agent import (
     reachable,
 )
 
-ASKED_S = 5.0
+REQUEST_TIMEOUT_S = 5.0
 """How long a client may take to send its request."""
-SEND_S = 60.0
+CLIENT_SEND_TIMEOUT_S = 60.0
 """How long a client may take to read; a controller that reads nothing for this long is stopped or dead."""
 
-ENDING_S = 15.0
+AFTER_STDIN_TIMEOUT_S = 15.0
 """How long a stream may go on after the end of its stdin: programs may have a grace in which to end."""
 
 log = logging.getLogger("runbook.serve")
-_STREAM_REQUEST = msgspec.json.Decoder(StreamRequest)
-_ENROLMENT_REQUEST = msgspec.json.Decoder(EnrolmentRequest)
+_STREAM_REQUEST_DECODER = msgspec.json.Decoder(StreamRequest)
+_ENROLMENT_REQUEST_DECODER = msgspec.json.Decoder(EnrolmentRequest)
 
 
 class StreamSocket:
@@ -59,7 +59,7 @@ class StreamSocket:
     def __init__(self, fleet: Fleet, data: Path, audit: Audit) -> None:
         self._fleet = fleet
         self._audit = audit
-        self._path = data / SOCKET
+        self._path = data / AGENT_SOCKET_FILE
         self._connections: set[asyncio.Task[None]] = set()
 
     @contextlib.asynccontextmanager
@@ -69,7 +69,7 @@ class StreamSocket:
         before = os.umask(0o177)
         try:
             with reachable(self._path) as address:
-                server = await asyncio.start_unix_server(self._serve, address, limit=LONGEST)
+                server = await asyncio.start_unix_server(self._serve, address, limit=MAX_FRAME_BYTES)
         finally:
             os.umask(before)
         try:
@@ -100,22 +100,24 @@ class StreamSocket:
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer the one request of a client; carry the bytes of a stream if it asks for one."""
-        kind, data = await asyncio.wait_for(_frame(reader), ASKED_S)
-        if kind == ENROL:
-            await _send(writer, OVER, msgspec.json.encode(await self._enrol(_ENROLMENT_REQUEST.decode(data))))
-        if kind != ASK:
+        kind, data = await asyncio.wait_for(_frame(reader), REQUEST_TIMEOUT_S)
+        if kind == ENROL_FRAME:
+            await _send(
+                writer, OVER_FRAME, msgspec.json.encode(await self._enrol(_ENROLMENT_REQUEST_DECODER.decode(data)))
+            )
+        if kind != ASK_FRAME:
             return
-        request = _STREAM_REQUEST.decode(data)
+        request = _STREAM_REQUEST_DECODER.decode(data)
         if not request.open:
-            await _send(writer, OVER, msgspec.json.encode(self._fleet.status(request.node)))
+            await _send(writer, OVER_FRAME, msgspec.json.encode(self._fleet.status(request.node)))
             return
         try:
             channel = await self._fleet.open(request)
         except NoStreamError as refused:
-            await _send(writer, OVER, msgspec.json.encode(refused.status))
+            await _send(writer, OVER_FRAME, msgspec.json.encode(refused.status))
             return
         try:
-            await _send(writer, OPENED)
+            await _send(writer, OPENED_FRAME)
             await _pump(channel, reader, writer)
         finally:
             self._fleet.forget(channel)
@@ -136,7 +138,7 @@ async def _pump(channel: Channel, reader: asyncio.StreamReader, writer: asyncio.
     try:
         await asyncio.wait((up, down), return_when=asyncio.FIRST_COMPLETED)
         if up.done() and up.exception() is None and up.result():
-            await asyncio.wait((down,), timeout=ENDING_S)
+            await asyncio.wait((down,), timeout=AFTER_STDIN_TIMEOUT_S)
         for task in (up, down):
             if task.done() and (error := task.exception()) is not None:
                 raise error
@@ -147,18 +149,18 @@ async def _pump(channel: Channel, reader: asyncio.StreamReader, writer: asyncio.
 
 
 async def _up(channel: Channel, reader: asyncio.StreamReader) -> bool:
-    """Carry the client's bytes to the node until they end. Whether the client said END, and so still reads the
+    """Carry the client's bytes to the node until they end. Whether the client said END_FRAME, and so still reads the
     program's output; False if it is gone."""
     while True:
         try:
             kind, data = await _frame(reader)
         except (asyncio.IncompleteReadError, ConnectionError):
             return False
-        if kind == DATA:
+        if kind == DATA_FRAME:
             await channel.write(data)
-        elif kind == KILL:
+        elif kind == KILL_FRAME:
             await channel.kill()
-        elif kind == END:
+        elif kind == END_FRAME:
             await channel.end()
             return True
         else:
@@ -166,26 +168,26 @@ async def _up(channel: Channel, reader: asyncio.StreamReader) -> bool:
 
 
 async def _down(channel: Channel, writer: asyncio.StreamWriter) -> None:
-    """Carry the program's output to the client until it ends, and say OVER."""
+    """Carry the program's output to the client until it ends, and say OVER_FRAME."""
     while True:
         try:
             said = await channel.read()
         except ProtocolError as error:
             fix = f"look at the agent on {channel.node}: it sends what no agent sends"
             status = StreamStatus("tool-output-unknown", f"the agent of {channel.node}: {error}", fix)
-            await _send(writer, OVER, msgspec.json.encode(status))
+            await _send(writer, OVER_FRAME, msgspec.json.encode(status))
             return
         if not isinstance(said, bytes):
-            await _send(writer, OVER, msgspec.json.encode(StreamStatus(code=said)))
+            await _send(writer, OVER_FRAME, msgspec.json.encode(StreamStatus(code=said)))
             return
-        await _send(writer, DATA if said[:1] == STDOUT else STDERR, said[1:])
+        await _send(writer, DATA_FRAME if said[:1] == STDOUT_TAG else STDERR_FRAME, said[1:])
 
 
 async def _frame(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
     """The kind and data of the next frame. Raises IncompleteReadError at the end, and ValueError for a frame that is
     too long."""
-    kind, length = HEADER.unpack(await reader.readexactly(HEADER.size))
-    if length > LONGEST:
+    kind, length = FRAME_HEADER.unpack(await reader.readexactly(FRAME_HEADER.size))
+    if length > MAX_FRAME_BYTES:
         raise ValueError(f"a frame of {length} bytes")
     return kind, await reader.readexactly(length)
 
@@ -193,7 +195,7 @@ async def _frame(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
 async def _send(writer: asyncio.StreamWriter, kind: bytes, data: bytes = b"") -> None:
     writer.write(framed(kind, data))
     if writer.transport.is_closing() or writer.transport.get_write_buffer_size():  # the kernel did not take all of it
-        await asyncio.wait_for(writer.drain(), SEND_S)
+        await asyncio.wait_for(writer.drain(), CLIENT_SEND_TIMEOUT_S)
 
 
 def _may(writer: asyncio.StreamWriter) -> bool:

@@ -11,17 +11,24 @@ from typing import Literal
 import msgspec
 
 import runbook
-from runbook.agent.protocol import LOST_S, MOST_RANKS, PROTOCOL, SUSPECT_S, GpuLoad, JobProcess
+from runbook.agent.protocol import (
+    AGENT_LOST_TIMEOUT_S,
+    AGENT_SUSPECT_TIMEOUT_S,
+    MAX_REPORTED_RANKS,
+    PROTOCOL_VERSION,
+    GpuLoad,
+    JobProcess,
+)
 from runbook.model.command_quoting import word
 from runbook.transport.agent import StreamStatus
 
-SAME_VERSION = (
+OLD_AGENT_REMEDY = (
     f"on the node, install runbook {runbook.__version__} from where the server has it, and start the agent again"
 )
 """The remedy for an agent that is too old. It has no command: in public indexes the name `runbook` is another
 project's."""
 
-State = Literal["ONLINE", "SUSPECT", "LOST", "DRAINING", "REVOKED", "TOO_OLD"]
+AgentStateName = Literal["ONLINE", "SUSPECT", "LOST", "DRAINING", "REVOKED", "TOO_OLD"]
 
 
 class RankState(msgspec.Struct, frozen=True, gc=False):
@@ -47,7 +54,7 @@ class AgentState:
     itself."""
 
     name: str
-    state: State
+    state: AgentStateName
     since: float
     beat_age_s: float | None
     version: str
@@ -62,8 +69,8 @@ class AgentState:
 
 
 def ranks_of(jobs: Iterable[JobProcess]) -> tuple[RankState, ...]:
-    """The ranks of these kept processes, one by one; only the first MOST_RANKS, since agents may send what they like
-    and a message has room for a hundred thousand."""
+    """The ranks of these kept processes, one by one; only the first MAX_REPORTED_RANKS, since agents may send what they
+    like and a message has room for a hundred thousand."""
     every = ((job, rank) for job in jobs for rank in job.ranks)
     return tuple(
         RankState(
@@ -71,26 +78,28 @@ def ranks_of(jobs: Iterable[JobProcess]) -> tuple[RankState, ...]:
             state="failed" if job.state == "ended" and job.code != 0 else job.state, code=job.code,
             step=job.step, step_age_s=job.step_age_s,
         )
-        for job, rank in islice(every, MOST_RANKS)
+        for job, rank in islice(every, MAX_REPORTED_RANKS)
     )  # fmt: skip
 
 
-def state_of(silent_s: float, *, revoked: bool = False, too_old: bool = False, draining: bool = False) -> State:
+def state_of(
+    silent_s: float, *, revoked: bool = False, too_old: bool = False, draining: bool = False
+) -> AgentStateName:
     """The state of an agent. `silent_s` is how long it sent nothing while the server was able to receive."""
     if revoked:
         return "REVOKED"
-    if silent_s >= LOST_S:
+    if silent_s >= AGENT_LOST_TIMEOUT_S:
         return "LOST"
     if too_old:
         return "TOO_OLD"
-    if silent_s >= SUSPECT_S:
+    if silent_s >= AGENT_SUSPECT_TIMEOUT_S:
         return "SUSPECT"
     return "DRAINING" if draining else "ONLINE"
 
 
 def spoken(protocol: int) -> bool:
     """Whether this server talks to agents of this protocol: its own version, and the one before."""
-    return PROTOCOL - 1 <= protocol <= PROTOCOL
+    return PROTOCOL_VERSION - 1 <= protocol <= PROTOCOL_VERSION
 
 
 class AwakeClock:
@@ -109,40 +118,40 @@ class AwakeClock:
         return self.seconds
 
 
-CAUSE = "agent-lost"
+AGENT_LOST = "agent-lost"
 
 
 def never_enrolled(name: str) -> StreamStatus:
     fix = f"`runbook serve enrol` here prints a string; on the node: `runbook agent enrol STRING --name {word(name)}`"
-    return StreamStatus(CAUSE, f"no agent was ever enrolled here as {name}", fix)
+    return StreamStatus(AGENT_LOST, f"no agent was ever enrolled here as {name}", fix)
 
 
 def drained(name: str) -> StreamStatus:
     fix = f"let it take runs again on its page, or on {name} with `runbook agent drain --undo`; or leave it out with -l"
-    return StreamStatus(CAUSE, f"{name} is drained: no new run begins there", fix)
+    return StreamStatus(AGENT_LOST, f"{name} is drained: no new run begins there", fix)
 
 
 def not_opened(name: str, why: str) -> StreamStatus:
     fix = "`runbook agent status`, and what it printed"
-    return StreamStatus(CAUSE, f"the agent of {name} opened no stream: {why}", fix, node=name)
+    return StreamStatus(AGENT_LOST, f"the agent of {name} opened no stream: {why}", fix, node=name)
 
 
 def not_connected(name: str, silent_s: float) -> StreamStatus:
     fix = "`runbook agent status`; it dials again within 30 s where it can"
     says = f"the agent of {name} is not connected, since {silent_s:.0f} s at the most"
-    return StreamStatus(CAUSE, says, fix, node=name)
+    return StreamStatus(AGENT_LOST, says, fix, node=name)
 
 
-def no_stream_because(name: str, state: State, silent_s: float, version: str) -> StreamStatus:
+def no_stream_because(name: str, state: AgentStateName, silent_s: float, version: str) -> StreamStatus:
     """The reason for a node that is neither online nor drained."""
     if state == "REVOKED":
         fix = f"enrol it again: `runbook serve enrol`, and on {name} `runbook agent enrol STRING --again`"
-        return StreamStatus(CAUSE, f"the agent of {name} was revoked here", fix)
+        return StreamStatus(AGENT_LOST, f"the agent of {name} was revoked here", fix)
     if state == "TOO_OLD":
         says = f"the agent of {name} is runbook {version}, too old for this server ({runbook.__version__})"
-        return StreamStatus(CAUSE, says, SAME_VERSION, node=name)
+        return StreamStatus(AGENT_LOST, says, OLD_AGENT_REMEDY, node=name)
     fix = (
         f"see that {name} is up, that its agent runs (`runbook agent status` there) and that the network to this "
         "machine holds; what runs there goes on"
     )
-    return StreamStatus(CAUSE, f"nothing has come from the agent of {name} for {silent_s:.0f} s ({state})", fix)
+    return StreamStatus(AGENT_LOST, f"nothing has come from the agent of {name} for {silent_s:.0f} s ({state})", fix)

@@ -11,16 +11,16 @@ import secrets
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Iterator
 
-EVERYTHING = "*"
+ALL_TOPICS = "*"
 """The topic that stands for all topics."""
-KEPT = 1000
+MAX_KEPT_CHANGES = 1000
 """How many of the latest changes are kept for streams that come back."""
-MOST_PENDING = 200
-"""The most topics that wait to be sent on one stream; more become EVERYTHING."""
-MOST_OF_ONE = 50
+MAX_PENDING_TOPICS = 200
+"""The most topics that wait to be sent on one stream; more become ALL_TOPICS."""
+MAX_STREAMS_PER_PERSON = 50
 """The most streams of one person: a tab has one while it is looked at."""
 _TOPIC = re.compile(r"[^\s\x00-\x1f\x7f]{1,200}\Z")
-_ID = re.compile(r"([0-9a-f]{8})-([0-9]{1,15})\Z")
+_EVENT_ID = re.compile(r"([0-9a-f]{8})-([0-9]{1,15})\Z")
 
 
 class Subscriber:
@@ -37,11 +37,11 @@ class Subscriber:
 
     def tell(self, topic: str, number: int) -> None:
         """Note a change that has to be sent, if the stream is about this topic."""
-        if topic != EVERYTHING and self.topics and topic not in self.topics:
+        if topic != ALL_TOPICS and self.topics and topic not in self.topics:
             return
-        if len(self.pending) >= MOST_PENDING:
+        if len(self.pending) >= MAX_PENDING_TOPICS:
             self.pending = {}
-            topic = EVERYTHING
+            topic = ALL_TOPICS
         self.pending.pop(topic, None)  # so that the topics stay in the order of their numbers
         self.pending[topic] = number
         self.woken.set()
@@ -58,7 +58,7 @@ class Changed:
     def __init__(self) -> None:
         self.boot = secrets.token_hex(4)
         self._number = 0
-        self._kept: deque[tuple[int, str]] = deque(maxlen=KEPT)
+        self._kept: deque[tuple[int, str]] = deque(maxlen=MAX_KEPT_CHANGES)
         self._latest: dict[str, int] = {}
         self._subscribers: dict[Subscriber, None] = {}  # the oldest first
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -97,13 +97,13 @@ class Changed:
         """A context that gives a stream of these topics (none: all). It begins after the change with the id `last_id`;
         with an empty id, it begins now.
 
-        If its owner has MOST_OF_ONE other streams already, the oldest of them ends.
+        If its owner has MAX_STREAMS_PER_PERSON other streams already, the oldest of them ends.
         """
         subscriber = Subscriber(topics, owner)
         for number, topic in self._missed(last_id):
             subscriber.tell(topic, number)
         own = [other for other in self._subscribers if other.owner == owner and not other.closed]
-        for oldest in own[: max(0, len(own) - MOST_OF_ONE + 1)]:
+        for oldest in own[: max(0, len(own) - MAX_STREAMS_PER_PERSON + 1)]:
             oldest.close()
         self._subscribers[subscriber] = None
         if self.closed:
@@ -125,14 +125,14 @@ class Changed:
             subscriber.tell(topic, self._number)
 
     def _missed(self, last_id: str) -> list[tuple[int, str]]:
-        """The changes after the one with this id, as number and topic; EVERYTHING if the id is too old or unknown."""
+        """The changes after the one with this id, as number and topic; ALL_TOPICS if the id is too old or unknown."""
         if not last_id:
             return []
-        known = _ID.match(last_id)
+        known = _EVENT_ID.match(last_id)
         seen = int(known[2]) if known and known[1] == self.boot else -1
         oldest = self._kept[0][0] if self._kept else self._number + 1
         if not oldest - 1 <= seen <= self._number:
-            return [(self._number, EVERYTHING)]
+            return [(self._number, ALL_TOPICS)]
         return [(number, topic) for number, topic in self._kept if number > seen]
 
 

@@ -15,9 +15,9 @@ from runbook.files.yaml_edit import Text, Uneditable
 from runbook.model.grouping import grouped
 from runbook.model.units import some
 from runbook.serve.agent_states import AgentState
-from runbook.serve.group_files import MOST_BYTES, GroupFile
+from runbook.serve.group_files import MAX_GROUP_BYTES, GroupFile
 from runbook.serve.group_form import (
-    NEW,
+    NEW_GROUP_TEMPLATE,
     WrongField,
     add_node,
     differing,
@@ -32,9 +32,9 @@ from runbook.serve.group_preview import Linted, Meaning, difference, linted, mea
 from runbook.serve.run_processes import NotRunning
 from runbook.serve.workspace import Workspace
 
-_EMPTY = ("`nodes` is empty", "`rendezvous` names the master", "is not among the nodes")
+_EMPTY_GROUP_ERRORS = ("`nodes` is empty", "`rendezvous` names the master", "is not among the nodes")
 """Words of the errors that do not keep a group from being saved: those of a group without nodes."""
-RESTARTED = "it has been asked to end, and will start again after that"
+RESTART_ANSWER = "it has been asked to end, and will start again after that"
 
 
 class Refused(ValueError):
@@ -59,7 +59,7 @@ class Proposed:
 
 def create(workspace: Workspace, name: str, person: str) -> GroupFile:
     """Create a group without nodes. Raises NameTaken."""
-    file = workspace.groups.create(name, NEW.format(name=scalar(name)), person)
+    file = workspace.groups.create(name, NEW_GROUP_TEMPLATE.format(name=scalar(name)), person)
     _tell(workspace, name)
     return file
 
@@ -99,9 +99,9 @@ def propose(workspace: Workspace, file: GroupFile, fields: Mapping[str, str]) ->
 
 
 def _refuse_too_large(text: str) -> None:
-    """Raises Refused for a file of more than MOST_BYTES, which could be saved but never opened again."""
-    if (size := len(text.encode())) > MOST_BYTES:
-        raise Refused(f"the file would have {size:,} bytes, and {MOST_BYTES:,} are the most of a group")
+    """Raises Refused for a file of more than MAX_GROUP_BYTES, which could be saved but never opened again."""
+    if (size := len(text.encode())) > MAX_GROUP_BYTES:
+        raise Refused(f"the file would have {size:,} bytes, and {MAX_GROUP_BYTES:,} are the most of a group")
 
 
 def unix_lines(text: str) -> str:
@@ -144,7 +144,9 @@ def save(workspace: Workspace, name: str, fields: Mapping[str, str], seen: str, 
 def _refuse_errors(before: Linted, after: Linted) -> None:
     """Raises Refused if a change adds errors."""
     errors = [
-        one for one in new_errors(before.findings, after.findings) if not any(word in one.message for word in _EMPTY)
+        one
+        for one in new_errors(before.findings, after.findings)
+        if not any(word in one.message for word in _EMPTY_GROUP_ERRORS)
     ]
     if errors:
         first = errors[0]

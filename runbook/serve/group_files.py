@@ -16,11 +16,11 @@ from pathlib import Path
 from runbook.model.safe_files import open_below
 from runbook.serve.store import Store
 
-NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}")
-NAME_HELP = "letters, digits, `_`, `.` and `-`, at most 63, with no `.` or `-` in front"
-MOST_BYTES = 1 << 20
+GROUP_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}")
+GROUP_NAME_HELP = "letters, digits, `_`, `.` and `-`, at most 63, with no `.` or `-` in front"
+MAX_GROUP_BYTES = 1 << 20
 """The most bytes of a group's file that is shown and changed here; a larger file is for an editor."""
-MOST_VERSIONS = 200
+MAX_GROUP_VERSIONS = 200
 """How many versions of a group are kept."""
 
 
@@ -80,7 +80,7 @@ class Groups:
 
     def path(self, name: str) -> Path:
         """The path at which the group's file is or would be. Raises NoGroup for an invalid name."""
-        if not NAME.fullmatch(name):
+        if not GROUP_NAME.fullmatch(name):
             raise NoGroup(name)
         return self.folder / f"{name}.yml"
 
@@ -176,11 +176,11 @@ class Groups:
         path = self.path(name)
         try:
             with open_below(self.folder, path.name) as file:
-                data = file.read(MOST_BYTES + 1)
+                data = file.read(MAX_GROUP_BYTES + 1)
         except OSError:
             raise NoGroup(name) from None
-        if len(data) > MOST_BYTES:
-            raise NoGroup(f"{path} is larger than {MOST_BYTES >> 20} MiB")
+        if len(data) > MAX_GROUP_BYTES:
+            raise NoGroup(f"{path} is larger than {MAX_GROUP_BYTES >> 20} MiB")
         try:
             text = data.decode("utf-8-sig")
         except UnicodeDecodeError:
@@ -194,7 +194,7 @@ class Groups:
             self._keep(now.name, "", "changed outside of this server" if last else "found", now.text, now.hash)
 
     def _keep(self, name: str, person: str, what: str, text: str, hash: str = "") -> None:
-        """Enter a version into the history, and forget all but the latest MOST_VERSIONS."""
+        """Enter a version into the history, and forget all but the latest MAX_GROUP_VERSIONS."""
         hash = hash or hashlib.sha256(text.encode()).hexdigest()
         with self._store.write() as db:
             db.execute(
@@ -204,7 +204,7 @@ class Groups:
             db.execute(
                 "DELETE FROM group_versions WHERE name = ? AND id NOT IN "
                 "(SELECT id FROM group_versions WHERE name = ? ORDER BY id DESC LIMIT ?)",
-                (name, name, MOST_VERSIONS),
+                (name, name, MAX_GROUP_VERSIONS),
             )
 
     def _write(self, path: Path, text: str) -> None:
@@ -223,10 +223,10 @@ class Groups:
 
 def _refuse_odd(name: str) -> None:
     """Raises NameTaken for a name that no group can have."""
-    if not NAME.fullmatch(name):
-        raise NameTaken(f"`{name[:80]}` cannot be the name of a group: {NAME_HELP}")
+    if not GROUP_NAME.fullmatch(name):
+        raise NameTaken(f"`{name[:80]}` cannot be the name of a group: {GROUP_NAME_HELP}")
 
 
 def _is_group(entry: os.DirEntry[str]) -> bool:
     name = entry.name.removesuffix(".yml")
-    return name != entry.name and NAME.fullmatch(name) is not None and entry.is_file(follow_symlinks=False)
+    return name != entry.name and GROUP_NAME.fullmatch(name) is not None and entry.is_file(follow_symlinks=False)

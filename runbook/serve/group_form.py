@@ -8,17 +8,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from runbook.files.inventory import examine_inventory
-from runbook.files.inventory_draft import RANGED
+from runbook.files.inventory_draft import RANGED_SETTINGS
 from runbook.files.node_sets import expand, has_range, size
 from runbook.files.value_origins import Origins
-from runbook.files.yaml_document import Document, Keys, parse_document
+from runbook.files.yaml_document import Document, KeyPath, parse_document
 from runbook.files.yaml_edit import Text, Uneditable
-from runbook.serve.group_preview import PLACEHOLDERS
+from runbook.serve.group_preview import PLACEHOLDER_ENVIRONMENT
 
-ORDER = ("name", "order", "rendezvous", "network", "infiniband", "env", "defaults", "nodes", "groups", "launch")
+TOP_KEY_ORDER = ("name", "order", "rendezvous", "network", "infiniband", "env", "defaults", "nodes", "groups", "launch")
 """The order of the keys at the top of the file, by which a new key gets its place."""
 
-NEW = """\
+NEW_GROUP_TEMPLATE = """\
 # yaml-language-server: $schema=../schemas/inventory.schema.json
 name: {name}
 order: alphabet
@@ -29,7 +29,7 @@ launch:
   command: [python, train.py]
 """
 
-_PLACES: Mapping[str, Keys] = {
+_FIELD_KEYS: Mapping[str, KeyPath] = {
     **{name: ("rendezvous", name) for name in ("master", "address", "port", "backend")},
     "order": ("order",),
     **{name: ("network", name) for name in ("interface", "ports")},
@@ -37,12 +37,14 @@ _PLACES: Mapping[str, Keys] = {
     **{name: ("launch", name) for name in ("launcher", "workdir", "retries", "spares", "grace", "detach")},
 }
 """The fields of the form that stand for one value of the file, and the keys of that value."""
-_NUMBERS = ("port", "processes", "retries")
-_OF_LINES = ("env", "launch_env")
+_NUMBER_KEYS = ("port", "processes", "retries")
+_MULTILINE_FIELDS = ("env", "launch_env")
 _ENV_LINE = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_]*)\s*=(.*)")
-_FROM_ENV = re.compile(r"\{\s*env:\s*([A-Za-z_][A-Za-z0-9_]*)\s*\}")
-_REACHED = ("address", "connection", "ssh", "slurm", "kubernetes", "container", "inside")
-_TRAVELS = frozenset((*_REACHED, "python", "shell", "activate", "workdir", "gpus", "processes", "rack", "leaf"))
+_ENV_REFERENCE = re.compile(r"\{\s*env:\s*([A-Za-z_][A-Za-z0-9_]*)\s*\}")
+_CONNECTION_KEYS = ("address", "connection", "ssh", "slurm", "kubernetes", "container", "inside")
+_KEYS_MOVED_WITH_NODE = frozenset(
+    (*_CONNECTION_KEYS, "python", "shell", "activate", "workdir", "gpus", "processes", "rack", "leaf")
+)
 """The keys that a node takes with it into another group, wherever in the file they were set. Any other key, such as
 `env`, it takes along only if it is set at the node itself."""
 
@@ -57,12 +59,12 @@ class WrongField(ValueError):
 
 def opened(name: str, text: str) -> Text:
     """A group's text, ready to be changed. Raises Uneditable."""
-    return Text(text, f"{name}.yml", ORDER)
+    return Text(text, f"{name}.yml", TOP_KEY_ORDER)
 
 
 def fields_of(text: Text) -> dict[str, str]:
     """The fields of the form as the file has them; a field that the file does not set is empty."""
-    found = {field: _shown(text.get(*keys)) for field, keys in _PLACES.items()}
+    found = {field: _shown(text.get(*keys)) for field, keys in _FIELD_KEYS.items()}
     command = text.get("launch", "command")
     found["command"] = shlex.join(map(str, command)) if isinstance(command, list) else ""
     found["env"] = _env_text(text.get("env"))
@@ -90,7 +92,7 @@ def set_fields(text: Text, fields: Mapping[str, str]) -> list[str]:
     WrongField, Uneditable."""
     changed = differing(text, fields)
     for field, value in changed.items():
-        if field in _OF_LINES:
+        if field in _MULTILINE_FIELDS:
             _set_env(text, ("env",) if field == "env" else ("launch", "env"), value, field)
         elif field == "command":
             _set_command(text, value)
@@ -98,7 +100,7 @@ def set_fields(text: Text, fields: Mapping[str, str]) -> list[str]:
             name, _, key = field.removeprefix("node.").rpartition(".")
             _set_node(text, name, key, _typed(field, key, value))
         else:
-            _put(text, _PLACES[field], _typed(field, field, value))
+            _put(text, _FIELD_KEYS[field], _typed(field, field, value))
     return list(changed)
 
 
@@ -192,7 +194,7 @@ def _settings(origins: Origins, name: str, entry: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key in origins.keys(name):
         winner = next((one for one in origins.candidates(name, key) if one.wins), None)
-        if winner is None or not (key[0] in _TRAVELS or winner.level == "node"):
+        if winner is None or not (key[0] in _KEYS_MOVED_WITH_NODE or winner.level == "node"):
             continue
         value = _one_of_range(winner.value, key, name, entry)
         if len(key) == 1:
@@ -204,12 +206,12 @@ def _settings(origins: Origins, name: str, entry: str) -> dict[str, Any]:
 
 def _origins(document: Document) -> Origins | None:
     """Where each value of a group's file comes from; None if the file is no valid inventory."""
-    return examine_inventory(document, environ=PLACEHOLDERS).origins
+    return examine_inventory(document, environ=PLACEHOLDER_ENVIRONMENT).origins
 
 
-def _one_of_range(value: Any, key: Keys, name: str, entry: str) -> Any:
+def _one_of_range(value: Any, key: KeyPath, name: str, entry: str) -> Any:
     """The value of a setting for one node; for a range of addresses, the node's address in it."""
-    if key not in RANGED or not isinstance(value, str) or not has_range(value):
+    if key not in RANGED_SETTINGS or not isinstance(value, str) or not has_range(value):
         return value
     return _each(value, entry)[expand(entry).index(name)]
 
@@ -236,7 +238,7 @@ def _expanded(entry: str, settings: Mapping[str, Any]) -> dict[str, dict[str, An
     for key, value in settings.items():
         inner = value if key == "ssh" and isinstance(value, dict) else {"": value}
         for deep, one in inner.items():
-            ranged = ((key, deep) if deep else (key,)) in RANGED and isinstance(one, str) and has_range(one)
+            ranged = ((key, deep) if deep else (key,)) in RANGED_SETTINGS and isinstance(one, str) and has_range(one)
             values = _each(one, entry) if ranged else [one] * len(names)
             for name, mine in zip(names, values, strict=True):
                 if deep:
@@ -257,7 +259,7 @@ def _set_node(text: Text, name: str, key: str, value: object) -> None:
         text.set(("nodes", name, key), value)
 
 
-def _put(text: Text, keys: Keys, value: object) -> None:
+def _put(text: Text, keys: KeyPath, value: object) -> None:
     """Set a value, or remove it for None; the mapping around it is removed as well if nothing is left in it."""
     if value is not None:
         text.set(keys, value)
@@ -277,7 +279,7 @@ def _set_command(text: Text, value: str) -> None:
     text.set(("launch", "command"), words)
 
 
-def _set_env(text: Text, keys: Keys, value: str, field: str) -> None:
+def _set_env(text: Text, keys: KeyPath, value: str, field: str) -> None:
     """Write an environment, given as lines of NAME=value, into the file. Raises WrongField."""
     wanted: dict[str, object] = {}
     old = text.get(*keys)
@@ -302,7 +304,7 @@ def _set_env(text: Text, keys: Keys, value: str, field: str) -> None:
             continue
         if len(shown) > 1:
             raise WrongField(field, f"{name} has several lines: change it in the text of the file")
-        secret = _FROM_ENV.fullmatch(given)
+        secret = _ENV_REFERENCE.fullmatch(given)
         same = name in known and _env_value(known[name]) == given
         wanted[name] = known[name] if same else {"env": secret[1]} if secret else given
     if wanted:
@@ -343,7 +345,7 @@ def _clean(value: str) -> str:
 
 def _sent(field: str, value: str) -> str:
     """A value as it comes back from a browser, whose fields of one line hold no line breaks."""
-    return _clean(value) if field in _OF_LINES else re.sub(r"[\r\n]", "", value).strip()
+    return _clean(value) if field in _MULTILINE_FIELDS else re.sub(r"[\r\n]", "", value).strip()
 
 
 def _typed(field: str, key: str, value: str) -> object:
@@ -360,7 +362,7 @@ def _typed(field: str, key: str, value: str) -> object:
         if value not in ("true", "false"):
             raise WrongField(field, "true or false")
         return value == "true"
-    if key in _NUMBERS:
+    if key in _NUMBER_KEYS:
         if not re.fullmatch("[0-9]{1,9}", value):
             raise WrongField(field, f"`{value[:40]}` is not a number")
         return int(value)

@@ -23,18 +23,18 @@ from runbook.files.value_origins import Origins
 from runbook.files.yaml_document import line_starts, parse_document
 from runbook.launch.launchers import launch_spec
 from runbook.launch.ranks import layout
-from runbook.launch.script import LAUNCH
+from runbook.launch.script import LAUNCH_SCRIPT_NAME
 from runbook.lint.redaction import RedactedProblems, secret_spans, secrets_in
 from runbook.lint.run import lint
 from runbook.model.errors import FilesWrong, Problem
 from runbook.model.inventory import Inventory
 from runbook.model.playbook import Playbook
-from runbook.model.redact import GONE, Redactor, joined, replaced
+from runbook.model.redact import SECRET_MASK, Redactor, joined, replaced
 from runbook.model.secrets import PRIVATE_KEY, Secret, holds_secret, names_secret
 
-DRAFT = ".lint-"
+DRAFT_PREFIX = ".lint-"
 """The prefix of the temporary folders in DATA in which lint reads a text; a server that was killed may leave one."""
-_NO_LAUNCH = Playbook("none", ())
+_NO_PLAYBOOK = Playbook("none", ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class Linted:
 def linted(file: Path, text: str) -> Linted:
     """What `runbook lint` says of a group's file, DATA/groups/NAME.yml, if it has this text. Secrets are hidden even if
     the rules about them are silenced."""
-    with tempfile.TemporaryDirectory(prefix=DRAFT, dir=file.parent.parent) as folder:  # it may hold secrets
+    with tempfile.TemporaryDirectory(prefix=DRAFT_PREFIX, dir=file.parent.parent) as folder:  # it may hold secrets
         path = Path(folder, file.name)
         path.write_text(text, encoding="utf-8", newline="")
         try:
@@ -168,7 +168,7 @@ def meaning(path: Path, text: str) -> Meaning:
 def _plan(path: Path, text: str) -> tuple[Plan, Origins]:
     """The plan that a group's text gives, and where its values come from. Raises FilesWrong."""
     document = parse_document(text, str(path))
-    examined = examine_inventory(document, environ=PLACEHOLDERS)
+    examined = examine_inventory(document, environ=PLACEHOLDER_ENVIRONMENT)
     if examined.inventory is None or examined.origins is None:
         raise FilesWrong(list(examined.problems))
     return _plan_for(examined.inventory, examined.origins), examined.origins
@@ -177,8 +177,8 @@ def _plan(path: Path, text: str) -> tuple[Plan, Origins]:
 def _plan_for(inventory: Inventory, origins: Origins) -> Plan:
     """The plan for the launch in a group's file; without a launch, a plan with no stages. Raises FilesWrong."""
     if not has_launch(origins.document):
-        return Plan(_NO_LAUNCH, inventory, ())
-    launch = examine_playbook(launch_document(origins.document), checks=CHECKS, environ=PLACEHOLDERS)
+        return Plan(_NO_PLAYBOOK, inventory, ())
+    launch = examine_playbook(launch_document(origins.document), checks=CHECKS, environ=PLACEHOLDER_ENVIRONMENT)
     if launch.playbook is None:
         raise FilesWrong(list(launch.problems))
     return make_plan(launch.playbook, inventory, Choice())
@@ -192,7 +192,7 @@ def _meaning(plan: Plan, in_plain_text: Sequence[Secret]) -> Meaning:
     environments: dict[int, dict[str, str]] = {}
     command: tuple[str, ...] = ()
     for name, node_ranks in by_node.by_node.items():
-        spec = launch_spec(by_node, node_ranks, job, name=LAUNCH, made_from=plan.sources)
+        spec = launch_spec(by_node, node_ranks, job, name=LAUNCH_SCRIPT_NAME, made_from=plan.sources)
         shared = {key: _starred(key, value, redactor) for key, value in spec.environment.items()}
         of_processes = {process.local_rank: process.environment for process in spec.processes}
         for rank in node_ranks.ranks:
@@ -236,7 +236,7 @@ def ranks_given(path: Path, text: str, took_over: tuple[tuple[str, str], ...]) -
 def _starred(name: str, value: object, redactor: Redactor) -> str:
     """The value of a variable as a page shows it. Secrets in plain text are hidden as well: no browser needs them."""
     if isinstance(value, Secret) or (names_secret(name) is not None and holds_secret(name, str(value))):
-        return GONE
+        return SECRET_MASK
     return redactor.text(str(value))
 
 
@@ -283,14 +283,14 @@ def new_errors(before: list[ShownFinding], after: list[ShownFinding]) -> list[Sh
     return [one for one in after if one.severity == "error" and (one.rule, one.message) not in known]
 
 
-_WORD = secrets.token_hex(12)
+_PLACEHOLDER_WORD = secrets.token_hex(12)
 
 
-PLACEHOLDERS = AnyVariable(f"secret-{_WORD}")
+PLACEHOLDER_ENVIRONMENT = AnyVariable(f"secret-{_PLACEHOLDER_WORD}")
 """An environment in which every variable is set to a text that no file contains, so that it can be found in any
 output."""
 
 
 def leaks(data: bytes) -> bool:
     """Whether a placeholder, and so a secret in its place, is in the data."""
-    return _WORD.encode() in data
+    return _PLACEHOLDER_WORD.encode() in data

@@ -1,9 +1,9 @@
 """Who may reach a page, and the headers of every answer.
 
 `OuterGuard` stands before everything, also before unknown paths: the Host must be one that this server answers to
-(which protects against DNS rebinding), and every answer gets HEADERS. `Guarded` stands before each handler: it limits
-the body and the time of a request, identifies the client and checks its role, and accepts changes only from pages of
-ours.
+(which protects against DNS rebinding), and every answer gets SECURITY_HEADERS. `Guarded` stands before each handler: it
+limits the body and the time of a request, identifies the client and checks its role, and accepts changes only from
+pages of ours.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from runbook.serve.agent_fleet import InvalidNodeName, NoAgent
 from runbook.serve.change_stream import Changed
 from runbook.serve.group_actions import Refused
 from runbook.serve.group_files import ChangedMeanwhile, NameTaken, NoGroup
-from runbook.serve.page import READS, Page, allows
+from runbook.serve.page import READ_METHODS, Page, allows
 from runbook.serve.people import Audit, People, Person, csrf_of
 from runbook.serve.rendering import failure
 from runbook.serve.run_folders import NoRun
@@ -47,7 +47,7 @@ from runbook.serve.run_logs import NoFile
 from runbook.serve.run_processes import Busy, NotRunning
 from runbook.serve.settings import ServeSettings
 
-HEADERS = {
+SECURITY_HEADERS = {
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
         "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
@@ -59,7 +59,7 @@ HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
 }
-ANSWERS: dict[type[Exception], tuple[int, str, str]] = {
+ERROR_ANSWERS: dict[type[Exception], tuple[int, str, str]] = {
     NoGroup: (404, "there is no such group, or its file cannot be read here", ""),
     NoRun: (404, "there is no such run", ""),
     NoFile: (404, "the run has no such file", ""),
@@ -72,9 +72,9 @@ ANSWERS: dict[type[Exception], tuple[int, str, str]] = {
     InvalidNodeName: (422, "", ""),
 }
 """The answer for each error that a handler may raise: status, sentence (empty: the text of the error), and help."""
-BODY_S = 30.0
+BODY_TIMEOUT_S = 30.0
 """How long a request's body may take to arrive."""
-MOST_FIELDS = 5000
+MAX_FORM_FIELDS = 5000
 """The most fields of a form."""
 log = logging.getLogger("runbook.serve")
 
@@ -105,7 +105,7 @@ class OuterGuard:
             begun = True
             if message["type"] in ("http.response.start", "websocket.http.response.start"):
                 given = {name.lower() for name, _ in message.get("headers", ())}
-                more = [(n.encode(), v.encode()) for n, v in HEADERS.items() if n.encode() not in given]
+                more = [(n.encode(), v.encode()) for n, v in SECURITY_HEADERS.items() if n.encode() not in given]
                 message = {**message, "headers": [*message.get("headers", ()), *more]}
             await send(message)
 
@@ -197,7 +197,7 @@ class Guarded:
         `state.about` what the path does not tell about the change. Unknown clients leave no entry: they could fill the
         audit."""
         person, agent = request.state.person, self.page.role == "agent" and status < 400
-        if request.method in READS or not request.state.passed or not (person or agent):
+        if request.method in READ_METHODS or not request.state.passed or not (person or agent):
             return
         who = person.name if person else "an agent"
         path = self.page.path if self.page.role == "anyone" else request.url.path  # a login link's path is a secret
@@ -213,7 +213,7 @@ class Guarded:
         request.state.passed = False
         try:
             try:
-                await asyncio.wait_for(self._let_through(request), BODY_S)
+                await asyncio.wait_for(self._let_through(request), BODY_TIMEOUT_S)
             except (TimeoutError, asyncio.TimeoutError):
                 raise RequestRefused(408, "the request took too long", headers={"connection": "close"}) from None
             request.state.passed = True
@@ -224,15 +224,15 @@ class Guarded:
             return failure(request, 422, problem.message, problem.help or "")
         except HTTPException as refused:
             return refusal(request, refused, self.page)
-        except tuple(ANSWERS) as error:
-            status, says, help = ANSWERS[type(error)]
+        except tuple(ERROR_ANSWERS) as error:
+            status, says, help = ERROR_ANSWERS[type(error)]
             return failure(request, status, says or str(error), help)
 
     async def _let_through(self, request: Request) -> None:
         """Raises RequestRefused if the request may not reach the handler; sets `state.person`, `.csrf` and `.form`."""
         scope, page = request.scope, self.page
         refuse_foreign_context(scope, page)
-        changing = request.method not in READS
+        changing = request.method not in READ_METHODS
         self._identify(scope)
         refused = self._refusal_of_role(scope)
         body = await bounded_body(request, page.most_bytes, keep=changing and refused is None)
@@ -360,7 +360,7 @@ def form_of(request: Request, page: Page, body: bytes) -> FormData:
         return FormData()
     try:
         text = body.decode("ascii")
-        pairs = parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=MOST_FIELDS)
+        pairs = parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=MAX_FORM_FIELDS)
     except ValueError:
         raise RequestRefused(400, "the form cannot be read") from None
     return FormData([*pairs])
@@ -409,7 +409,7 @@ def counted_as(scope: Scope) -> str:
 def refusal(request: Request, refused: HTTPException, page: Page) -> Response:
     """The answer to a refused request: a page or JSON, or, for a person who has not logged in, the way to the login."""
     stranger = refused.status_code == 401 and not has(request.scope, "authorization")
-    if stranger and page.kind == "page" and request.method in READS:
+    if stranger and page.kind == "page" and request.method in READ_METHODS:
         where = request.url.path + (f"?{request.url.query}" if request.url.query else "")
         response: Response = RedirectResponse(f"/login?next={quote(where, safe='')}", 303)
     else:
@@ -419,7 +419,7 @@ def refusal(request: Request, refused: HTTPException, page: Page) -> Response:
     return response
 
 
-MOST_KNOWN = 10_000
+MAX_REMEMBERED_NAMES = 10_000
 """The most names that a TokenBucket remembers; the one whose last attempt is the oldest is forgotten first."""
 
 
@@ -438,12 +438,12 @@ class TokenBucket:
         full_at = max(now, self._full_at.pop(who, now))
         wait = full_at - now - (self._burst - 1) * self._every_s  # not above 0 for a first attempt, by rounding either
         self._full_at[who] = full_at + self._every_s if wait <= 0 else full_at
-        while len(self._full_at) > MOST_KNOWN:
+        while len(self._full_at) > MAX_REMEMBERED_NAMES:
             self._full_at.popitem(last=False)
         return max(0.0, wait)
 
 
-BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 1, 2.5, 5, 10)
+LATENCY_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 1, 2.5, 5, 10)
 
 
 class Metrics:
@@ -456,7 +456,11 @@ class Metrics:
             "runbook_http_requests", "Requests that were answered.", [*labels, "status"], registry=self.registry
         )
         self._seconds = Histogram(
-            "runbook_http_seconds", "Until the answer begins.", labels, buckets=BUCKETS, registry=self.registry
+            "runbook_http_seconds",
+            "Until the answer begins.",
+            labels,
+            buckets=LATENCY_BUCKETS_S,
+            registry=self.registry,
         )
         streams = Gauge("runbook_event_streams", "Event streams that are open.", registry=self.registry)
         streams.set_function(lambda: len(changed))

@@ -13,13 +13,13 @@ from starlette.responses import Response
 Role = Literal["viewer", "operator", "admin"]
 """The role of a person. A viewer may look; an operator may also start and stop things; an admin may also change people,
 tokens and enrolments."""
-Needed = Literal["anyone", "viewer", "operator", "admin", "agent"]
+NeededRole = Literal["anyone", "viewer", "operator", "admin", "agent"]
 """The role that a page needs. `agent` admits no browser at all; the handler itself checks the agent's secret."""
-Kind = Literal["page", "api", "events", "socket"]
+PageKind = Literal["page", "api", "events", "socket"]
 """What a page speaks: `page` HTML and forms, `api` JSON, `events` server-sent events, `socket` a WebSocket."""
 
 ROLES: tuple[Role, ...] = ("viewer", "operator", "admin")
-READS = frozenset({"GET", "HEAD"})
+READ_METHODS = frozenset({"GET", "HEAD"})
 KIB = 1024
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -37,8 +37,8 @@ class Page:
     path: str
     methods: tuple[str, ...]
     handler: Callable[[Any], Awaitable[Any]]
-    role: Needed
-    kind: Kind = "page"
+    role: NeededRole
+    kind: PageKind = "page"
     says: str = ""
     nav: str = ""
     most_bytes: int = 256 * KIB
@@ -52,7 +52,7 @@ class Page:
             raise ValueError(f"{self.path}: what speaks JSON lies below /api/v1/")
 
 
-def allows(role: Role, needed: Needed) -> bool:
+def allows(role: Role, needed: NeededRole) -> bool:
     """Whether a person of this role may use a page that needs `needed`. Nobody may use a page for agents."""
     if needed == "anyone":
         return True

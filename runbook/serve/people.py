@@ -17,14 +17,14 @@ from runbook.model.errors import FilesWrong
 from runbook.serve.page import ROLES, Role
 from runbook.serve.store import Store
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,63}\Z")
-SESSION_S = 7 * 24 * 3600.0
-LINK_S = 300.0
-SHORTEST_PASSWORD = 10
-LONGEST_PASSWORD = 1000
-TOKEN = "rbk_"
-_SCRYPT = {"n": 2**15, "r": 8, "p": 1, "maxmem": 64 * 1024 * 1024, "dklen": 32}
-_AT_ONCE = threading.BoundedSemaphore(2)
+PERSON_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,63}\Z")
+SESSION_LIFETIME_S = 7 * 24 * 3600.0
+LOGIN_LINK_LIFETIME_S = 300.0
+MIN_PASSWORD_CHARACTERS = 10
+MAX_PASSWORD_CHARACTERS = 1000
+TOKEN_PREFIX = "rbk_"
+_SCRYPT_PARAMETERS = {"n": 2**15, "r": 8, "p": 1, "maxmem": 64 * 1024 * 1024, "dklen": 32}
+_SCRYPT_SLOTS = threading.BoundedSemaphore(2)
 """Limits how many scrypts run at once: each takes 32 MiB and 0.1 s of a core, and many logins at once must not take the
 whole machine."""
 
@@ -92,7 +92,7 @@ class People:
         """The person, if name and password are right. Takes as long for a name that does not exist."""
         rows = self._store.read("SELECT role, password FROM people WHERE name = ?", name)
         kept = rows[0]["password"] if rows else None
-        right = _is_password(password, kept or _NOBODY)
+        right = _is_password(password, kept or _DUMMY_PASSWORD_HASH)
         return Person(name, rows[0]["role"]) if right and kept else None
 
     def link(self, name: str) -> str:
@@ -101,7 +101,9 @@ class People:
         with self._store.write() as db:
             self._known(name)
             db.execute("DELETE FROM login_links WHERE expires_at < ?", (time.time(),))
-            db.execute("INSERT INTO login_links VALUES (?, ?, ?)", (hashed(secret), name, time.time() + LINK_S))
+            db.execute(
+                "INSERT INTO login_links VALUES (?, ?, ?)", (hashed(secret), name, time.time() + LOGIN_LINK_LIFETIME_S)
+            )
         return secret
 
     def by_link(self, secret: str) -> Person | None:
@@ -118,7 +120,7 @@ class People:
         secret, now = secrets.token_urlsafe(32), time.time()
         with self._store.write() as db:
             db.execute("DELETE FROM sessions WHERE expires_at < ?", (now,))
-            row = (hashed(secret), person.name, origin, now, now + SESSION_S)
+            row = (hashed(secret), person.name, origin, now, now + SESSION_LIFETIME_S)
             db.execute("INSERT INTO sessions VALUES (?, ?, ?, ?, ?)", row)
         return secret
 
@@ -142,7 +144,7 @@ class People:
     def make_token(self, name: str, role: Role, purpose: str) -> tuple[str, str]:
         """Make a token; returns its id and the token itself, which is never shown again. It allows what both `role` and
         the person's role allow. Raises FilesWrong."""
-        identity, secret = secrets.token_hex(4), TOKEN + secrets.token_urlsafe(32)
+        identity, secret = secrets.token_hex(4), TOKEN_PREFIX + secrets.token_urlsafe(32)
         if not purpose.strip() or len(purpose) > 200 or not purpose.isprintable():
             raise _wrong("token-purpose", "a token needs a word on what it is for, of at most 200 characters")
         with self._store.write() as db:
@@ -192,8 +194,8 @@ def csrf_of(session_secret: str) -> str:
 def scrypt(password: str) -> str:
     """The salt and the scrypt of a password, as the database keeps them. Raises FilesWrong for a password that is too
     short or too long."""
-    if not SHORTEST_PASSWORD <= len(password) <= LONGEST_PASSWORD:
-        raise _wrong("password", f"a password has {SHORTEST_PASSWORD} to {LONGEST_PASSWORD} characters")
+    if not MIN_PASSWORD_CHARACTERS <= len(password) <= MAX_PASSWORD_CHARACTERS:
+        raise _wrong("password", f"a password has {MIN_PASSWORD_CHARACTERS} to {MAX_PASSWORD_CHARACTERS} characters")
     salt = secrets.token_bytes(16)
     return f"{salt.hex()}:{_scrypt(password, salt).hex()}"
 
@@ -201,22 +203,22 @@ def scrypt(password: str) -> str:
 def _is_password(password: str, kept: str) -> bool:
     """Whether a password has the kept salt and hash."""
     salt, _, wanted = kept.partition(":")
-    return len(password) <= LONGEST_PASSWORD and hmac.compare_digest(
+    return len(password) <= MAX_PASSWORD_CHARACTERS and hmac.compare_digest(
         _scrypt(password, bytes.fromhex(salt)), bytes.fromhex(wanted)
     )
 
 
 def _scrypt(password: str, salt: bytes) -> bytes:
-    with _AT_ONCE:
-        return hashlib.scrypt(password.encode("utf-8", "surrogatepass"), salt=salt, **_SCRYPT)
+    with _SCRYPT_SLOTS:
+        return hashlib.scrypt(password.encode("utf-8", "surrogatepass"), salt=salt, **_SCRYPT_PARAMETERS)
 
 
 # In place of the password of a name that does not exist, so that a refusal takes as long as for one that does.
-_NOBODY = f"{secrets.token_hex(16)}:{secrets.token_hex(32)}"
+_DUMMY_PASSWORD_HASH = f"{secrets.token_hex(16)}:{secrets.token_hex(32)}"
 
 
 def _check_name(name: str) -> None:
-    if not NAME.match(name):
+    if not PERSON_NAME.match(name):
         raise _wrong(
             "person-name",
             "a person's name has letters, digits and `_.@-`, 64 at most, and begins with one of the first two",
@@ -232,9 +234,9 @@ def _wrong(id: str, message: str) -> FilesWrong:
     return FilesWrong.of(f"serve.{id}", message)
 
 
-AUDIT_KEPT = 100_000
+MAX_AUDIT_ENTRIES = 100_000
 """How many entries of the audit are kept; the oldest are removed."""
-PATH_SHOWN, WHAT_SHOWN = 200, 300
+MAX_AUDIT_PATH_CHARACTERS, MAX_AUDIT_ACTION_CHARACTERS = 200, 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,11 +262,18 @@ class Audit:
     def note(self, person: str, address: str, what: str, path: str, status: int = 200) -> None:
         """Add an entry. `what` says in a few words what was done; `status` is the HTTP status of the answer."""
         with self._store.write() as db:
-            row = (time.time(), person, address, what[:WHAT_SHOWN], path[:PATH_SHOWN], status)
+            row = (
+                time.time(),
+                person,
+                address,
+                what[:MAX_AUDIT_ACTION_CHARACTERS],
+                path[:MAX_AUDIT_PATH_CHARACTERS],
+                status,
+            )
             done = db.execute(
                 "INSERT INTO audit (at, person, address, what, path, status) VALUES (?, ?, ?, ?, ?, ?)", row
             )
-            db.execute("DELETE FROM audit WHERE id <= ?", ((done.lastrowid or 0) - AUDIT_KEPT,))
+            db.execute("DELETE FROM audit WHERE id <= ?", ((done.lastrowid or 0) - MAX_AUDIT_ENTRIES,))
 
     def newest(self, count: int, before: int | None = None) -> list[AuditEntry]:
         """At most `count` entries, the newest first; with `before`, only entries with a smaller id."""

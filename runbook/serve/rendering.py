@@ -19,7 +19,7 @@ from runbook.model.units import bytes_text
 from runbook.report.html.render import html_environment, prose
 from runbook.serve.page import allows
 
-STATIC = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+STATIC_CONTENT_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 
 
 @cache
@@ -64,9 +64,9 @@ def static_files() -> dict[str, tuple[bytes, str, str]]:
     reports = resources.files("runbook.report.html")
     for file in (reports / "style.css", reports / "copy.js", *(resources.files("runbook.serve") / "static").iterdir()):
         ending = file.name[file.name.rfind(".") :]
-        if ending in STATIC:
+        if ending in STATIC_CONTENT_TYPES:
             data = file.read_bytes()
-            found[file.name] = (data, hashlib.sha256(data).hexdigest()[:16], STATIC[ending])
+            found[file.name] = (data, hashlib.sha256(data).hexdigest()[:16], STATIC_CONTENT_TYPES[ending])
     return found
 
 

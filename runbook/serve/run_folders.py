@@ -21,14 +21,14 @@ from runbook.report.run_record import number
 from runbook.serve.store import Store
 
 T = TypeVar("T")
-ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
-MOST_BYTES = 64 << 20
+RUN_FOLDER_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+MAX_RUN_FILE_BYTES = 64 << 20
 """The most bytes of a result, or of events, that are read for a page."""
-STARTED = "started.json"
+STARTED_FILE = "started.json"
 """The file that a run has that was started from a page: who started it, of which group, and as which process."""
-LOOK_AGAIN_S = 1.0
+FOLDER_LIST_INTERVAL_S = 1.0
 """How long a list of the run folders counts as up to date."""
-MOST_FOUND = 5000
+MAX_REMEMBERED_VALUES = 5000
 """The most values that `Runs.found` and `Runs.took_over` keep."""
 
 
@@ -86,7 +86,7 @@ class Runs:
         """The folder of a run. Raises NoRun."""
         path = self.folder / id
         try:
-            if not ID.fullmatch(id) or not stat.S_ISDIR(path.lstat().st_mode):
+            if not RUN_FOLDER_NAME.fullmatch(id) or not stat.S_ISDIR(path.lstat().st_mode):
                 raise NoRun(id)
         except OSError:
             raise NoRun(id) from None
@@ -96,7 +96,7 @@ class Runs:
         """A run as lists show it. Raises NoRun."""
         self.path(id)
         self.refresh(id)
-        found = self._store.read(f"SELECT {_COLUMNS} FROM runs WHERE id = ?", id)
+        found = self._store.read(f"SELECT {_RUN_COLUMNS} FROM runs WHERE id = ?", id)
         if not found:
             raise NoRun(id)
         return _row(found[0])
@@ -107,7 +107,7 @@ class Runs:
         self.refresh()
         where, values = _where(wanted)
         (count,) = self._store.read(f"SELECT count(*) FROM runs WHERE {where}", *values)[0]
-        page = f"SELECT {_COLUMNS} FROM runs WHERE {where} ORDER BY began DESC, id DESC LIMIT ? OFFSET ?"
+        page = f"SELECT {_RUN_COLUMNS} FROM runs WHERE {where} ORDER BY began DESC, id DESC LIMIT ? OFFSET ?"
         rows = self._store.read(page, *values, most, skip)
         return [_row(row) for row in rows], count
 
@@ -128,7 +128,7 @@ class Runs:
         if _is_result(whole):
             return result.document() | whole
         with contextlib.suppress(OSError, ValueError, FilesWrong):
-            if (path / "events.jsonl").lstat().st_size <= MOST_BYTES:
+            if (path / "events.jsonl").lstat().st_size <= MAX_RUN_FILE_BYTES:
                 for event in read(path / "events.jsonl"):
                     result(event)
         document = result.document()
@@ -153,7 +153,7 @@ class Runs:
         known = self._found.get((id, what))
         if known is None or known[0] != written:
             known = written, find()
-            if len(self._found) >= MOST_FOUND:
+            if len(self._found) >= MAX_REMEMBERED_VALUES:
                 self._found.clear()
             self._found[id, what] = known
         value: T = known[1]
@@ -163,7 +163,7 @@ class Runs:
         """Whether the result of a run holds these bytes. Raises NoRun."""
         try:
             with open_below(self.path(id), "result.json") as file:
-                return words in file.read(MOST_BYTES)
+                return words in file.read(MAX_RUN_FILE_BYTES)
         except OSError:
             return False
 
@@ -176,7 +176,7 @@ class Runs:
         """Bring the database up to date with the folders that have changed, at most once a second; with `only`, for
         that run, and at once."""
         with self._lock:
-            if not only and time.monotonic() - self._looked < LOOK_AGAIN_S:
+            if not only and time.monotonic() - self._looked < FOLDER_LIST_INTERVAL_S:
                 return
             forgotten = self._forgotten
             rows = self._store.read("SELECT id, seen FROM runs WHERE ? IN ('', id)", only)
@@ -191,8 +191,8 @@ class Runs:
                     changed.append(("" if half_written else seen, self._made(id, first)))
             gone = [] if only else [id for id in known if id not in set(ids)]
             if changed or gone:
-                values = ", ".join("?" for _ in ("seen", *_COLUMNS.split(",")))
-                entry = f"INSERT OR REPLACE INTO runs (seen, {_COLUMNS}) VALUES ({values})"
+                values = ", ".join("?" for _ in ("seen", *_RUN_COLUMNS.split(",")))
+                entry = f"INSERT OR REPLACE INTO runs (seen, {_RUN_COLUMNS}) VALUES ({values})"
                 with self._store.write() as db:
                     db.executemany(entry, [(seen, *row) for seen, row in changed])
                     db.executemany("DELETE FROM runs WHERE id = ?", [(id,) for id in gone])
@@ -203,10 +203,10 @@ class Runs:
 
     def _ids(self) -> list[str]:
         with os.scandir(self.folder) as entries:
-            return [e.name for e in entries if ID.fullmatch(e.name) and e.is_dir(follow_symlinks=False)]
+            return [e.name for e in entries if RUN_FOLDER_NAME.fullmatch(e.name) and e.is_dir(follow_symlinks=False)]
 
     def _made(self, id: str, first: RunStarted | None) -> tuple[str | float | None, ...]:
-        """The row of a run for the database, in the order of _COLUMNS."""
+        """The row of a run for the database, in the order of _RUN_COLUMNS."""
         path = self.folder / id
         result = read_json(path / "result.json")
         by = started(path)
@@ -229,17 +229,17 @@ class Runs:
         )
 
 
-_COLUMNS = "id, began, seconds, playbook, inventory, verdict, stopped_at, causes, nodes, person, job, run_group"
+_RUN_COLUMNS = "id, began, seconds, playbook, inventory, verdict, stopped_at, causes, nodes, person, job, run_group"
 
 
 def started(path: Path) -> Mapping[str, Any]:
-    """The content of STARTED in this run folder; empty for a run that was not started from a page."""
-    return read_json(path / STARTED)
+    """The content of STARTED_FILE in this run folder; empty for a run that was not started from a page."""
+    return read_json(path / STARTED_FILE)
 
 
 def begins_again(path: Path, by: Mapping[str, Any]) -> bool:
     """Whether the result in this folder no longer counts, since the run begins again. `by` is the content of
-    STARTED."""
+    STARTED_FILE."""
     return by.get("begins_again") == result_mark(path) != 0
 
 
@@ -277,7 +277,7 @@ def first_event(path: Path) -> RunStarted | None:
 
 def read_json(path: Path) -> dict[str, Any]:
     """The JSON object in a file; empty if there is no such file, or it holds something else."""
-    return object_below(path.parent, path.name, most=MOST_BYTES)
+    return object_below(path.parent, path.name, most=MAX_RUN_FILE_BYTES)
 
 
 def _is_result(found: dict[str, Any]) -> bool:
@@ -304,7 +304,7 @@ def _is_outcome(outcome: Any) -> bool:
 def _seen(path: Path) -> str:
     """A text that changes whenever a run folder has to be read again; empty for a folder that is no run's."""
     found = []
-    for name in ("events.jsonl", "result.json", STARTED):
+    for name in ("events.jsonl", "result.json", STARTED_FILE):
         if status := _status(path / name):
             # Only the first line of the events is read, so their growth changes nothing.
             found.append(name if name == "events.jsonl" else f"{name} {status.st_size} {status.st_mtime_ns}")
@@ -356,7 +356,7 @@ def _took_over(folder: Path) -> dict[str, str]:
     """The spares that took a node's place, each with that node, from the events in a run folder."""
     found = {}
     with contextlib.suppress(OSError), open_below(folder, "events.jsonl") as file:
-        while file.tell() < MOST_BYTES and (line := file.readline(1 << 20)):
+        while file.tell() < MAX_RUN_FILE_BYTES and (line := file.readline(1 << 20)):
             if b'"spare"' not in line:
                 continue
             with contextlib.suppress(ValueError):

@@ -18,23 +18,25 @@ from typing import BinaryIO
 from runbook.model.safe_files import open_regular
 from runbook.model.safe_text import visible
 
-WINDOW = 128 << 10
+WINDOW_BYTES = 128 << 10
 """Bytes of a file that are shown at a time."""
-LONGEST_SHOWN = 4000
+MAX_SHOWN_LINE_BYTES = 4000
 """Bytes of a line that are shown."""
-QUOTED, QUOTED_BEFORE = 400, 150
+MAX_EXCERPT_CHARACTERS, MAX_EXCERPT_LEAD_CHARACTERS = 400, 150
 """Characters of a line in a list of matches, and how many of them may precede the match."""
-MOST_FILES = 20_000
+MAX_FOLDER_ENTRIES = 20_000
 """The most entries of a folder that are listed."""
-MOST_HITS = 100
+MAX_HITS = 100
 """The most lines with matches that are shown; all matches are counted."""
-_CHUNK = 256 << 10
+_SEARCH_PIECE_BYTES = 256 << 10
 """Bytes that a search reads at once. It is small, since no other thread of the server runs while matches in a piece are
 counted; and a small piece stays in the CPU's cache."""
-_DEPTH = 4
-_RANKS = re.compile(r"ranks?-([0-9]{1,9})(?:-([0-9]{1,9}))?\.(.+?)(?:\.l[0-9]+|\.launcher)?\.(out|err|log|stack)")
-_FOLDERS = ("logs", "hang")
-_FILES = ("console.txt", "events.jsonl", "result.json", "crash.txt")
+_MAX_FOLDER_DEPTH = 4
+_RANK_LOG_NAME = re.compile(
+    r"ranks?-([0-9]{1,9})(?:-([0-9]{1,9}))?\.(.+?)(?:\.l[0-9]+|\.launcher)?\.(out|err|log|stack)"
+)
+_LOG_FOLDERS = ("logs", "hang")
+_TOP_FILES = ("console.txt", "events.jsonl", "result.json", "crash.txt")
 
 
 class NoFile(LookupError):
@@ -70,8 +72,8 @@ class LogLine:
     @property
     def quoted(self) -> str:
         """The part with the match, for a list of matches."""
-        begin = max(0, self.match - QUOTED_BEFORE)
-        return f"{'…' if begin else ''}{self.text[begin : begin + QUOTED]}"
+        begin = max(0, self.match - MAX_EXCERPT_LEAD_CHARACTERS)
+        return f"{'…' if begin else ''}{self.text[begin : begin + MAX_EXCERPT_CHARACTERS]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,12 +130,12 @@ def _below(folder: Path, above: str, depth: int) -> Iterator[RunLog]:
         entries = sorted(os.scandir(folder / above), key=lambda entry: entry.name)
     except OSError:
         return
-    for entry in entries[:MOST_FILES]:
+    for entry in entries[:MAX_FOLDER_ENTRIES]:
         name = f"{above}/{entry.name}" if above else entry.name
-        if entry.is_dir(follow_symlinks=False) and depth < _DEPTH and (above or entry.name in _FOLDERS):
+        if entry.is_dir(follow_symlinks=False) and depth < _MAX_FOLDER_DEPTH and (above or entry.name in _LOG_FOLDERS):
             yield from _below(folder, name, depth + 1)
-        elif entry.is_file(follow_symlinks=False) and (above or entry.name in _FILES):
-            match = _RANKS.fullmatch(entry.name)
+        elif entry.is_file(follow_symlinks=False) and (above or entry.name in _TOP_FILES):
+            match = _RANK_LOG_NAME.fullmatch(entry.name)
             ranks = (int(match[1]), int(match[2] or match[1])) if match else None
             size = entry.stat(follow_symlinks=False).st_size
             yield RunLog(id_of(name), name, size, ranks, match[3] if match else "", match[4] if match else "")
@@ -168,12 +170,12 @@ def window(
     cut there, and a piece begins at that place."""
     size = stream.seek(0, os.SEEK_END)
     if around is not None:
-        begin, end = max(0, min(around, size) - WINDOW // 4), min(size, around + WINDOW * 3 // 4)
+        begin, end = max(0, min(around, size) - WINDOW_BYTES // 4), min(size, around + WINDOW_BYTES * 3 // 4)
     elif after is not None:
-        begin, end = min(max(0, after), size), min(size, after + WINDOW)
+        begin, end = min(max(0, after), size), min(size, after + WINDOW_BYTES)
     else:
         end = size if before is None else max(0, min(before, size))
-        begin = max(0, end - WINDOW)
+        begin = max(0, end - WINDOW_BYTES)
     begin_is_line = begin == 0 or after is not None
     stream.seek(begin)
     data = stream.read(end - begin)
@@ -197,9 +199,11 @@ def _lines(data: bytes, at: int) -> Iterator[LogLine]:
 
 
 def _line(raw: bytes, at: int) -> LogLine:
-    """A line of a file, made visible and cut to LONGEST_SHOWN bytes."""
+    """A line of a file, made visible and cut to MAX_SHOWN_LINE_BYTES bytes."""
     raw = raw.rstrip(b"\r")
-    return LogLine(at, visible(raw[:LONGEST_SHOWN].decode("utf-8", "replace")), max(0, len(raw) - LONGEST_SHOWN))
+    return LogLine(
+        at, visible(raw[:MAX_SHOWN_LINE_BYTES].decode("utf-8", "replace")), max(0, len(raw) - MAX_SHOWN_LINE_BYTES)
+    )
 
 
 def search(
@@ -209,7 +213,7 @@ def search(
     any_case: bool = False,
     skip: int = 0,
     until: float | None = None,
-    most: int = MOST_HITS,
+    most: int = MAX_HITS,
 ) -> SearchResult:
     """How often `text` occurs in the whole file, and at most `most` lines with it after the first `skip` matches.
 
@@ -223,7 +227,7 @@ def search(
     size = stream.seek(0, os.SEEK_END)
     stream.seek(0)
     count, hits, at, held = 0, list[LogLine](), 0, b""
-    while chunk := stream.read(_CHUNK):
+    while chunk := stream.read(_SEARCH_PIECE_BYTES):
         data = held + chunk
         last = data.rfind(b"\n") + 1
         if not last:  # inside of a very long line: hold back only what may be the beginning of a match
@@ -261,7 +265,7 @@ def search_all(folder: Path, among: Sequence[RunLog], text: str, *, any_case: bo
             continue
         try:
             with opened(folder, file) as stream:
-                found = search(stream, text, any_case=any_case, until=until, most=MOST_HITS - len(hits))
+                found = search(stream, text, any_case=any_case, until=until, most=MAX_HITS - len(hits))
         except NoFile:
             continue
         unsearched += not found.exact
@@ -283,8 +287,8 @@ def _hits(part: bytes, searched: bytes, needle: bytes, at: int, skip: int, most:
         start = part.rfind(b"\n", max(0, end), place) + 1
         end = part.find(b"\n", place)
         end = end if end >= 0 else len(part)
-        shows = place + len(needle) - start <= LONGEST_SHOWN
-        near = start if shows else place - LONGEST_SHOWN // 4  # of a long line the part with the match
+        shows = place + len(needle) - start <= MAX_SHOWN_LINE_BYTES
+        near = start if shows else place - MAX_SHOWN_LINE_BYTES // 4  # of a long line the part with the match
         before = visible(part[near:place].decode("utf-8", "replace"))
         yield replace(_line(part[near:end], at + near), match=len(before))
         shown += 1

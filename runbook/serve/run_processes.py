@@ -21,12 +21,12 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
-from runbook.engine.run_folder import ENDING, new_run_id
+from runbook.engine.run_folder import JOB_ENDING_FILE, new_run_id
 from runbook.model.events import RunStarted
 from runbook.model.safe_files import write_below
 from runbook.node.proc import stat
 from runbook.serve.run_folders import (
-    STARTED,
+    STARTED_FILE,
     NoRun,
     RunFilter,
     Runs,
@@ -42,21 +42,21 @@ from runbook.transport.agent import SERVER_GONE
 
 log = logging.getLogger("runbook.serve")
 
-CONSOLE = "console.txt"
+CONSOLE_FILE = "console.txt"
 """The file in a run folder with the output of the run's commands."""
 GROUP = "group.yml"
 """The group's file as it was when the run was started: its ranks are on those nodes, even if the file changes."""
-FOLLOWER = "follower.json"
+FOLLOWER_FILE = "follower.json"
 """The file in a run folder that names the process which follows the job that the run left running."""
-AGAIN_S = (1.0, 5.0, 15.0, 60.0)
+FOLLOWER_RESTART_INTERVALS_S = (1.0, 5.0, 15.0, 60.0)
 """The pauses before a follower that has ended too early is started again."""
-CUT_OFF_S = 600.0
+MAX_RESUMED_RUN_AGE_S = 600.0
 """A run whose checks ended only because the server ended begins again, unless it was started longer ago than this."""
-READY_S = 60.0
+AGENTS_READY_TIMEOUT_S = 60.0
 """How long a run that begins again waits for the agents of its nodes."""
-MOST_BEGUN = 3
+MAX_RUN_STARTS = 3
 """How often a run may begin in all."""
-_POLL_S = 0.3
+_POLL_INTERVAL_S = 0.3
 
 
 class Busy(Exception):
@@ -94,13 +94,13 @@ class Processes:
     def adopt(self) -> None:
         """Watch the runs of an earlier server that have not ended, and begin those again that ended only because that
         server ended."""
-        recent = RunFilter(cause=SERVER_GONE, since=time.time() - CUT_OFF_S)
+        recent = RunFilter(cause=SERVER_GONE, since=time.time() - MAX_RESUMED_RUN_AGE_S)
         cut_off = [row.id for row in self._runs.search(recent, most=100)[0] if self._cut_off(row.id)]
         for id in [*self._runs.without_end(), *cut_off]:
             about = started(self._runs.folder / id)
             if id in cut_off:  # written before anybody can ask for the run's state
                 folder = self._runs.folder / id
-                write_below(folder, STARTED, data=json.dumps({**about, "begins_again": result_mark(folder)}))
+                write_below(folder, STARTED_FILE, data=json.dumps({**about, "begins_again": result_mark(folder)}))
             if id in cut_off or self._is_there(id) or left_running(self._runs.document(id)):
                 self._watch(id, str(about.get("group")), str(about.get("person") or ""))
 
@@ -126,23 +126,23 @@ class Processes:
 
     def _begin(self, folder: Path, about: Mapping[str, Any]) -> subprocess.Popen[bytes]:
         """Start the run's own process, and write into its folder which one it is."""
-        process = self._child(about["command"][1:], folder / CONSOLE, about["person"])
+        process = self._child(about["command"][1:], folder / CONSOLE_FILE, about["person"])
         of_process = {"pid": process.pid, "began": process_start(process.pid), "begun": about.get("begun", 0) + 1}
-        write_below(folder, STARTED, data=json.dumps({**about, **of_process}))
+        write_below(folder, STARTED_FILE, data=json.dumps({**about, **of_process}))
         return process
 
     def _cut_off(self, id: str) -> bool:
         """Whether a run ended before its launch because its server ended, and is to begin again. It is not if a person
-        ended it, if it began too long ago, or if it has begun MOST_BEGUN times."""
+        ended it, if it began too long ago, or if it has begun MAX_RUN_STARTS times."""
         folder, document = self._runs.folder / id, self._runs.document(id)
         about = started(folder)
         return (
             SERVER_GONE in document.get("causes", ())
             and not left_running(document)
             and isinstance(about.get("command"), list)
-            and about.get("begun", 1) < MOST_BEGUN
-            and time.time() - about.get("at", 0.0) < CUT_OFF_S
-            and not (folder / ENDING).exists()
+            and about.get("begun", 1) < MAX_RUN_STARTS
+            and time.time() - about.get("at", 0.0) < MAX_RESUMED_RUN_AGE_S
+            and not (folder / JOB_ENDING_FILE).exists()
         )
 
     def _begin_again(self, id: str) -> subprocess.Popen[bytes] | None:
@@ -151,22 +151,23 @@ class Processes:
         folder = self._runs.folder / id
         about = dict(started(folder))
         about["begins_again"] = result_mark(folder)
-        write_below(folder, STARTED, data=json.dumps(about))
+        write_below(folder, STARTED_FILE, data=json.dumps(about))
         self.tell(id, str(about.get("group")))
         self._await_agents(id)
         words = list(about["command"])
         words[words.index("-i") + 1] = str(folder / GROUP)
         with self._lock:  # `end` comes either before the run begins again, or when its process is there to be ended
-            if self._closing.is_set() or (folder / ENDING).exists():
+            if self._closing.is_set() or (folder / JOB_ENDING_FILE).exists():
                 return None
             return self._begin(folder, {**about, "command": words})
 
     def _await_agents(self, id: str) -> None:
-        """Wait up to READY_S for the agents of a run's nodes: after a start of this server they have yet to call."""
+        """Wait up to AGENTS_READY_TIMEOUT_S for the agents of a run's nodes: after a start of this server they have yet
+        to call."""
         first = first_event(self._runs.folder / id)
-        deadline = time.monotonic() + READY_S
+        deadline = time.monotonic() + AGENTS_READY_TIMEOUT_S
         while first and not self._ready(first.nodes) and time.monotonic() < deadline and not self._closing.is_set():
-            self._closing.wait(_POLL_S)
+            self._closing.wait(_POLL_INTERVAL_S)
 
     def running(self, group: str = "") -> list[str]:
         """The ids of runs that were started from a page and have not ended: of this group, or of all."""
@@ -184,7 +185,7 @@ class Processes:
         """Stop a run, or kill it (`now`); returns a sentence about what was done. Raises NotRunning.
 
         While the run's own process lives, it gets one signal: it ends the ranks with their grace, or at once as soon as
-        the file ENDING says so. A job that was left running is ended by `runbook stop`.
+        the file JOB_ENDING_FILE says so. A job that was left running is ended by `runbook stop`.
         """
         folder = self._runs.path(id)
         with self._lock:
@@ -193,9 +194,9 @@ class Processes:
             if not is_there and (first is None or not isinstance(about.get("group"), str)):
                 raise NotRunning(id)
             its = {"pid": about["pid"], "began": about["began"]} if is_there else {}
-            asked = read_json(folder / ENDING)
+            asked = read_json(folder / JOB_ENDING_FILE)
             wish = {"person": person, "at": time.time(), "now": now, **its}
-            write_below(folder, ENDING, data=json.dumps(wish))
+            write_below(folder, JOB_ENDING_FILE, data=json.dumps(wish))
             if is_there:
                 if any(asked.get(key) != value for key, value in its.items()):
                     with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
@@ -204,19 +205,19 @@ class Processes:
                 return f"it has been asked to end, {how}"
         assert first is not None
         self._stop(folder, first, person, now=now)
-        return f"it is being stopped; the output of that is in {CONSOLE}"
+        return f"it is being stopped; the output of that is in {CONSOLE_FILE}"
 
     def _stop(self, folder: Path, first: RunStarted, person: str, *, now: bool) -> None:
         """Start `runbook stop` for a job that a run left running."""
         words = ["stop", first.run_id, "-i", _group_of(folder, first), *(["--now"] if now else [])]
-        process = self._child(words, folder / CONSOLE, person)
+        process = self._child(words, folder / CONSOLE_FILE, person)
         threading.Thread(target=process.wait, name=f"stop {folder.name}", daemon=True).start()  # or it stays a zombie
 
     def await_end(self, id: str, until: float) -> bool:
         """Wait for a run to end, at most until this time (in seconds since 1970), and then for the agents of its nodes.
         False if this server ends first."""
         while self.lives(id) and time.time() < until and not self._closing.is_set():
-            self._closing.wait(_POLL_S)
+            self._closing.wait(_POLL_INTERVAL_S)
         self._await_agents(id)
         return not self._closing.is_set()
 
@@ -242,7 +243,7 @@ class Processes:
         def look(process: subprocess.Popen[bytes] | None, about: Callable[[], Mapping[str, Any]]) -> None:
             nonlocal written
             while process.poll() is None if process else _lives(about()):
-                self._closing.wait(_POLL_S)
+                self._closing.wait(_POLL_INTERVAL_S)
                 with contextlib.suppress(OSError):
                     size = _size(folder)
                     if size != written:
@@ -255,10 +256,10 @@ class Processes:
             look(process, lambda: started(folder))
             while not self._closing.is_set() and self._cut_off(id):
                 look(self._begin_again(id), lambda: started(folder))
-            asked, first, about = read_json(folder / ENDING), first_event(folder), started(folder)
+            asked, first, about = read_json(folder / JOB_ENDING_FILE), first_event(folder), started(folder)
             if asked and begins_again(folder, about):  # somebody ended it before it began again: its result counts
                 kept = {key: value for key, value in about.items() if key != "begins_again"}
-                write_below(folder, STARTED, data=json.dumps(kept))
+                write_below(folder, STARTED_FILE, data=json.dumps(kept))
             if asked and first and left_running(self._runs.document(id)) and not self._closing.is_set():
                 # It was asked to end when its own process was about to end by itself, or when no server was there.
                 self._stop(folder, first, str(asked.get("person")), now=asked.get("now") is True)
@@ -266,11 +267,11 @@ class Processes:
             while not self._closing.is_set() and left_running(self._runs.document(id)):
                 self.tell(id, group)
                 look(
-                    None if _lives(read_json(folder / FOLLOWER)) else self._follower(id, person),
-                    lambda: read_json(folder / FOLLOWER),
+                    None if _lives(read_json(folder / FOLLOWER_FILE)) else self._follower(id, person),
+                    lambda: read_json(folder / FOLLOWER_FILE),
                 )
                 if left_running(self._runs.document(id)):
-                    self._closing.wait(AGAIN_S[min(tries, len(AGAIN_S) - 1)])
+                    self._closing.wait(FOLLOWER_RESTART_INTERVALS_S[min(tries, len(FOLLOWER_RESTART_INTERVALS_S) - 1)])
                     tries += 1
 
         def whole() -> None:
@@ -293,8 +294,8 @@ class Processes:
         if first is None:
             return None
         words = ["attach", first.run_id, "-i", _group_of(folder, first), "--run-dir", str(folder)]
-        process = self._child(words, folder / CONSOLE, person)
-        write_below(folder, FOLLOWER, data=json.dumps({"pid": process.pid, "began": process_start(process.pid)}))
+        process = self._child(words, folder / CONSOLE_FILE, person)
+        write_below(folder, FOLLOWER_FILE, data=json.dumps({"pid": process.pid, "began": process_start(process.pid)}))
         return process
 
     def tell(self, id: str, group: str) -> None:
@@ -331,7 +332,7 @@ def process_start(pid: int) -> str:
     return str(its.born) if its is not None and its.lives else ""
 
 
-STILL_S = 600.0
+RESTART_DEADLINE_S = 600.0
 """How long after somebody asked for a restart the group may still be started."""
 
 StartGroup = Callable[[str, str], object]
@@ -392,7 +393,7 @@ class Restarts:
         """Carry out a request in a thread of its own, once the run is over."""
 
         def again() -> None:
-            if not self._processes.await_end(asked.run, asked.at + STILL_S):
+            if not self._processes.await_end(asked.run, asked.at + RESTART_DEADLINE_S):
                 return
             why = _tried(asked, start)
             with self._store.write() as db:
@@ -407,7 +408,7 @@ class Restarts:
 def _tried(asked: Restart, start: StartGroup) -> str:
     """Start the group; returns why that failed, or an empty text."""
     late_s = time.time() - asked.at
-    if late_s > STILL_S:
+    if late_s > RESTART_DEADLINE_S:
         return f"{asked.person} asked for it {late_s:.0f} s ago, which is too long ago"
     try:
         start(asked.group, asked.person)

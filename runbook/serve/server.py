@@ -28,7 +28,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.frames import Frame
 
-from runbook.agent.protocol import LONGEST_PIECE
+from runbook.agent.protocol import MAX_CHANNEL_MESSAGE_BYTES
 from runbook.serve.agent_fleet import Fleet
 from runbook.serve.agent_socket import StreamSocket
 from runbook.serve.change_stream import Changed
@@ -43,26 +43,27 @@ from runbook.serve.shared_cache import Recent
 from runbook.serve.store import Store
 from runbook.serve.workspace import Workspace
 
-DATABASE = "serve.db"
-GRID_S = 1.0
+DATABASE_FILE = "serve.db"
+MAX_FLEET_PAGE_AGE_S = 1.0
 """The age at which the fleet's page is made again; a page that is shown is at most twice as old. A change that is
 published makes it again at once."""
-SEARCHES = 2
+MAX_CONCURRENT_SEARCHES = 2
 """How many searches of logs run at the same time."""
-GUESSES = 10
-GUESS_EVERY_S = 6.0
-"""From one address, or for one name, GUESSES logins may be tried at once, and then one every GUESS_EVERY_S."""
-CHANGES = 120
-CHANGE_EVERY_S = 0.25
-"""A person (without a login: an address) may make CHANGES changes and previews at once, and then one every
-CHANGE_EVERY_S."""
+MAX_LOGIN_BURST = 10
+LOGIN_INTERVAL_S = 6.0
+"""From one address, or for one name, MAX_LOGIN_BURST logins may be tried at once, and then one every
+LOGIN_INTERVAL_S."""
+MAX_CHANGE_BURST = 120
+CHANGE_INTERVAL_S = 0.25
+"""A person (without a login: an address) may make MAX_CHANGE_BURST changes and previews at once, and then one every
+CHANGE_INTERVAL_S."""
 
 
 def create_app(settings: ServeSettings) -> Starlette:
     """The application; `settings.data` must be a folder. Its `state` has the objects that handlers share, such as
     `settings`, `store`, `people`, `audit`, `changed` and `pages`. The end of its lifespan closes them."""
     pages = all_pages()
-    store = Store(settings.data / DATABASE)
+    store = Store(settings.data / DATABASE_FILE)
     changed, people, audit = Changed(), People(store), Audit(store)
     metrics, fleet = Metrics(changed), Fleet(store, settings, changed)
     workspace = Workspace(settings.data, store, changed.publish, fleet)
@@ -81,7 +82,7 @@ def create_app(settings: ServeSettings) -> Starlette:
 
     async def wrong(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        return refusal(request, error, _NOWHERE)
+        return refusal(request, error, _NOT_FOUND_PAGE)
 
     routes = [_route(page, Guarded(page, settings, people, audit, metrics)) for page in pages]
     app = Starlette(
@@ -96,10 +97,10 @@ def create_app(settings: ServeSettings) -> Starlette:
     app.state.fleet = fleet
     app.state.metrics, app.state.nav = metrics, _navigation(pages)
     app.state.workspace = workspace
-    app.state.grids = Recent[Grid](GRID_S, partial(changed.latest, "fleet", "groups", "runs"))
-    app.state.searches = asyncio.Semaphore(SEARCHES)
-    app.state.guesses = TokenBucket(GUESSES, GUESS_EVERY_S)
-    app.state.changes = TokenBucket(CHANGES, CHANGE_EVERY_S)
+    app.state.grids = Recent[Grid](MAX_FLEET_PAGE_AGE_S, partial(changed.latest, "fleet", "groups", "runs"))
+    app.state.searches = asyncio.Semaphore(MAX_CONCURRENT_SEARCHES)
+    app.state.guesses = TokenBucket(MAX_LOGIN_BURST, LOGIN_INTERVAL_S)
+    app.state.changes = TokenBucket(MAX_CHANGE_BURST, CHANGE_INTERVAL_S)
     return app
 
 
@@ -133,30 +134,30 @@ async def _nowhere(_request: Request) -> Response:
     raise HTTPException(404)
 
 
-_NOWHERE = Page("/", ("GET",), _nowhere, "anyone")
+_NOT_FOUND_PAGE = Page("/", ("GET",), _nowhere, "anyone")
 """The page for paths that do not exist."""
 
 
-HEAD_S = 15.0
+HEADERS_TIMEOUT_S = 15.0
 """How long a request's headers may take, from its first byte, or from the connection for the first request."""
-HEAD_BYTES = 64 * 1024
-KEEP_ALIVE_S = 30
-TAKE_S = 60.0
+MAX_HEADER_BYTES = 64 * 1024
+KEEP_ALIVE_TIMEOUT_S = 30
+CLIENT_READ_TIMEOUT_S = 60.0
 """How long a client may take to read what was written to it (at most 64 KiB); a slower client counts as gone."""
-MOST_FRAMES = 50
+MAX_NON_MESSAGE_FRAMES = 50
 """The most frames a second of a socket that bring no message: pings, pongs, parts of messages."""
-PARSED = 16 * 1024
+PARSE_PIECE_BYTES = 16 * 1024
 """Bytes of a socket that are parsed at once."""
-STOP_S = 5
+SHUTDOWN_TIMEOUT_S = 5
 """How long the server waits for answers in progress when it stops."""
-MOST_CONNECTIONS = 8000
-OPEN_FILES = 16384
+MAX_CONNECTIONS = 8000
+MAX_OPEN_FILES = 16384
 """The limit of open files that the server sets for itself, as far as it may."""
 log = logging.getLogger("runbook.serve")
 
 
 class ReadOrEnded(asyncio.Protocol):
-    """A connection that ends unless the other end reads within TAKE_S what is written to it."""
+    """A connection that ends unless the other end reads within CLIENT_READ_TIMEOUT_S what is written to it."""
 
     loop: asyncio.AbstractEventLoop
     transport: asyncio.Transport
@@ -168,7 +169,7 @@ class ReadOrEnded(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._untaken = self.loop.call_later(TAKE_S, discard, self.transport)
+        self._untaken = self.loop.call_later(CLIENT_READ_TIMEOUT_S, discard, self.transport)
 
     def resume_writing(self) -> None:
         super().resume_writing()
@@ -180,8 +181,8 @@ class ReadOrEnded(asyncio.Protocol):
 
 
 class BoundedProtocol(ReadOrEnded, HttpToolsProtocol):
-    """A connection of a client. It ends when the headers of a request take longer than HEAD_S or more than HEAD_BYTES,
-    and when answers are not read."""
+    """A connection of a client. It ends when the headers of a request take longer than HEADERS_TIMEOUT_S or more than
+    MAX_HEADER_BYTES, and when answers are not read."""
 
     _deadline: asyncio.TimerHandle | None = None
     _head_bytes = 0
@@ -189,10 +190,10 @@ class BoundedProtocol(ReadOrEnded, HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        if len(self.connections) > MOST_CONNECTIONS:
-            log.warning("more than %d connections: one is refused", MOST_CONNECTIONS)
+        if len(self.connections) > MAX_CONNECTIONS:
+            log.warning("more than %d connections: one is refused", MAX_CONNECTIONS)
             transport.abort()
-        self._deadline = self.loop.call_later(HEAD_S, transport.abort)
+        self._deadline = self.loop.call_later(HEADERS_TIMEOUT_S, transport.abort)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._no_deadline()
@@ -203,17 +204,17 @@ class BoundedProtocol(ReadOrEnded, HttpToolsProtocol):
         super().data_received(data)
         if self.transport.is_closing() or self.transport.get_protocol() is not self:
             return
-        if self._in_head and self._head_bytes > HEAD_BYTES:
+        if self._in_head and self._head_bytes > MAX_HEADER_BYTES:
             self.transport.abort()
         if self._deadline is None and self.cycle.response_complete:
             # These bytes belong to no request that is still answered: blank lines, or the body of an answered request.
-            self._deadline = self.loop.call_later(HEAD_S, self.transport.abort)
+            self._deadline = self.loop.call_later(HEADERS_TIMEOUT_S, self.transport.abort)
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._in_head, self._head_bytes = True, 0
         if self._deadline is None:
-            self._deadline = self.loop.call_later(HEAD_S, self.transport.abort)
+            self._deadline = self.loop.call_later(HEADERS_TIMEOUT_S, self.transport.abort)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._in_head:  # headers behind a chunked body (its trailer) are ignored: they may be endless
@@ -236,16 +237,16 @@ class BoundedProtocol(ReadOrEnded, HttpToolsProtocol):
 
 
 class BoundedSocket(ReadOrEnded, WebSocketsSansIOProtocol):
-    """A WebSocket of an agent. It ends when it gets more than MOST_FRAMES frames a second that bring no message, since
-    nothing else would hold back their sender, and when messages to it are not read."""
+    """A WebSocket of an agent. It ends when it gets more than MAX_NON_MESSAGE_FRAMES frames a second that bring no
+    message, since nothing else would hold back their sender, and when messages to it are not read."""
 
     _frames = 0
     _since = 0.0
 
     def data_received(self, data: bytes) -> None:
-        for at in range(0, len(data), PARSED):  # a piece is parsed whole before its first frame is handled
+        for at in range(0, len(data), PARSE_PIECE_BYTES):  # a piece is parsed whole before its first frame is handled
             if not self.transport.is_closing():
-                super().data_received(data[at : at + PARSED])
+                super().data_received(data[at : at + PARSE_PIECE_BYTES])
 
     def handle_cont(self, event: Frame) -> None:
         if self._expected():
@@ -265,7 +266,7 @@ class BoundedSocket(ReadOrEnded, WebSocketsSansIOProtocol):
         if now - self._since > 1.0:
             self._frames, self._since = 0, now
         self._frames += 1
-        if self._frames > MOST_FRAMES:
+        if self._frames > MAX_NON_MESSAGE_FRAMES:
             self.transport.abort()
         return not self.transport.is_closing()
 
@@ -281,7 +282,7 @@ def discard(transport: asyncio.Transport) -> None:
 
 class GracefulServer(Server):
     """A server that ends its event streams when it has to stop, and then waits for answers in progress. A request that
-    has not arrived whole shortly before STOP_S is dropped."""
+    has not arrived whole shortly before SHUTDOWN_TIMEOUT_S is dropped."""
 
     def __init__(self, config: Config, app: Starlette) -> None:
         super().__init__(config)
@@ -293,7 +294,7 @@ class GracefulServer(Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._app.state.changed.close()
-        late = asyncio.get_running_loop().call_later(STOP_S - 1, self._drop_unfinished)
+        late = asyncio.get_running_loop().call_later(SHUTDOWN_TIMEOUT_S - 1, self._drop_unfinished)
         try:
             await super().shutdown(sockets)
         finally:
@@ -323,14 +324,14 @@ def server_of(app: Starlette, settings: ServeSettings) -> GracefulServer:
         http=BoundedProtocol,
         ws=BoundedSocket,
         ws_per_message_deflate=False,
-        ws_max_size=LONGEST_PIECE,
+        ws_max_size=MAX_CHANNEL_MESSAGE_BYTES,
         lifespan="on",
         log_config=None,
         access_log=False,
         proxy_headers=False,
         server_header=False,
-        timeout_keep_alive=KEEP_ALIVE_S,
-        timeout_graceful_shutdown=STOP_S,
+        timeout_keep_alive=KEEP_ALIVE_TIMEOUT_S,
+        timeout_graceful_shutdown=SHUTDOWN_TIMEOUT_S,
         **tls,
     )
     return GracefulServer(config, app)
@@ -348,10 +349,10 @@ def share_interpreter() -> None:
 
 
 def raise_open_files() -> None:
-    """Raise our limit of open files to OPEN_FILES, or as far as the machine allows: a shell's usual limit of 1024 is
-    too low for the connections of a large fleet."""
+    """Raise our limit of open files to MAX_OPEN_FILES, or as far as the machine allows: a shell's usual limit of 1024
+    is too low for the connections of a large fleet."""
     with contextlib.suppress(ImportError, ValueError, OSError):
         import resource
 
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, OPEN_FILES) if most > 0 else OPEN_FILES, most))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, MAX_OPEN_FILES) if most > 0 else MAX_OPEN_FILES, most))

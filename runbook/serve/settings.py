@@ -88,7 +88,7 @@ def local_origins(host: str, port: int, *, tls: bool) -> tuple[str, ...]:
     return tuple(origin_of(scheme, name, port) for name in names)
 
 
-DAYS = 3650
+CERTIFICATE_VALID_DAYS = 3650
 """How long our own certificate is valid. Agents know the server by the certificate's hash, so it is made once, and not
 renewed each year."""
 
@@ -130,7 +130,7 @@ def _self_signed(names: Iterable[str]) -> tuple[bytes, bytes]:
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=DAYS))
+        .not_valid_after(now + datetime.timedelta(days=CERTIFICATE_VALID_DAYS))
         .add_extension(x509.SubjectAlternativeName([_general(one) for one in sorted(set(names))]), critical=False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .sign(key, hashes.SHA256())
@@ -147,9 +147,9 @@ def _general(name: str) -> x509.GeneralName:
         return x509.DNSName(name)
 
 
-PORT = 8400
-LISTEN = f"127.0.0.1:{PORT}"
-DATA = ".runbook"
+DEFAULT_PORT = 8400
+DEFAULT_LISTEN_ADDRESS = f"127.0.0.1:{DEFAULT_PORT}"
+DEFAULT_DATA_FOLDER = ".runbook"
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +173,7 @@ def read_options(listen: str | None, data: str | None, config: str | None, *, in
     """The settings that the arguments and the file `config` (serve.yml) ask for. Raises FilesWrong."""
     given: dict[str, Any] = {} if config is None else _read(config)
     folder = Path(config).parent if config is not None else Path()
-    host, port = listen_address(listen or given.get("listen", LISTEN))
+    host, port = listen_address(listen or given.get("listen", DEFAULT_LISTEN_ADDRESS))
     origins = tuple(map(_as_browsers_write, given.get("origins", ())))
     netlocs = [urlsplit(one).netloc for one in origins]
     if len(set(netlocs)) < len(netlocs):
@@ -202,7 +202,7 @@ def _as_browsers_write(origin: str) -> str:
 def data_folder(given: str | None, configured: str | None = None) -> Path:
     """The folder in which the server keeps everything, by `--data`, serve.yml, $RUNBOOK_DATA, or `.runbook`. It need
     not exist."""
-    return Path(given or configured or os.environ.get("RUNBOOK_DATA") or DATA)
+    return Path(given or configured or os.environ.get("RUNBOOK_DATA") or DEFAULT_DATA_FOLDER)
 
 
 def make_data_folder(folder: Path) -> Path:
@@ -225,7 +225,7 @@ def listen_address(text: str) -> tuple[str, int]:
     with contextlib.suppress(ValueError):
         if port.isdecimal() and int(port) <= 65535:
             return str(ipaddress.ip_address("127.0.0.1" if host == "localhost" else host)), int(port)
-    help = f"an address and a port: {LISTEN}, 0.0.0.0:{PORT}, [::1]:{PORT}"
+    help = f"an address and a port: {DEFAULT_LISTEN_ADDRESS}, 0.0.0.0:{DEFAULT_PORT}, [::1]:{DEFAULT_PORT}"
     raise _wrong("listen", f"{text!r} is no address to listen on", help)
 
 

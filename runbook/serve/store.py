@@ -16,9 +16,9 @@ from pathlib import Path
 
 from runbook.model.errors import FilesWrong
 
-Value = str | int | float | bytes | None
+SqlValue = str | int | float | bytes | None
 
-BUSY_S = 10.0
+BUSY_TIMEOUT_S = 10.0
 """How long a statement waits for another process's transaction."""
 
 
@@ -39,7 +39,7 @@ class Store:
             self._reader.execute("PRAGMA query_only = 1")
             undo.pop_all()
 
-    def read(self, sql: str, *args: Value) -> list[sqlite3.Row]:
+    def read(self, sql: str, *args: SqlValue) -> list[sqlite3.Row]:
         """All rows that a SELECT gives."""
         with self._read_lock:
             return self._reader.execute(sql, args).fetchall()
@@ -62,7 +62,7 @@ class Store:
             self._writer.close()
 
     def _connect(self) -> sqlite3.Connection:
-        connection = sqlite3.connect(self.path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
+        connection = sqlite3.connect(self.path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
         connection.row_factory = sqlite3.Row
         for pragma in ("journal_mode = WAL", "synchronous = NORMAL", "foreign_keys = 1", "trusted_schema = 0"):
             connection.execute(f"PRAGMA {pragma}")

@@ -12,18 +12,18 @@ from pathlib import Path
 
 from starlette.requests import Request
 
-from runbook.engine.run_folder import ENDING
+from runbook.engine.run_folder import JOB_ENDING_FILE
 from runbook.files.shipped_files import shipped
 from runbook.serve.agent_fleet import Fleet
 from runbook.serve.agent_states import AgentState
 from runbook.serve.group_files import GroupFile, Groups, NoGroup
-from runbook.serve.group_preview import DRAFT, Linted, Meaning, linted, meaning
+from runbook.serve.group_preview import DRAFT_PREFIX, Linted, Meaning, linted, meaning
 from runbook.serve.people import People
 from runbook.serve.run_folders import RunFilter, RunRow, Runs
 from runbook.serve.run_processes import Processes, Restarts
 from runbook.serve.store import Store
 
-REMEMBERED = 200
+MAX_REMEMBERED_TEXTS = 200
 """How many groups' texts keep their meaning in memory."""
 
 
@@ -41,7 +41,7 @@ class Workspace:
 
     def __init__(self, data: Path, store: Store, changed: Callable[[str], object], fleet: Fleet) -> None:
         data = data.resolve()
-        for left in data.glob(f"{DRAFT}*"):
+        for left in data.glob(f"{DRAFT_PREFIX}*"):
             shutil.rmtree(left, ignore_errors=True)
         bring_schema(data)
         self.groups = Groups(data / "groups", store)
@@ -59,7 +59,7 @@ class Workspace:
 
     def ending(self, row: RunRow) -> str:
         """What a run that was asked to end is doing, in words; empty if nobody has asked it to end."""
-        if not (self.runs.folder / row.id / ENDING).exists():
+        if not (self.runs.folder / row.id / JOB_ENDING_FILE).exists():
             return ""
         return "stopping, then it starts again" if self.restarts.pending(row.id) else "stopping"
 
@@ -68,7 +68,7 @@ class Workspace:
         return self.view_of(self.groups.read(name))
 
     def view_of(self, file: GroupFile) -> GroupView:
-        """The file and its meaning, kept for the latest REMEMBERED texts."""
+        """The file and its meaning, kept for the latest MAX_REMEMBERED_TEXTS texts."""
         key = (file.name, file.hash)
         with self._lock:
             if key in self._kept:
@@ -77,7 +77,7 @@ class Workspace:
         look = GroupView(file, linted(file.path, file.text), meaning(file.path, file.text))
         with self._lock:
             self._kept[key] = look
-            while len(self._kept) > REMEMBERED:
+            while len(self._kept) > MAX_REMEMBERED_TEXTS:
                 self._kept.popitem(last=False)
         return look
 

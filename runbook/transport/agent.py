@@ -24,33 +24,42 @@ from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node
 from runbook.model.remedy import Remedy
 from runbook.transport.bootstrap import command, last_lines
-from runbook.transport.stream import ENDING_S
+from runbook.transport.stream import END_TIMEOUT_S
 
-SOCKET = "agents.sock"
+AGENT_SOCKET_FILE = "agents.sock"
 SERVER_GONE = "server-gone"
 """The cause when no server answers; nothing is known about the agents then."""
 
-ASK, ENROL, OPENED, DATA, STDERR, END, KILL, OVER = b"?", b"@", b"+", b"d", b"e", b".", b"k", b"!"
-"""Kinds of frames. ASK: a StreamRequest; ENROL: an EnrolmentRequest; OPENED: the stream is open; DATA: bytes of stdin
-or stdout; STDERR: bytes of stderr; END: no more bytes will come; KILL: kill the program on the node; OVER: the stream
-is over, with a StreamStatus that says why."""
+ASK_FRAME, ENROL_FRAME, OPENED_FRAME, DATA_FRAME, STDERR_FRAME, END_FRAME, KILL_FRAME, OVER_FRAME = (
+    b"?",
+    b"@",
+    b"+",
+    b"d",
+    b"e",
+    b".",
+    b"k",
+    b"!",
+)
+"""Kinds of frames. ASK_FRAME: a StreamRequest; ENROL_FRAME: an EnrolmentRequest; OPENED_FRAME: the stream is open;
+DATA_FRAME: bytes of stdin or stdout; STDERR_FRAME: bytes of stderr; END_FRAME: no more bytes will come; KILL_FRAME:
+kill the program on the node; OVER_FRAME: the stream is over, with a StreamStatus that says why."""
 
-HEADER = struct.Struct(">cI")
+FRAME_HEADER = struct.Struct(">cI")
 """What precedes the data of a frame: its kind and the length of the data."""
 
-LONGEST = 1 << 20
+MAX_FRAME_BYTES = 1 << 20
 """The most bytes of data in a frame."""
 
-ASKED_S = 3.0
+ANSWER_DEADLINE_S = 3.0
 """How long the server may take to answer a question."""
 
-OPENED_S = 25.0
+OPENING_TIMEOUT_S = 25.0
 """How long the server may take to open a stream: longer than the server itself waits for the agent."""
 
-MOST_COMPLAINT = 1 << 16
+STDERR_TAIL_BYTES = 1 << 16
 """Bytes of stderr that are kept."""
 
-LONGEST_PATH = 100
+MAX_SOCKET_PATH_BYTES = 100
 """A Unix socket's address has room for 107 bytes; a longer path is reached through its folder's descriptor (Linux)."""
 
 
@@ -93,12 +102,12 @@ class StreamStatus(msgspec.Struct, frozen=True):
         return Unreachable(self.cause, says, Remedy.note(self.remedy, node=self.node), tuple(self.evidence))
 
 
-_STREAM_STATUS = msgspec.json.Decoder(StreamStatus)
+_STREAM_STATUS_DECODER = msgspec.json.Decoder(StreamStatus)
 
 
 def framed(kind: bytes, data: bytes = b"") -> bytes:
     """The bytes of a frame."""
-    return HEADER.pack(kind, len(data)) + data
+    return FRAME_HEADER.pack(kind, len(data)) + data
 
 
 class AgentStream:
@@ -127,10 +136,10 @@ class AgentStream:
             looks=looks,
         )
         try:
-            self._socket.settimeout(OPENED_S)
-            self._socket.sendall(framed(ASK, msgspec.json.encode(request)))
+            self._socket.settimeout(OPENING_TIMEOUT_S)
+            self._socket.sendall(framed(ASK_FRAME, msgspec.json.encode(request)))
             kind, data = _read(self._socket)
-            refused = None if kind == OPENED else _decoded_status(data)
+            refused = None if kind == OPENED_FRAME else _decoded_status(data)
             self._socket.settimeout(None)
         except (OSError, ValueError) as error:
             self._socket.close()
@@ -141,20 +150,21 @@ class AgentStream:
         self._frames = self._receive()
 
     def write(self, data: bytes) -> None:
-        for at in range(0, len(data), LONGEST):
-            self._socket.sendall(framed(DATA, data[at : at + LONGEST]))
+        for at in range(0, len(data), MAX_FRAME_BYTES):
+            self._socket.sendall(framed(DATA_FRAME, data[at : at + MAX_FRAME_BYTES]))
 
     def read(self) -> bytes:
         return next(self._frames, b"")
 
     def close(self) -> None:
-        """Close the stream, and give the node's supervisor ENDING_S to end what it started. Later calls do nothing."""
+        """Close the stream, and give the node's supervisor END_TIMEOUT_S to end what it started. Later calls do
+        nothing."""
         if not self._closing.acquire(blocking=False):
             return
         with contextlib.suppress(OSError):
-            self._socket.settimeout(ENDING_S)  # a server that does not read must not block us for ever
-            self._socket.sendall(framed(END))
-            self._over.wait(ENDING_S)
+            self._socket.settimeout(END_TIMEOUT_S)  # a server that does not read must not block us for ever
+            self._socket.sendall(framed(END_FRAME))
+            self._over.wait(END_TIMEOUT_S)
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)  # also wakes the thread that reads
         self._over.wait(0.5)
@@ -162,7 +172,7 @@ class AgentStream:
 
     def kill(self) -> None:
         with contextlib.suppress(OSError):
-            self._socket.sendall(framed(KILL))
+            self._socket.sendall(framed(KILL_FRAME))
 
     def complaint(self) -> str:
         return self._complaint[-4096:].decode(errors="replace").strip()
@@ -171,7 +181,9 @@ class AgentStream:
         """The fault of the node by what the server says of it; None when it knows none and bytes have come. A server
         that is gone, and a node that is online but has sent nothing, are faults as well."""
         fault = self._status.unreachable(says) if self._status else None
-        if self._status is None and self._over.is_set():  # a server that goes on running sends OVER with the reason
+        if (
+            self._status is None and self._over.is_set()
+        ):  # a server that goes on running sends OVER_FRAME with the reason
             return gone(f"{says}; the server ended its stream without a reason: it was stopped, or is gone")
         try:
             fault = fault or ask(self._path, self._node.name).unreachable(says)
@@ -187,12 +199,12 @@ class AgentStream:
         try:
             while True:
                 kind, data = _read(self._socket)
-                if kind == DATA:
+                if kind == DATA_FRAME:
                     self._heard = True
                     yield data
-                elif kind == STDERR:
-                    self._complaint = (self._complaint + data)[-MOST_COMPLAINT:]
-                elif kind == OVER:
+                elif kind == STDERR_FRAME:
+                    self._complaint = (self._complaint + data)[-STDERR_TAIL_BYTES:]
+                elif kind == OVER_FRAME:
                     self._status = _decoded_status(data)
                     return
         except (OSError, ValueError):
@@ -203,12 +215,12 @@ class AgentStream:
 
 def ask(path: Path, node: str) -> StreamStatus:
     """The state of a node by what the server knows. Raises Unreachable when no server answers."""
-    return _answer(path, node, ASK, StreamRequest(node, open=False))
+    return _answer(path, node, ASK_FRAME, StreamRequest(node, open=False))
 
 
 def enrolment(path: Path, by: str, name: str | None) -> str:
     """An enrolment string from the running server. Raises Unreachable when no server answers, or it refuses."""
-    answer = _answer(path, name or "a new node", ENROL, EnrolmentRequest(by, name))
+    answer = _answer(path, name or "a new node", ENROL_FRAME, EnrolmentRequest(by, name))
     if (refused := answer.unreachable()) is not None:
         raise refused
     return answer.says
@@ -227,16 +239,17 @@ def _answer(path: Path, node: str, kind: bytes, request: StreamRequest | Enrolme
 def socket_path(inventory: str) -> Path:
     """The path of the server's socket, for the path of an inventory file (or empty)."""
     if data := os.environ.get("RUNBOOK_DATA"):
-        return Path(data) / SOCKET
-    above = Path(inventory).absolute().parent.parent / SOCKET
-    return above if inventory and above.exists() else Path(".runbook") / SOCKET
+        return Path(data) / AGENT_SOCKET_FILE
+    above = Path(inventory).absolute().parent.parent / AGENT_SOCKET_FILE
+    return above if inventory and above.exists() else Path(".runbook") / AGENT_SOCKET_FILE
 
 
 @contextlib.contextmanager
 def reachable(path: Path) -> Iterator[str]:
-    """A context that gives the address of the Unix socket at `path`, even when the path is longer than LONGEST_PATH."""
+    """A context that gives the address of the Unix socket at `path`, even when the path is longer than
+    MAX_SOCKET_PATH_BYTES."""
     text = str(path)
-    if len(os.fsencode(text)) <= LONGEST_PATH:
+    if len(os.fsencode(text)) <= MAX_SOCKET_PATH_BYTES:
         yield text
         return
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
@@ -259,7 +272,7 @@ def _connected(path: Path, node: str) -> socket.socket:
     """A connection to the server's socket. Raises Unreachable."""
     made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        made.settimeout(ASKED_S)
+        made.settimeout(ANSWER_DEADLINE_S)
         with reachable(path) as address:
             made.connect(address)
     except OSError as error:
@@ -270,8 +283,8 @@ def _connected(path: Path, node: str) -> socket.socket:
 
 def _read(source: socket.socket) -> tuple[bytes, bytes]:
     """The kind and data of the next frame. Raises OSError at the end, and ValueError for a frame that is too long."""
-    kind, length = HEADER.unpack(_exactly(source, HEADER.size))
-    if length > LONGEST:
+    kind, length = FRAME_HEADER.unpack(_exactly(source, FRAME_HEADER.size))
+    if length > MAX_FRAME_BYTES:
         raise ValueError(f"a frame of {length} bytes")
     return kind, _exactly(source, length)
 
@@ -289,6 +302,6 @@ def _exactly(source: socket.socket, count: int) -> bytes:
 
 def _decoded_status(data: bytes) -> StreamStatus:
     try:
-        return _STREAM_STATUS.decode(data)
+        return _STREAM_STATUS_DECODER.decode(data)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"an answer that no server gives: {error}") from None

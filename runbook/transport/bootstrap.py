@@ -4,7 +4,7 @@ The command is plain ASCII without single quotes inside, backslash sequences tha
 so that sh, bash, dash, zsh, fish, csh and tcsh all pass it on untouched to `/bin/sh`. The user's only word in it is the
 interpreter's name, and only when that is made of harmless characters; any other name comes as the first line of
 stdin, which `read` takes byte by byte. The supervisor's source follows on stdin, its length first; it has to arrive
-within ALARM_S, so that nothing waits for ever on a node whose network died in that moment.
+within SOURCE_DEADLINE_S, so that nothing waits for ever on a node whose network died in that moment.
 
 A `.bashrc` may `exec` another program, which then reads our stdin. So the first line on stdin is one that every shell
 understands: `exit`, with the length of the source behind a `#`.
@@ -22,20 +22,20 @@ from runbook.model.errors import Unreachable
 from runbook.model.process_end import ProcessEnd
 from runbook.transport import node_programs
 
-MARK = b"\x1erunbook-supervisor "
+SUPERVISOR_MARK = b"\x1erunbook-supervisor "
 """The bytes that begin the supervisor's first line; output of a `.bashrc` or a banner before them is skipped."""
 
-STARTED = b"\x1erunbook-shell"
+SHELL_MARK = b"\x1erunbook-shell"
 """The bytes that our shell prints before it starts a Python: after them no startup file can delay the supervisor."""
 
-ALARM_S = 20
+SOURCE_DEADLINE_S = 20
 """Seconds within which the supervisor's source has to arrive on stdin; after them SIGALRM ends the waiting Python."""
 
-_PYTHON = (
+_PYTHON_SOURCE = (
     "import sys; sys.exit(97) if sys.version_info < (3, 8) else None; "
     "sys.path[:] = [p for p in sys.path if p]; "
     "import signal, zlib; "
-    f"hasattr(signal, 'alarm') and signal.alarm({ALARM_S}); "
+    f"hasattr(signal, 'alarm') and signal.alarm({SOURCE_DEADLINE_S}); "
     "a, b, n = sys.stdin.buffer.readline().partition(b'exit #'); "
     "sys.exit(98) if a or not b else None; "
     "n = int(n); "
@@ -44,12 +44,12 @@ _PYTHON = (
     "exec(compile(zlib.decompress(s), 'runbook-supervisor', 'exec'))"
 ).replace("'", '\\"')
 
-_SHELL = (
+_SHELL_SCRIPT = (
     'r=; printf "\\036runbook-shell\\n"; '
     'for c in "$p" python3 python /usr/libexec/platform-python; do '
     'case $c in "~/"*) c=$HOME/${c#"~/"};; esac; '
     'if command -v "$c" >/dev/null 2>&1; then '
-    f'"$c" -S -E -s -u -c "{_PYTHON}" $r; s=$?; case $s in 0|129|130|137|142|143) exit $s;; esac; '
+    f'"$c" -S -E -s -u -c "{_PYTHON_SOURCE}" $r; s=$?; case $s in 0|129|130|137|142|143) exit $s;; esac; '
     'if [ $s = 98 ]; then r="$r $s"; break; fi; if [ $s = 127 ]; then s=126; fi; '
     "else s=127; fi; "
     'r="$r $s"; done; '
@@ -57,60 +57,60 @@ _SHELL = (
     'printf "\\036runbook-supervisor none%s\\n" "$r"; exit 96'
 )
 
-_NAME = 'case $p in "exit #"*) p=${p#exit ?};; *) printf "\\036runbook-supervisor none 98\\n"; exit 96;; esac;'
+_NAME_SCRIPT = 'case $p in "exit #"*) p=${p#exit ?};; *) printf "\\036runbook-supervisor none 98\\n"; exit 96;; esac;'
 
-_HARMLESS = re.compile(r"\A[A-Za-z0-9_./+~-]+\Z")
+_SHELL_SAFE_PATH = re.compile(r"\A[A-Za-z0-9_./+~-]+\Z")
 
 # Exit codes that the command reports of the interpreters that it tried.
-NO_NULL = 95
+EXIT_NO_NULL = 95
 """Nothing can be written to /dev/null."""
 
-TOO_OLD = 97
+EXIT_TOO_OLD = 97
 """The interpreter is older than Python 3.8."""
 
-EATEN = 98
+EXIT_STDIN_EATEN = 98
 """Another program has read from our stdin: its first line is not the one that we sent."""
 
-MISSING = 127
+EXIT_NOT_FOUND = 127
 """There is no such command."""
 
-BROKEN = 126
+EXIT_NOT_STARTABLE = 126
 """The interpreter cannot be started. An interpreter that exists and ends with 127, for want of a library or of its own
 interpreter, is reported with this code as well."""
 
 
 def command(python: str) -> str:
     """The command to run on a node that has this interpreter in the inventory."""
-    if _HARMLESS.match(python):
-        return f"exec /bin/sh -c 'p=\"{python}\"; {_SHELL}'"
-    return f"exec /bin/sh -c 'IFS= read -r p; {_NAME} {_SHELL}'"
+    if _SHELL_SAFE_PATH.match(python):
+        return f"exec /bin/sh -c 'p=\"{python}\"; {_SHELL_SCRIPT}'"
+    return f"exec /bin/sh -c 'IFS= read -r p; {_NAME_SCRIPT} {_SHELL_SCRIPT}'"
 
 
 def first_input(python: str) -> bytes:
     """The bytes to write to the command's stdin before the first frame: the interpreter's name when the command does
     not hold it, then the supervisor. `python` must not contain a line break."""
     source = _supervisor()
-    name = b"" if _HARMLESS.match(python) else b"exit #" + python.encode() + b"\n"
+    name = b"" if _SHELL_SAFE_PATH.match(python) else b"exit #" + python.encode() + b"\n"
     return name + b"exit #" + str(len(source)).encode() + b"\n" + source
 
 
 @functools.cache
 def _supervisor() -> bytes:
-    return zlib.compress(node_programs.started(node_programs.SUPERVISOR), 9)
+    return zlib.compress(node_programs.started(node_programs.SUPERVISOR_MODULE), 9)
 
 
 # The results of the command.
 
-NOISE = 1 << 16
+MAX_KEPT_NOISE_BYTES = 1 << 16
 """Bytes that are kept of a login's output before the supervisor's first line."""
 
-MOST_NOISE = 16 << 20
+MAX_NOISE_BYTES = 16 << 20
 """Bytes that a login may print before that line; a login that prints more is given up."""
 
 _NULL_COMPLAINT = re.compile(r"create /dev/null|/dev/null: (?:Permission denied|Read-only|No space)")
 """The words in which shells complain about /dev/null."""
 
-PASSWORD_DUE = re.compile(
+PASSWORD_EXPIRED = re.compile(
     r"password (?:has |is )?expired|password change required|must change your password", re.IGNORECASE
 )
 """The words that PAM and sshd print, instead of running a command, when the account's password has expired."""
@@ -128,7 +128,7 @@ class SilentPython(NoPython):
 
 
 class Opening:
-    """Reads the output before the supervisor's first frame: whatever a login prints, then MARK.
+    """Reads the output before the supervisor's first frame: whatever a login prints, then SUPERVISOR_MARK.
 
     `over`: the supervisor has started. `codes`: the exit codes of the interpreters, when none of them worked. `noise`:
     the last 4096 bytes that the login printed."""
@@ -142,20 +142,23 @@ class Opening:
         self._seen = 0
 
     def feed(self, data: bytes) -> bytes:
-        """The bytes that follow MARK and belong to frames; empty until MARK has arrived."""
+        """The bytes that follow SUPERVISOR_MARK and belong to frames; empty until SUPERVISOR_MARK has arrived."""
         self._seen += len(data)
         self._held += data
-        noise, mark, rest = self._held.partition(MARK)
+        noise, mark, rest = self._held.partition(SUPERVISOR_MARK)
         if not mark:
-            self.noise, self._held = self._held[-4096:], self._held[-NOISE:]  # a mark may have begun to arrive
-            self.refused = self._seen > MOST_NOISE
+            self.noise, self._held = (
+                self._held[-4096:],
+                self._held[-MAX_KEPT_NOISE_BYTES:],
+            )  # a mark may have begun to arrive
+            self.refused = self._seen > MAX_NOISE_BYTES
             return b""
         self.noise = noise[-4096:]
         if not rest.startswith(b"none"[: len(rest)]):
             self.over = True
             return rest
-        if b"\n" in rest or len(rest) > NOISE:
-            self.codes = tuple(int(code) for code in re.findall(rb"\b[0-9]{1,3}\b", rest[:NOISE]))
+        if b"\n" in rest or len(rest) > MAX_KEPT_NOISE_BYTES:
+            self.codes = tuple(int(code) for code in re.findall(rb"\b[0-9]{1,3}\b", rest[:MAX_KEPT_NOISE_BYTES]))
             self.refused = True
         return b""
 
@@ -163,15 +166,15 @@ class Opening:
 def no_supervisor(node: str, place: str, opening: Opening, complaint: str) -> Unreachable:
     """Why the login gave a shell but no supervisor."""
     codes, said = opening.codes, last_lines(opening.noise, complaint)
-    if codes is not None and EATEN not in codes:
+    if codes is not None and EXIT_STDIN_EATEN not in codes:
         return _no_python(node, place, codes, complaint)
     cause = "login-shell-failed"
     if codes is not None:
         way, says = "reads-input", f"a startup file of the login shell of {node} reads what is meant for our program"
     elif opening.refused:
-        way, most = "prints", MOST_NOISE >> 20
+        way, most = "prints", MAX_NOISE_BYTES >> 20
         says = f"the login shell of {node} printed more than {most} MiB and did not start our program"
-    elif any(PASSWORD_DUE.search(line) for line in said):
+    elif any(PASSWORD_EXPIRED.search(line) for line in said):
         cause, way = "ssh-auth-failed", "password-expired"
         says = f"{node} lets this account run nothing until its password, which has expired, is changed: {said[-1]!r}"
     else:
@@ -185,11 +188,11 @@ def _no_python(node: str, place: str, codes: tuple[int, ...], complaint: str) ->
     """Why no Python at `place` works; `codes` are the exit codes of the interpreters that were tried."""
     said = last_lines(complaint)
     broken = next((line for line in said if _NULL_COMPLAINT.search(line)), "")
-    if broken or NO_NULL in codes:  # what the shell says may come later than its exit codes
+    if broken or EXIT_NO_NULL in codes:  # what the shell says may come later than its exit codes
         says = f"programs on {place} cannot write to /dev/null" + (f": {broken!r}" if broken else "")
         return NoPython("login-shell-failed", says, mend("login-shell-failed", "no-null", node=node), said)
     tried = "neither the inventory's `python:` nor python3 or python on PATH"
-    if TOO_OLD in codes and all(code in (TOO_OLD, MISSING, 2) for code in codes):
+    if EXIT_TOO_OLD in codes and all(code in (EXIT_TOO_OLD, EXIT_NOT_FOUND, 2) for code in codes):
         cause, way, says = "python-too-old", "every", f"every Python on {place} is older than 3.8"
     elif ends := sorted({end.signal_name for end in map(ProcessEnd, codes) if end.signal_name}):
         cause, way = "python-missing", "crashes"
@@ -214,7 +217,7 @@ def nothing_started(
 ) -> Unreachable:
     """The failure when no supervisor has answered within `timeout_s`. `reason` is the transport's own explanation; it
     is not used when a Python was started and stayed silent."""
-    if STARTED in noise:
+    if SHELL_MARK in noise:
         return SilentPython(
             "python-missing",
             f"{python} on {place} does not start: it was started, and gave no answer within {timeout_s:g} s",
@@ -232,10 +235,10 @@ def nothing_started(
 
 
 def last_lines(*texts: str | bytes) -> tuple[str, ...]:
-    """The last six lines of each text as evidence, without blank ones and without our own STARTED mark."""
+    """The last six lines of each text as evidence, without blank ones and without our own SHELL_MARK mark."""
     lines: list[str] = []
     for text in texts:
         decoded = text.decode(errors="replace") if isinstance(text, bytes) else text
-        theirs = decoded.replace(STARTED.decode(), "")
+        theirs = decoded.replace(SHELL_MARK.decode(), "")
         lines.extend(line for line in theirs.splitlines()[-6:] if line.strip())
     return tuple(lines)

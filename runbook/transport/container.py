@@ -4,7 +4,7 @@ The container is entered by a program that the host's supervisor starts (`docker
 the same over SSH, Slurm and on this machine, and needs no second login. Runtimes do not end what they started when
 their client dies: the supervisor inside sees the end of its stdin, or gets no more beats, and cleans up by itself. So
 the entering program is never signalled while that supervisor may live. Most of a machine cannot be seen from inside a
-container: ON_THE_HOST says which node programs look from the host. All others look where the job runs.
+container: PROGRAMS_ON_HOST says which node programs look from the host. All others look where the job runs.
 """
 
 from __future__ import annotations
@@ -24,46 +24,48 @@ from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node
 from runbook.transport.bootstrap import command, no_shell
 from runbook.transport.frames import Failure, Frame
-from runbook.transport.stream import ENDING_S
+from runbook.transport.stream import END_TIMEOUT_S
 
 if TYPE_CHECKING:
     from runbook.transport.session import Session
 
 
-_MISSING = re.compile(r"(?:sudo|env|exec)(?:: \d+)?: (?:\S+: )?['‘`]?(?P<tool>[\w./+-]+)['’]?: (?:command )?not found")
-_DENIED = re.compile(
+_TOOL_MISSING = re.compile(
+    r"(?:sudo|env|exec)(?:: \d+)?: (?:\S+: )?['‘`]?(?P<tool>[\w./+-]+)['’]?: (?:command )?not found"
+)
+_ACCESS_DENIED = re.compile(
     r"permission denied while trying to connect|connect: permission denied|a (?:password|terminal) is required|"
     r"is not in the sudoers file|is not allowed to execute|reassociate to namespaces? .{0,300}Operation not permitted|"
     r"(?:cannot open|stat of) /proc/\d+/ns/[^\n]{1,40}Permission denied",
     re.IGNORECASE,
 )
-_DOWN = re.compile(
+_RUNTIME_DOWN = re.compile(
     r"cannot connect to the docker daemon|failed to connect to the docker api|cannot connect to podman|"
     r"error during connect|unable to connect to podman",
     re.IGNORECASE,
 )
-_UNKNOWN = re.compile(
+_UNKNOWN_CONTAINER = re.compile(
     r"no such container|no container with name or ID|container does not exist|no instance found with name|"
     r"\[ERROR\] No such file or directory: |error opening file `[^`]{1,200}/status`: No such file",
     re.IGNORECASE,
 )
-_STOPPED = re.compile(
+_STOPPED_CONTAINER = re.compile(
     r"\bcontainer \S+ is not running|container `[^`]{1,200}` is not running|container state improper|"
     r"cannot exec in a stopped container|is paused, unpause|is restarting, wait|"
     r"(?:cannot open|stat of) /proc/\d+/ns/[^\n]{1,40}No such file",
     re.IGNORECASE,
 )
-_CHATTER = re.compile(
+_LOG_LINE = re.compile(
     r"level=(?:warning|info|debug)|^(?:INFO|WARNING|DEBUG):|Emulate Docker CLI using podman", re.MULTILINE
 )
 
-LISTS = {
+LIST_COMMANDS = {
     "docker": "docker ps --all",
     "podman": "podman ps --all",
     "enroot": "enroot list",
     "apptainer": "apptainer instance list",
 }
-STARTS = {
+START_COMMANDS = {
     "docker": "docker start {name}",
     "podman": "podman start {name}",
     "enroot": "enroot start {name}",
@@ -73,7 +75,7 @@ STARTS = {
 
 def said(complaint: str) -> tuple[str, ...]:
     """The last lines of what a runtime wrote to stderr, as evidence."""
-    return tuple([line for line in complaint.splitlines() if line.strip() and not _CHATTER.search(line)][-4:])
+    return tuple([line for line in complaint.splitlines() if line.strip() and not _LOG_LINE.search(line)][-4:])
 
 
 def runtime_missing(node: Node, tool: str, evidence: tuple[str, ...] = ()) -> Unreachable:
@@ -97,9 +99,9 @@ def refusal(node: Node, complaint: str) -> Unreachable | None:
     """The failure that a runtime's stderr means when the node's container cannot be entered; None for unknown words."""
     seen, at = said(complaint), node.name
     text = "\n".join(seen)
-    if missing := _MISSING.search(text):
+    if missing := _TOOL_MISSING.search(text):
         return runtime_missing(node, missing["tool"], seen)
-    if _DENIED.search(text):
+    if _ACCESS_DENIED.search(text):
         words = ["sudo", "-n", *("-i" if one == "--interactive" else one for one in node.entry)]
         return unreachable_for(
             "container-runtime-denied",
@@ -109,7 +111,7 @@ def refusal(node: Node, complaint: str) -> Unreachable | None:
             node=at,
             inside=flow(words),
         )
-    if _DOWN.search(text):
+    if _RUNTIME_DOWN.search(text):
         daemon = "podman" if node.entry[0] == "podman" else "docker"
         return unreachable_for(
             "container-runtime-down",
@@ -119,9 +121,9 @@ def refusal(node: Node, complaint: str) -> Unreachable | None:
             at=at,
             daemon=word(daemon),
         )
-    if _STOPPED.search(text):
+    if _STOPPED_CONTAINER.search(text):
         return stopped(node, "is not running", seen)
-    if _UNKNOWN.search(text):
+    if _UNKNOWN_CONTAINER.search(text):
         return _unknown(node, seen)
     return no_shell(node.place, seen)
 
@@ -140,7 +142,7 @@ def stopped(node: Node, how: str, evidence: tuple[str, ...]) -> Unreachable:
         node=node.name,
         runtime=runtime,
         name=name,
-        start=STARTS[runtime].format(name=name),
+        start=START_COMMANDS[runtime].format(name=name),
     )
 
 
@@ -152,7 +154,7 @@ def _unknown(node: Node, evidence: tuple[str, ...]) -> Unreachable:
         says = f"{runtime} on {node.name} knows no container {name}, as this user"
     else:
         way, says = "live", f"`inside:` of {node.name} leads to a container that does not exist"
-    lists = LISTS.get(runtime)
+    lists = LIST_COMMANDS.get(runtime)
     return unreachable_for("container-unknown", says, evidence, way=way, node=node.name, lists=lists, name=name)
 
 
@@ -169,19 +171,19 @@ def unreachable(node: Node, says: str, evidence: tuple[str, ...]) -> Unreachable
     )
 
 
-GOODBYE_S = 5.0
+GOODBYE_TIMEOUT_S = 5.0
 """How long the supervisor on the host may take to clean up."""
 
-ASKED_S = 3.0
+ANSWER_DEADLINE_S = 3.0
 """How long a runtime may take to report the state of a container."""
 
-MOST_COMPLAINT = 1 << 16
+STDERR_TAIL_BYTES = 1 << 16
 """Bytes of stderr that are kept."""
 
-STATES = ("docker", "podman")
+STATE_REPORTING_RUNTIMES = ("docker", "podman")
 """Runtimes that can report the state of a container."""
 
-Facts = dict[str, Any]
+JsonObject = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,28 +193,28 @@ class AskedOnHost:
     the host is asked only when both share a network. `in_turn`: the host is asked after the container has answered,
     since the two would disturb each other."""
 
-    merged: Callable[[Facts, Facts], Facts]
-    ours: Callable[[Facts], Facts] = dict
-    theirs: Callable[[Facts], Facts] = dict
+    merged: Callable[[JsonObject, JsonObject], JsonObject]
+    ours: Callable[[JsonObject], JsonObject] = dict
+    theirs: Callable[[JsonObject], JsonObject] = dict
     network: bool = False
     in_turn: bool = False
 
 
-def _instead(_job: Facts, host: Facts) -> Facts:
+def _instead(_job: JsonObject, host: JsonObject) -> JsonObject:
     return host
 
 
-def _collect(job: Facts, host: Facts) -> Facts:
+def _collect(job: JsonObject, host: JsonObject) -> JsonObject:
     """The host's answers about its tools, and the container's about Python and the settings of NCCL."""
 
-    def of_job(one: Facts) -> bool:
+    def of_job(one: JsonObject) -> bool:
         return str(one["name"]).startswith(("python", "nccl/"))
 
     both = [*(one for one in host["answers"] if not of_job(one)), *(one for one in job["answers"] if of_job(one))]
     return {**host, "answers": both}
 
 
-def _gpus(job: Facts, host: Facts) -> Facts:
+def _gpus(job: JsonObject, host: JsonObject) -> JsonObject:
     """The devices as the container sees them. Only the host knows the kernel's log and the processes on the devices."""
     of_host = {"dmesg", "journal"}
     if (host.get("apps") or {}).get("code") == 0:
@@ -220,14 +222,14 @@ def _gpus(job: Facts, host: Facts) -> Facts:
     return {**job, **{name: host[name] for name in of_host & host.keys()}}
 
 
-def _ping(job: Facts, host: Facts) -> Facts:
+def _ping(job: JsonObject, host: JsonObject) -> JsonObject:
     """Names as the container resolves them; the network as the host's tools show it: few images have `ip` and
     `ping`."""
     names = ("names", "hostname", "own", "nameservers", "name_sources", "hosts_unreadable", "reverse_late")
     return {**host, **{name: job[name] for name in names if name in job}}
 
 
-def _port(job: Facts, host: Facts) -> Facts:
+def _port(job: JsonObject, host: JsonObject) -> JsonObject:
     """The container's view of the ports. For a port that both see as taken, the host's view when it knows the process
     that holds it: that process may run outside the container."""
     theirs = {
@@ -238,7 +240,7 @@ def _port(job: Facts, host: Facts) -> Facts:
     return {**job, "ports": {**job["ports"], **theirs}}
 
 
-ON_THE_HOST: Mapping[str, AskedOnHost] = {
+PROGRAMS_ON_HOST: Mapping[str, AskedOnHost] = {
     "collect": AskedOnHost(_collect),
     "gpus": AskedOnHost(_gpus),
     "ibstat": AskedOnHost(_instead),
@@ -279,7 +281,7 @@ class ContainerStream:
         if frame.event == "output" and frame.stream == 1:
             self._arrived.put(payload)
         elif frame.event == "output":
-            self._complaint = (self._complaint + payload)[-MOST_COMPLAINT:]
+            self._complaint = (self._complaint + payload)[-STDERR_TAIL_BYTES:]
         elif frame.event == "failed":
             self._failure = frame.error
             self._end()
@@ -314,9 +316,9 @@ class ContainerStream:
             return
         with contextlib.suppress(Unreachable):
             self.outside.feed(self._program, b"", end=True)
-            self._over.wait(ENDING_S)
+            self._over.wait(END_TIMEOUT_S)
         with contextlib.suppress(Unreachable):
-            self.outside.goodbye(timeout_s=GOODBYE_S)
+            self.outside.goodbye(timeout_s=GOODBYE_TIMEOUT_S)
 
     def kill(self) -> None:
         with contextlib.suppress(Unreachable):
@@ -342,12 +344,12 @@ class ContainerStream:
     def _state(self, seen: tuple[str, ...]) -> Unreachable | None:
         """The fault that the runtime reports of the container's state; None when it runs or its state is unknown."""
         container = self._node.container
-        if container is None or container.runtime not in STATES:
+        if container is None or container.runtime not in STATE_REPORTING_RUNTIMES:
             return None
         question = "{{.State.Status}} {{.State.ExitCode}} {{.State.OOMKilled}}"
         ask = [container.runtime, "container", "inspect", "--format", question, container.name]
         try:
-            answer = self.outside.start(ask, timeout_s=ASKED_S).wait(ASKED_S + 1.0)
+            answer = self.outside.start(ask, timeout_s=ANSWER_DEADLINE_S).wait(ANSWER_DEADLINE_S + 1.0)
         except (Unreachable, RuntimeError):
             return None
         words = answer.stdout.split()

@@ -14,26 +14,26 @@ from typing import Annotated, Any, Literal, TypedDict
 import msgspec
 from msgspec import Meta
 
-LONGEST_LINE = 24 << 20
+MAX_FRAME_LINE_BYTES = 24 << 20
 """The most bytes of one line. The longest lines that a node has reason to send hold the rules of its packet filters."""
 
-LARGEST_PAYLOAD = 1 << 20
+MAX_PAYLOAD_BYTES = 1 << 20
 """The most bytes of payload behind a line. A supervisor sends the output of programs in pieces of 64 KiB, and the first
 MiB of a file."""
 
-LOWEST, HIGHEST = -(1 << 62), 1 << 62
+MIN_INTEGER, MAX_INTEGER = -(1 << 62), 1 << 62
 
-Count = Annotated[int, Meta(ge=0, le=HIGHEST)]
-Integer = Annotated[int, Meta(ge=LOWEST, le=HIGHEST)]
+Count = Annotated[int, Meta(ge=0, le=MAX_INTEGER)]
+Integer = Annotated[int, Meta(ge=MIN_INTEGER, le=MAX_INTEGER)]
 Pid = Annotated[int, Meta(ge=1, le=1 << 31)]
 ExitCode = Annotated[int, Meta(ge=-256, le=1 << 32)]
-Line = Annotated[str, Meta(max_length=4096)]
+ShortText = Annotated[str, Meta(max_length=4096)]
 """A name, a path, a sentence. It may hold any character: the code that prints it has to escape it."""
 
-Text = Annotated[str, Meta(max_length=LONGEST_LINE)]
+LongText = Annotated[str, Meta(max_length=MAX_FRAME_LINE_BYTES)]
 
 Seconds = Annotated[float, Meta(ge=0, le=1e12)]
-Clock = Annotated[float, Meta(ge=-1e12, le=1e12)]
+UnixTime = Annotated[float, Meta(ge=-1e12, le=1e12)]
 
 
 class UnexpectedAnswer(ValueError):
@@ -43,10 +43,10 @@ class UnexpectedAnswer(ValueError):
 class Failure(TypedDict):
     """An exception on the node as data. `errno` is the name of the error number, such as ENOSPC."""
 
-    type: Line
+    type: ShortText
     errno: Annotated[str, Meta(pattern=r"\A[A-Z0-9]{1,32}\Z")] | None
     text: Annotated[str, Meta(max_length=1 << 16)]
-    path: Line
+    path: ShortText
 
 
 class Frame(msgspec.Struct, frozen=True, gc=False):
@@ -54,9 +54,9 @@ class Frame(msgspec.Struct, frozen=True, gc=False):
 
     event: Literal["hello", "beat", "started", "output", "exit", "failed", "done", "bye"]
     id: Count | None = None
-    bytes: Annotated[int, Meta(ge=0, le=LARGEST_PAYLOAD)] = 0
-    time: Clock = 0.0
-    echo: Line | None = None
+    bytes: Annotated[int, Meta(ge=0, le=MAX_PAYLOAD_BYTES)] = 0
+    time: UnixTime = 0.0
+    echo: ShortText | None = None
     pid: Pid | None = None
     stream: Literal[1, 2] = 1
     code: ExitCode | None = None
@@ -68,7 +68,7 @@ class Frame(msgspec.Struct, frozen=True, gc=False):
     left: Annotated[list[Pid], Meta(max_length=10_000)] = []
 
 
-_FRAME = msgspec.json.Decoder(Frame)
+_FRAME_DECODER = msgspec.json.Decoder(Frame)
 
 
 class FrameReader:
@@ -87,14 +87,14 @@ class FrameReader:
         while True:
             if self._frame is None:
                 end = self._buffer.find(b"\n", self._searched)
-                if (len(self._buffer) if end < 0 else end) > LONGEST_LINE:
-                    raise UnexpectedAnswer(f"a line of more than {LONGEST_LINE >> 20} MiB")
+                if (len(self._buffer) if end < 0 else end) > MAX_FRAME_LINE_BYTES:
+                    raise UnexpectedAnswer(f"a line of more than {MAX_FRAME_LINE_BYTES >> 20} MiB")
                 if end < 0:
                     self._searched = len(self._buffer)
                     return
                 self.line = bytes(memoryview(self._buffer)[:end])
                 self._drop(end + 1)
-                self._frame = _decoded(_FRAME, self.line)
+                self._frame = _decoded(_FRAME_DECODER, self.line)
             if len(self._buffer) < self._frame.bytes:
                 return
             frame, self._frame = self._frame, None
@@ -116,14 +116,14 @@ def decoded(data: bytes, description: Any) -> Any:
 _DECODERS: dict[Any, msgspec.json.Decoder[Any]] = {}
 
 
-_MAKING = threading.Lock()
+_DECODERS_LOCK = threading.Lock()
 """Held while a decoder is made. msgspec crashes the interpreter when two threads make decoders of a new type at once:
 the second thread finds the half-made work of the first (seen with 0.22)."""
 
 
 def _decoder(description: Any) -> msgspec.json.Decoder[Any]:
     if description not in _DECODERS:
-        with _MAKING:
+        with _DECODERS_LOCK:
             _DECODERS[description] = msgspec.json.Decoder(description, dec_hook=_of_our_type)
     return _DECODERS[description]
 
@@ -140,8 +140,8 @@ def _decoded(decoder: msgspec.json.Decoder[Any], data: bytes) -> Any:
         raise UnexpectedAnswer(str(error)) from None
 
 
-_ESCAPE = re.compile(rb"\\(?:u[dD][89abAB]..\\u[dD][c-fC-F]..|u[dD][89a-fA-F]..|.)")
-_LONE = re.compile(rb"\\u[dD][89a-fA-F]..\Z")
+_JSON_ESCAPE = re.compile(rb"\\(?:u[dD][89abAB]..\\u[dD][c-fC-F]..|u[dD][89a-fA-F]..|.)")
+_LONE_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]..\Z")
 
 
 def _with_whole_surrogates(data: bytes) -> bytes:
@@ -149,4 +149,4 @@ def _with_whole_surrogates(data: bytes) -> bytes:
     half of a surrogate pair, and such a half cannot be printed."""
     if b"\\ud" not in data and b"\\uD" not in data:
         return data
-    return _ESCAPE.sub(lambda escape: b"?" if _LONE.match(escape[0]) else escape[0], data)
+    return _JSON_ESCAPE.sub(lambda escape: b"?" if _LONE_SURROGATE.match(escape[0]) else escape[0], data)

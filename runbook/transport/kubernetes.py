@@ -34,19 +34,19 @@ from runbook.transport.kubernetes_pods import (
 from runbook.transport.local_programs import KUBECTL, LatestAnswers, no_tool, not_understood, printed
 from runbook.transport.stream import ProcessStream
 
-ASKED_S = 12.0
+ANSWER_DEADLINE_S = 12.0
 """How long the API server may take to answer: a credential plugin may have to ask another server first."""
 
-AFTERWARDS_S = 5.0
+LOST_POD_DEADLINE_S = 5.0
 """How long the API server may take to answer about a lost pod: many callers wait for that answer."""
 
-FRESH_S = 8.0
+MAX_ANSWER_AGE_S = 8.0
 """How old an answer may be that is used to enter the pods of a namespace, in seconds."""
 
-ANEW_S = 0.5
+MAX_LOST_POD_AGE_S = 0.5
 """How old an answer about lost pods may be, in seconds: when a machine fails, all of its pods ask at once."""
 
-KNOWN_S = 4.0
+KUBELET_REPORT_TIMEOUT_S = 4.0
 """How long after the end of a container the API server may not know of it yet: the kubelet looks once a second, and
 then tells it."""
 
@@ -91,10 +91,12 @@ class Pods:
         refused = refusal(complaint, where, f"run anything in {node.place}", node.place)
         if refused and refused.cause != "kubernetes-unreachable":
             return refused
-        deadline = time.monotonic() + (0.0 if lives or refused else KNOWN_S)
+        deadline = time.monotonic() + (0.0 if lives or refused else KUBELET_REPORT_TIMEOUT_S)
         while True:
             try:
-                pod = self._now(where, ANEW_S, AFTERWARDS_S, node.kubernetes.container).get(first.name)
+                pod = self._now(where, MAX_LOST_POD_AGE_S, LOST_POD_DEADLINE_S, node.kubernetes.container).get(
+                    first.name
+                )
             except Unreachable as error:
                 return Unreachable(
                     error.cause,
@@ -114,13 +116,13 @@ class Pods:
                 return fault
             if time.monotonic() >= deadline:
                 return refused or (_silent(where, pod, says, seen) if lives else _left(node, where, pod, says, seen))
-            time.sleep(ANEW_S)
+            time.sleep(MAX_LOST_POD_AGE_S)
 
     def policies(self, node: Node) -> str:
         """The NetworkPolicies of the node's namespace as JSON. Raises Unreachable."""
         where = _where(node)
         return self._answers.ask(
-            ("policies", where), FRESH_S, lambda: ask(where, "get", "networkpolicies", "-o", "json")
+            ("policies", where), MAX_ANSWER_AGE_S, lambda: ask(where, "get", "networkpolicies", "-o", "json")
         )
 
     def _name(self, where: Kubernetes, name: str) -> None:
@@ -133,7 +135,7 @@ class Pods:
         where, selector = _where(node), node.kubernetes.selector
         if selector is None:
             self.expect([node])
-            known = self._now(where, FRESH_S, ASKED_S, node.kubernetes.container)
+            known = self._now(where, MAX_ANSWER_AGE_S, ANSWER_DEADLINE_S, node.kubernetes.container)
             if (found := known.get(node.pod or "")) is None:
                 raise unknown(where, f"no pod {node.pod}")
             return found
@@ -178,7 +180,7 @@ class KubectlStream(ProcessStream):
         return self._pods.why(self._node, self._pod, says, self.complaint(), lives=self.lives)
 
 
-def ask(where: Kubernetes, *argv: str, timeout_s: float = ASKED_S) -> str:
+def ask(where: Kubernetes, *argv: str, timeout_s: float = ANSWER_DEADLINE_S) -> str:
     """The stdout of kubectl with these arguments. Raises Unreachable when it fails or takes too long."""
     words = ["kubectl", *options(where), f"--request-timeout={timeout_s:g}s", *argv]
     try:

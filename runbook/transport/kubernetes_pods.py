@@ -17,14 +17,14 @@ from runbook.model.errors import Unreachable
 from runbook.model.inventory import Kubernetes
 from runbook.transport.bootstrap import no_shell
 
-Document = Mapping[str, Any]
-Name = Annotated[str, Meta(pattern=r"\A[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?\Z")]
-Devices = Annotated[int, Meta(ge=0, le=1 << 16)]
+KubernetesObject = Mapping[str, Any]
+KubernetesName = Annotated[str, Meta(pattern=r"\A[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?\Z")]
+GpuCount = Annotated[int, Meta(ge=0, le=1 << 16)]
 
-DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
+DEFAULT_CONTAINER_ANNOTATION = "kubectl.kubernetes.io/default-container"
 """The annotation by which a pod names the container that kubectl enters."""
 
-GPUS = re.compile(r"nvidia\.com/(?:gpu|mig-.+)|amd\.com/gpu")
+GPU_RESOURCE = re.compile(r"nvidia\.com/(?:gpu|mig-.+)|amd\.com/gpu")
 """The names of resources that count GPUs, or MIG parts of GPUs, of a container."""
 
 _LOG_LINE = re.compile(r"[EWIF]\d{4} \d\d:\d\d|\t| >$|Default(?:ed|ing) container ")
@@ -34,7 +34,7 @@ _NO_CONFIG = re.compile(
     r"connection to the server localhost:8080 was refused",
     re.IGNORECASE | re.MULTILINE,
 )
-_NOT_BELIEVED = re.compile(
+_UNAUTHORIZED = re.compile(
     r"\(Unauthorized\)|\bUnauthorized$|You must be logged in|x509: |getting credentials|no Auth Provider found|"
     r"the server has asked for the client to provide credentials",
     re.IGNORECASE | re.MULTILINE,
@@ -56,8 +56,8 @@ class Pod:
 
     `gpus` is how many devices the container may have; `machine` is the cluster's node that the pod is on."""
 
-    name: Name
-    namespace: Name
+    name: KubernetesName
+    namespace: KubernetesName
     uid: str
     phase: str
     reason: str
@@ -70,11 +70,11 @@ class Pod:
     container: str
     containers: tuple[str, ...]
     restarts: int
-    state: Mapping[str, Document]
-    before: Document
+    state: Mapping[str, KubernetesObject]
+    before: KubernetesObject
     held_up: str
     restarted_on: str
-    gpus: Devices
+    gpus: GpuCount
     labels: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -95,7 +95,7 @@ class Pod:
         return f"pod {self.namespace}/{self.name}: " + ", ".join(parts)
 
 
-def _ending(detail: Document) -> str:
+def _ending(detail: KubernetesObject) -> str:
     """How a container ended or why it waits, as ` (OOMKilled, exit code 137)`; empty when nothing is known."""
     code = f"exit code {detail['exitCode']}" if "exitCode" in detail else ""
     said = ", ".join(
@@ -122,12 +122,14 @@ def pods_in(text: str, container: str | None = None) -> list[Pod]:
         ) from error
 
 
-def _pod(item: Document, chosen: str | None) -> Pod:
+def _pod(item: KubernetesObject, chosen: str | None) -> Pod:
     """A pod from its JSON. `chosen` is the container that the inventory names."""
     meta, spec, status = item["metadata"], item["spec"], item.get("status") or {}
     names = tuple(one["name"] for one in spec["containers"])
-    container = chosen or (meta.get("annotations") or {}).get(DEFAULT_CONTAINER) or _with_gpus(spec) or names[0]
-    own: Document = next((one for one in status.get("containerStatuses") or () if one["name"] == container), {})
+    container = (
+        chosen or (meta.get("annotations") or {}).get(DEFAULT_CONTAINER_ANNOTATION) or _with_gpus(spec) or names[0]
+    )
+    own: KubernetesObject = next((one for one in status.get("containerStatuses") or () if one["name"] == container), {})
     resources = next((one.get("resources") or {} for one in spec["containers"] if one["name"] == container), {})
     found = {
         "name": meta["name"],
@@ -154,19 +156,19 @@ def _pod(item: Document, chosen: str | None) -> Pod:
     return msgspec.convert(found, Pod)  # raises ValueError for other types
 
 
-def _devices(resources: Document) -> int:
+def _devices(resources: KubernetesObject) -> int:
     """How many GPUs a container may have, by the limits in its resources."""
-    return sum(int(count) for name, count in (resources.get("limits") or {}).items() if GPUS.fullmatch(name))
+    return sum(int(count) for name, count in (resources.get("limits") or {}).items() if GPU_RESOURCE.fullmatch(name))
 
 
-def _with_gpus(spec: Document) -> str | None:
+def _with_gpus(spec: KubernetesObject) -> str | None:
     """The name of the only container with GPUs, whose neighbours are helpers; None when no or several containers have
     GPUs."""
     having = [one["name"] for one in spec["containers"] if _devices(one.get("resources") or {})]
     return having[0] if len(having) == 1 else None
 
 
-def _held_up(status: Document) -> str:
+def _held_up(status: KubernetesObject) -> str:
     """Why a pod does not run yet: the scheduler's words, or what a container or init container waits for. Empty when
     nothing holds it up."""
     for one in status.get("conditions") or ():
@@ -215,7 +217,7 @@ def refusal(complaint: str, where: Kubernetes, what: str, place: str = "") -> Un
     elif _FORBIDDEN.search(text):
         cause, look = "kubernetes-forbidden", ("auth", "can-i", "create", "pods/exec")
         says = f"RBAC does not let us {what}"
-    elif _NOT_BELIEVED.search(text):
+    elif _UNAUTHORIZED.search(text):
         cause, says = "kubernetes-auth-failed", "the API server and kubectl do not accept each other's credentials: "
         says += "credentials that are missing, expired or of another cluster, or a certificate without a trusted issuer"
     elif _NO_KUBELET.search(text):

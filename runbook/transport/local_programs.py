@@ -17,19 +17,21 @@ from runbook.causes.catalogue import unreachable_for
 from runbook.model.command_quoting import word
 from runbook.model.errors import Unreachable, limit_behind
 
-MOST = 32 << 20
+MAX_STDOUT_BYTES = 32 << 20
 """The most bytes of output: `kubectl get pods -o json` takes 10 KiB a pod, `scontrol show node` 1 KiB a node."""
-MOST_COMPLAINED = 1 << 20  # the most bytes of stderr
-_LEFT_OPEN_S = 1.0  # how long output is read on after the program has ended: a child of it may hold the pipe open
-_LOOK_S = 0.2  # the interval at which the program is looked at, whether it has ended
+MAX_STDERR_BYTES = 1 << 20  # the most bytes of stderr
+_OPEN_PIPE_TIMEOUT_S = (
+    1.0  # how long output is read on after the program has ended: a child of it may hold the pipe open
+)
+_POLL_INTERVAL_S = 0.2  # the interval at which the program is looked at, whether it has ended
 
 
 def printed(
     argv: Sequence[str], timeout_s: float, env: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """The exit code, stdout and stderr of a program. A program that prints more than MOST or MOST_COMPLAINED is killed:
-    its stdout is then empty, so that a part does not pass as the whole, and the last line of its stderr says so. A
-    program that is killed takes the rest of its process group with it.
+    """The exit code, stdout and stderr of a program. A program that prints more than MAX_STDOUT_BYTES or
+    MAX_STDERR_BYTES is killed: its stdout is then empty, so that a part does not pass as the whole, and the last line
+    of its stderr says so. A program that is killed takes the rest of its process group with it.
 
     Raises OSError when the program does not start, and TimeoutExpired.
     """
@@ -46,12 +48,12 @@ def printed(
     out, err = bytearray(), bytearray()
     try:
         with selectors.PollSelector() as streams:  # takes no descriptor of its own
-            streams.register(process.stdout, selectors.EVENT_READ, (out, MOST))
-            streams.register(process.stderr, selectors.EVENT_READ, (err, MOST_COMPLAINED))
+            streams.register(process.stdout, selectors.EVENT_READ, (out, MAX_STDOUT_BYTES))
+            streams.register(process.stderr, selectors.EVENT_READ, (err, MAX_STDERR_BYTES))
             until = time.monotonic() + timeout_s
             ended = False
             while streams.get_map() and (left := until - time.monotonic()) > 0:
-                for key, _ in streams.select(min(left, _LOOK_S)):
+                for key, _ in streams.select(min(left, _POLL_INTERVAL_S)):
                     data = os.read(key.fd, 1 << 16)
                     kept, most = key.data
                     if not data:
@@ -62,7 +64,7 @@ def printed(
                     else:
                         kept += data
                 if not ended and process.poll() is not None:
-                    ended, until = True, min(until, time.monotonic() + _LEFT_OPEN_S)
+                    ended, until = True, min(until, time.monotonic() + _OPEN_PIPE_TIMEOUT_S)
         try:
             code = process.wait(0 if ended else max(0.0, until - time.monotonic()))
         except subprocess.TimeoutExpired:

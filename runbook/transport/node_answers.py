@@ -16,21 +16,21 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, Ty
 from msgspec import Meta
 
 from runbook.files.address import is_ip
-from runbook.model.inventory import MOST_GPUS
+from runbook.model.inventory import MAX_GPUS_PER_NODE
 from runbook.model.units import some
 from runbook.node import journal
-from runbook.node.tools import MOST_SENT
+from runbook.node.tools import MAX_SENT_CHARACTERS
 from runbook.transport.frames import (
-    HIGHEST,
-    Clock,
+    MAX_INTEGER,
     Count,
     ExitCode,
     Integer,
-    Line,
+    LongText,
     Pid,
     Seconds,
-    Text,
+    ShortText,
     UnexpectedAnswer,
+    UnixTime,
     decoded,
 )
 from runbook.transport.frames import Failure as Failure  # which the supervisor says as well
@@ -40,7 +40,7 @@ if sys.version_info >= (3, 11):
 else:
     from typing_extensions import NotRequired, Required, TypedDict
 
-Told = TypeVar("Told")
+AnswerType = TypeVar("AnswerType")
 """The type of a program's answer."""
 
 Port = Annotated[int, Meta(ge=0, le=65535)]
@@ -53,16 +53,16 @@ Version = Annotated[str, Meta(pattern=r"\A[0-9]{1,4}\.[0-9]{1,4}\.[0-9]{1,4}\Z")
 Interface = Annotated[str, Meta(pattern=r"\A[^\s/\x00-\x1f\x7f]{1,128}\Z")]
 """The name of a network interface: the kernel allows every byte in it but white space and the slash."""
 
-Errno = Annotated[str, Meta(max_length=256)]
+ErrnoName = Annotated[str, Meta(max_length=256)]
 FileName = Annotated[str, Meta(pattern=r"\A(?!\.{1,2}\Z)[^/\\\x00-\x1f\x7f]{1,255}\Z")]
 """The name of a file in a folder that both sides know: never a path."""
 
 FilePath = Annotated[str, Meta(max_length=4096, pattern=r"\A[^\x00-\x1f\x7f]+\Z")]
 """A path without control characters, so that it can be typed and written into files of ours."""
 
-AttemptFolder = Annotated[str, Meta(pattern=rf"\A{journal.ATTEMPT.pattern}")]
+AttemptFolder = Annotated[str, Meta(pattern=rf"\A{journal.ATTEMPT_FOLDER.pattern}")]
 Word = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_.:@+-]{1,128}\Z")]
-Output = Annotated[str, Meta(max_length=MOST_SENT)]
+Output = Annotated[str, Meta(max_length=MAX_SENT_CHARACTERS)]
 """The output of one tool about the devices of one machine."""
 
 _ADDRESS = re.compile(r"[0-9A-Fa-f:.]{2,45}(?:%[A-Za-z0-9_.-]{1,64})?(?P<length>/[0-9]{1,3})?\Z")
@@ -110,17 +110,17 @@ else:
 class WorkdirFacts(TypedDict):
     """Where a node's `workdir` lies: how much of its path is `there`, its owner, and its file system."""
 
-    workdir: Line
-    home: Line
-    user: Line
-    owner: Line | None
+    workdir: ShortText
+    home: ShortText
+    user: ShortText
+    owner: ShortText | None
     mode: Annotated[str, Meta(pattern=r"\A[0-7]{1,6}\Z")] | None
-    link: Line | None
-    there: Line
+    link: ShortText | None
+    there: ShortText
     folder: bool
     full_of_files: NotRequired[bool]
     free_bytes: NotRequired[Count]
-    mount: NotRequired[Line]
+    mount: NotRequired[ShortText]
 
 
 class Hello(TypedDict):
@@ -128,11 +128,11 @@ class Hello(TypedDict):
     run's folder, or `folder_error` says why there is none; `place` describes the workdir."""
 
     python: Version
-    executable: Line
+    executable: ShortText
     rejected: list[Annotated[str, Meta(pattern=r"\A[0-9]{1,3}\Z")]]
-    hostname: Line
+    hostname: ShortText
     pid: Pid
-    machine: Line
+    machine: ShortText
     folder: NotRequired[FilePath]
     free_bytes: NotRequired[Count]
     free_files: NotRequired[Count | None]
@@ -194,11 +194,11 @@ class SharedMemory(TypedDict):
 class HostFacts(TypedDict):
     """The answer of `host_facts`. `asks_ecn`: the kernel asks for explicit congestion notification when it dials."""
 
-    hostname: Line
+    hostname: ShortText
     interfaces: dict[Interface, InterfaceFacts]
     limits: Limits
     shm: SharedMemory | None
-    port_range: Line | None
+    port_range: ShortText | None
     asks_ecn: NotRequired[bool]
     own: NotRequired[bool | None]
 
@@ -208,42 +208,42 @@ class Looked(TypedDict):
 
     addresses: list[Address] | None
     seconds: Seconds
-    in_hosts: list[tuple[Count, Line]]
+    in_hosts: list[tuple[Count, ShortText]]
 
 
 class RouteEntry(TypedDict, total=False):
     """The fields of a route in `ip -j route` that are judged."""
 
     type: Word
-    dst: Required[Line]
-    gateway: Line
+    dst: Required[ShortText]
+    gateway: ShortText
     metric: Count
-    table: Line | Count
+    table: ShortText | Count
 
 
-Selector = Annotated[dict[Word, Line | Integer | bool | list[Line] | None], Meta(max_length=64)]
+RuleSelector = Annotated[dict[Word, ShortText | Integer | bool | list[ShortText] | None], Meta(max_length=64)]
 """A rule of `ip -j rule`. All its keys are kept: an unknown key selects packets in an unknown way."""
 
 
 class Route(TypedDict, total=False):
     """The way that the node's kernel takes to an address."""
 
-    error: Line | None
+    error: ShortText | None
     dev: Interface | None
     src: Address | None
     via: Address | None
     mtu: Mtu | None
     local: bool
-    rules: list[Selector]
+    rules: list[RuleSelector]
     routes: list[RouteEntry]
 
 
 class Pinged(ToolEnd, total=False):
     """What became of a series of ICMP echoes."""
 
-    out: Line
-    err: Line
-    raw: Line
+    out: ShortText
+    err: ShortText
+    raw: ShortText
     sent: Count
     received: Count
     ms: Seconds
@@ -252,7 +252,7 @@ class Pinged(ToolEnd, total=False):
 class Neighbour(TypedDict, total=False):
     """The kernel's neighbour entry (ARP or NDP) of an address."""
 
-    lladdr: Line
+    lladdr: ShortText
     state: list[Word]
 
 
@@ -266,15 +266,15 @@ class Gateway(TypedDict):
 class PingTarget(TypedDict):
     """The answer of `ping` about one peer."""
 
-    peer: Line
-    address: Line
+    peer: ShortText
+    address: ShortText
     resolved: list[Address] | None
     route: Route | None
     small: Pinged | None
     full: Pinged | None
     spare_answers: bool
     neighbour: Neighbour | None
-    spare: NotRequired[Line | None]
+    spare: NotRequired[ShortText | None]
     again: NotRequired[Pinged]
     gateway: NotRequired[Gateway]
 
@@ -282,7 +282,7 @@ class PingTarget(TypedDict):
 class NetworkInterface(TypedDict):
     """A network interface, as `ping` reports it."""
 
-    mac: Line | None
+    mac: ShortText | None
     mtu: Mtu | None
     rp_filter: Integer
     carrier_changes: NotRequired[Count | None]
@@ -303,12 +303,12 @@ class AwakeFacts(TypedDict):
 class PingAnswer(TypedDict):
     """The answer of `ping`."""
 
-    names: dict[Line, Looked]
-    hostname: Line
+    names: dict[ShortText, Looked]
+    hostname: ShortText
     own: Looked | None
-    nameservers: list[Line]
-    name_sources: Line | None
-    hosts_unreadable: Line | None
+    nameservers: list[ShortText]
+    name_sources: ShortText | None
+    hosts_unreadable: ShortText | None
     reverse_late: bool
     interfaces: dict[Interface, NetworkInterface]
     rp_filtered: Integer | None
@@ -322,19 +322,19 @@ class OwnAddress(TypedDict):
 
     resolved: list[Address] | None
     local: bool
-    error: NotRequired[Line]
+    error: NotRequired[ShortText]
 
 
 class Holder(TypedDict):
     """The process that holds a port. `listens` and `peer` are ADDRESS:PORT."""
 
     uid: Count | None
-    user: Line | None
+    user: ShortText | None
     pid: Pid | None
-    command: Line | None
-    run_id: Line | None
-    listens: Line | None
-    peer: Line | None
+    command: ShortText | None
+    run_id: ShortText | None
+    listens: ShortText | None
+    peer: ShortText | None
     left_behind: NotRequired[bool]
     ours: NotRequired[bool]
 
@@ -343,7 +343,7 @@ class PortState(TypedDict):
     """Whether a port can be bound; if it cannot, the error and the process that holds it."""
 
     free: bool
-    errno: NotRequired[Errno]
+    errno: NotRequired[ErrnoName]
     holder: NotRequired[Holder | None]
 
 
@@ -359,8 +359,8 @@ class SocketHolder(TypedDict):
     """A process, or only a user, that holds sockets on ephemeral ports; `sockets` counts them."""
 
     pid: Pid | None
-    command: Line | None
-    user: Line | None
+    command: ShortText | None
+    user: ShortText | None
     sockets: Count
 
 
@@ -382,8 +382,8 @@ class EphemeralPorts(TypedDict):
 class GpuProcess(TypedDict, total=False):
     """A process on a GPU: all fields, or none when the node cannot see the process."""
 
-    user: Line
-    command: Line
+    user: ShortText
+    command: ShortText
     ours: bool
 
 
@@ -391,13 +391,13 @@ class GpusAnswer(TypedDict):
     """The answer of `gpus`: `processes` by pid."""
 
     pci: Count | None
-    amd: Line | None
+    amd: ShortText | None
     gpu: NotRequired[Ran]
     apps: NotRequired[Ran]
     links: NotRequired[Ran]
     all: NotRequired[Ran]
-    dmesg: NotRequired[list[Text] | None]
-    journal: NotRequired[list[Text] | None]
+    dmesg: NotRequired[list[LongText] | None]
+    journal: NotRequired[list[LongText] | None]
     processes: dict[Digits, GpuProcess]
     uptime_s: Seconds
 
@@ -405,18 +405,18 @@ class GpusAnswer(TypedDict):
 class IbPort(TypedDict):
     """A port of an HCA, as sysfs describes it."""
 
-    state: Line | None
-    phys_state: Line | None
-    rate: Line | None
-    link_layer: Line | None
+    state: ShortText | None
+    phys_state: ShortText | None
+    rate: ShortText | None
+    link_layer: ShortText | None
 
 
 class Gid(TypedDict):
     """A GID of an HCA's port: an address on InfiniBand or RoCE."""
 
-    gid: Line
-    type: Line | None
-    ndev: Line | None
+    gid: ShortText
+    type: ShortText | None
+    ndev: ShortText | None
 
 
 class IbstatAnswer(TypedDict):
@@ -433,9 +433,9 @@ class AdapterFacts(TypedDict):
 
     hardware: list[Interface]
     mbit: Count | None
-    duplex: list[Line | None]
+    duplex: list[ShortText | None]
     counters: dict[Word, Integer | None]
-    tc: dict[Word, Text] | None
+    tc: dict[Word, LongText] | None
 
 
 class Adapters(TypedDict):
@@ -460,16 +460,16 @@ class Counters(TypedDict):
     ports: dict[Word, dict[Word, Integer | None]]
     machine: dict[Word, Count | None]
     gpus: Ran | None
-    xids: list[Text] | None
+    xids: list[LongText] | None
 
 
 class SurveyAnswer(TypedDict):
     """The answer of `survey`."""
 
-    login: tuple[Line, Port] | None
+    login: tuple[ShortText, Port] | None
     speeds: dict[Interface, Count]
     nvidia_smi: Ran
-    nvidia_devices: Annotated[int, Meta(ge=0, le=MOST_GPUS)] | None
+    nvidia_devices: Annotated[int, Meta(ge=0, le=MAX_GPUS_PER_NODE)] | None
 
 
 class PythonFacts(TypedDict):
@@ -477,10 +477,10 @@ class PythonFacts(TypedDict):
 
     path: FilePath
     version: Version
-    prefix: Line
-    torch: Line | None
-    cuda: NotRequired[Line | None]
-    hip: NotRequired[Line | None]
+    prefix: ShortText
+    torch: ShortText | None
+    cuda: NotRequired[ShortText | None]
+    hip: NotRequired[ShortText | None]
 
 
 class Pythons(TypedDict):
@@ -493,12 +493,12 @@ class Pythons(TypedDict):
 class RouteTarget(TypedDict):
     """The answer of `route` about one peer."""
 
-    peer: Line
-    address: Line
+    peer: ShortText
+    address: ShortText
     port: Port
     source: Address | None
     interface: Interface | None
-    answer: Line
+    answer: ShortText
 
 
 class Routes(TypedDict):
@@ -534,7 +534,7 @@ class RankConnections(TypedDict):
 
     connections: list[TcpConnection]
     listening: list[Listener]
-    settings: NotRequired[dict[Digits, dict[Variable, Line]]]
+    settings: NotRequired[dict[Digits, dict[Variable, ShortText]]]
 
 
 class ProcessFacts(TypedDict):
@@ -542,8 +542,8 @@ class ProcessFacts(TypedDict):
 
     pid: Pid
     state: Annotated[str, Meta(pattern=r"\A[A-Za-z]\Z")]
-    comm: Line
-    wchan: Line
+    comm: ShortText
+    wchan: ShortText
     rank: Count | None
     cpu: Number
     waited: Number | None
@@ -556,8 +556,8 @@ class BusyProcess(TypedDict):
     """A process that is no rank's and uses much of the CPU; `cpu` is its share of one CPU."""
 
     pid: Pid
-    user: Line
-    command: Line
+    user: ShortText
+    command: ShortText
     cpu: Number
 
 
@@ -569,8 +569,8 @@ class RankSeen(TypedDict):
     connections: Count | None
     moved: Integer | None
     queued: Integer
-    stack: Text | None
-    own_stacks: dict[Digits, Text]
+    stack: LongText | None
+    own_stacks: dict[Digits, LongText]
     throttled: Number | None
 
 
@@ -581,9 +581,9 @@ class RankProcesses(TypedDict):
     busy: list[BusyProcess]
     carried: Integer | None
     kernel_kills: Count | None
-    kernel_says: list[Line]
+    kernel_says: list[ShortText]
     gpu_use: dict[Digits, Count] | None
-    settings: NotRequired[dict[Digits, dict[Variable, Line]]]
+    settings: NotRequired[dict[Digits, dict[Variable, ShortText]]]
     seconds: Seconds
 
 
@@ -591,7 +591,7 @@ class RankSamples(TypedDict):
     """Samples of one rank: a state letter and a stack for each look."""
 
     states: Annotated[str, Meta(pattern=r"\A[A-Za-z]{0,1000}\Z")]
-    stacks: Annotated[list[Text], Meta(max_length=1000)]
+    stacks: Annotated[list[LongText], Meta(max_length=1000)]
     waited: Number | None
 
 
@@ -607,7 +607,7 @@ class StackSamples(TypedDict):
 
     ranks: dict[Digits, RankSamples]
     busy: list[BusyProcess]
-    sent: dict[Line, SentTo] | None
+    sent: dict[ShortText, SentTo] | None
     seconds: Seconds
 
 
@@ -615,13 +615,13 @@ class CollectedAnswer(TypedDict):
     """The output of one tool, or one file, for `collect`. `left_out` counts bytes; `code` is null when no program
     ended."""
 
-    name: Line
-    command: Line
+    name: ShortText
+    command: ShortText
     status: Literal["ok", "missing", "denied", "timeout", "failed"]
     code: ExitCode | None
     seconds: Seconds
-    out: Text
-    err: Text
+    out: LongText
+    err: LongText
     left_out: Count
 
 
@@ -629,9 +629,9 @@ class Collected(TypedDict):
     """The answer of `collect`. `users` has the login name, home folder and full name of each account."""
 
     answers: Annotated[list[CollectedAnswer], Meta(max_length=400)]
-    user: Line
-    users: Annotated[list[tuple[Line, Line, Line]], Meta(max_length=25_000)]
-    hostnames: Annotated[list[Line], Meta(max_length=100_000)]
+    user: ShortText
+    users: Annotated[list[tuple[ShortText, ShortText, ShortText]], Meta(max_length=25_000)]
+    hostnames: Annotated[list[ShortText], Meta(max_length=100_000)]
     seconds: Seconds
 
 
@@ -643,7 +643,7 @@ class Tabled(dict[str, Any]):
     fields in `kinds` only, and all in `needed`. Raises ValueError."""
 
     __slots__ = ()
-    kinds: ClassVar[Mapping[str, journal.Kind]]
+    kinds: ClassVar[Mapping[str, journal.FieldKind]]
     needed: ClassVar[tuple[str, ...]]
 
     def __init__(self, said: object) -> None:
@@ -652,37 +652,37 @@ class Tabled(dict[str, Any]):
 
 if TYPE_CHECKING:
     # The type checker sees the plain mapping that the same table gives on a node.
-    JournalFacts = journal.Facts
-    LivingJournal = journal.Facts
-    Damaged = journal.Facts
-    About = journal.Facts
+    JournalFacts = journal.DocumentFields
+    LivingJournal = journal.DocumentFields
+    Damaged = journal.DocumentFields
+    About = journal.DocumentFields
 else:
 
     class JournalFacts(Tabled):
         """A journal: what a keeper wrote about its process, and, if the node has looked, which processes live now."""
 
         __slots__ = ()
-        kinds: ClassVar[Mapping[str, journal.Kind]] = {**journal.JOURNAL, **journal.LOOKED}
-        needed: ClassVar[tuple[str, ...]] = journal.WRITTEN
+        kinds: ClassVar[Mapping[str, journal.FieldKind]] = {**journal.JOURNAL_FIELDS, **journal.PRESENT_STATE_FIELDS}
+        needed: ClassVar[tuple[str, ...]] = journal.REQUIRED_JOURNAL_FIELDS
 
     class LivingJournal(JournalFacts):
         """A journal whose processes the node has looked for: it has `lives` and `keeper_lives`."""
 
         __slots__ = ()
-        needed = (*journal.WRITTEN, "lives", "keeper_lives")
+        needed = (*journal.REQUIRED_JOURNAL_FIELDS, "lives", "keeper_lives")
 
     class Damaged(Tabled):
         """A job's file that its node cannot read, and the living processes that the file may be about."""
 
         __slots__ = ()
-        kinds = journal.DAMAGED
-        needed = tuple(journal.DAMAGED)
+        kinds = journal.DAMAGED_FILE_FIELDS
+        needed = tuple(journal.DAMAGED_FILE_FIELDS)
 
     class About(Tabled):
         """The content of `job.json`, which a launch writes on each of its nodes."""
 
         __slots__ = ()
-        kinds = journal.ABOUT
+        kinds = journal.JOB_FIELDS
         needed = ("job", "node")
 
 
@@ -691,8 +691,8 @@ class Prepared(TypedDict):
 
     alive: list[LivingJournal]
     gpus: list[LivingJournal]
-    sha256: dict[Line, Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")] | None]
-    beside: NotRequired[dict[Line, Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")] | None]]
+    sha256: dict[ShortText, Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")] | None]
+    beside: NotRequired[dict[ShortText, Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")] | None]]
 
 
 class Watched(TypedDict):
@@ -701,9 +701,9 @@ class Watched(TypedDict):
     kept: list[JournalFacts]
     read: dict[FileName, bytes]
     size: dict[FileName, Count]
-    steps: dict[FileName, Line]
-    seen: list[tuple[Line, Count, Integer]]
-    time: Clock
+    steps: dict[FileName, ShortText]
+    seen: list[tuple[ShortText, Count, Integer]]
+    time: UnixTime
 
 
 class KeptAnswer(TypedDict):
@@ -725,17 +725,17 @@ class Listed(TypedDict):
     """The answer of `job_control list`."""
 
     jobs: list[ListedJob]
-    time: Clock
+    time: UnixTime
 
 
 class CleanAnswer(TypedDict):
     """The answer of `job_control clean`: whether the job's folder was removed, or the names of what lives there."""
 
     removed: bool
-    alive: list[Line]
+    alive: list[ShortText]
 
 
-ANSWERS: dict[str, Any] = {
+ANSWER_TYPES: dict[str, Any] = {
     "job_control prepare": Prepared,
     "job_control watch": Watched,
     "job_control stop": KeptAnswer,
@@ -746,38 +746,38 @@ ANSWERS: dict[str, Any] = {
 """The type of each answer, by the program's name; for a program with several orders, by its name and the order."""
 
 
-class Asked(str, Generic[Told]):
+class Asked(str, Generic[AnswerType]):
     """The name of a node program that knows the type of the program's answer, so that a call by it is typed."""
 
-    answer: type[Told]
+    answer: type[AnswerType]
 
-    def __new__(cls, name: str, answer: type[Told]) -> Asked[Told]:
+    def __new__(cls, name: str, answer: type[AnswerType]) -> Asked[AnswerType]:
         asked = super().__new__(cls, name)
-        asked.answer = ANSWERS[name] = answer
+        asked.answer = ANSWER_TYPES[name] = answer
         return asked
 
 
-ADAPTERS = Asked("adapters", Adapters)
-COLLECT = Asked("collect", Collected)
-COUNTERS = Asked("counters", Counters)
-EPHEMERAL_PORTS = Asked("ephemeral_ports", EphemeralPorts)
-GPUS = Asked("gpus", GpusAnswer)
-HOST_FACTS = Asked("host_facts", HostFacts)
-IBSTAT = Asked("ibstat", IbstatAnswer)
-PING = Asked("ping", PingAnswer)
-PORT = Asked("port", PortAnswer)
-PYTHONS = Asked("pythons", Pythons)
-RANK_CONNECTIONS = Asked("rank_connections", RankConnections)
-RANK_PROCESSES = Asked("rank_processes", RankProcesses)
-ROUTE = Asked("route", Routes)
-STACK_SAMPLES = Asked("stack_samples", StackSamples)
-SURVEY = Asked("survey", SurveyAnswer)
+ADAPTERS_PROGRAM = Asked("adapters", Adapters)
+COLLECT_PROGRAM = Asked("collect", Collected)
+COUNTERS_PROGRAM = Asked("counters", Counters)
+EPHEMERAL_PORTS_PROGRAM = Asked("ephemeral_ports", EphemeralPorts)
+GPUS_PROGRAM = Asked("gpus", GpusAnswer)
+HOST_FACTS_PROGRAM = Asked("host_facts", HostFacts)
+IBSTAT_PROGRAM = Asked("ibstat", IbstatAnswer)
+PING_PROGRAM = Asked("ping", PingAnswer)
+PORT_PROGRAM = Asked("port", PortAnswer)
+PYTHONS_PROGRAM = Asked("pythons", Pythons)
+RANK_CONNECTIONS_PROGRAM = Asked("rank_connections", RankConnections)
+RANK_PROCESSES_PROGRAM = Asked("rank_processes", RankProcesses)
+ROUTE_PROGRAM = Asked("route", Routes)
+STACK_SAMPLES_PROGRAM = Asked("stack_samples", StackSamples)
+SURVEY_PROGRAM = Asked("survey", SurveyAnswer)
 
 
 def answer(program: str, arguments: Mapping[str, Any], said: bytes) -> dict[str, Any]:
     """A program's answer to these arguments, decoded and checked. Raises UnexpectedAnswer."""
     name = f"{program} {arguments['do']}" if "do" in arguments else program
-    found: dict[str, Any] = decoded(said, ANSWERS[name])
+    found: dict[str, Any] = decoded(said, ANSWER_TYPES[name])
     wanted, got = _asked(program, arguments, found)
     if wanted != got:
         raise UnexpectedAnswer(f"it is about {_few(got)}, and was asked for {_few(wanted)}")
@@ -863,28 +863,28 @@ def _few(names: list[str]) -> str:
 class MessageKind(TypedDict):
     """The fields of a message that decide which type describes it."""
 
-    event: NotRequired[Line]
-    step: NotRequired[Line]
+    event: NotRequired[ShortText]
+    step: NotRequired[ShortText]
 
 
 class ProgramEvent(TypedDict):
     """A message that is an event."""
 
-    event: Line
+    event: ShortText
 
 
 class StepEvent(ProgramEvent):
     """A message of a rank about a step that it has reached."""
 
-    step: Line
+    step: ShortText
 
 
 class PortRefused(TypedDict):
     """A port on which `mesh` could not listen."""
 
     port: Port
-    errno: Errno
-    text: Line
+    errno: ErrnoName
+    text: ShortText
 
 
 class Listening(TypedDict):
@@ -910,7 +910,7 @@ class Dialled(TypedDict):
         "unresolvable",
         "unmeasured",
     ]
-    errno: Errno | None
+    errno: ErrnoName | None
     seconds: Seconds
     tries: Count
     retransmitted: Count | None
@@ -932,8 +932,8 @@ class ToolRun(TypedDict):
 
     status: Literal["ok", "missing", "denied", "timeout", "failed"]
     rc: NotRequired[ExitCode]
-    stdout: NotRequired[Text]
-    stderr: NotRequired[Text]
+    stdout: NotRequired[LongText]
+    stderr: NotRequired[LongText]
     flavour: NotRequired[Word]
 
 
@@ -942,20 +942,20 @@ class FirewallFacts(TypedDict, total=False):
 
     conntrack_count: Digits | None
     conntrack_max: Digits | None
-    local_ports: Line | None
+    local_ports: ShortText | None
     ttl: Digits | None
     uid: Count
     gid: Count
-    legacy_tables: dict[Word, list[Line] | None]
+    legacy_tables: dict[Word, list[ShortText] | None]
     nf_tables: bool | None
-    traffic_filters: dict[Line, Line]
+    traffic_filters: dict[ShortText, ShortText]
     ipsec_drops: dict[Word, Count]
 
 
 class FirewallRules(TypedDict):
     """The message of `firewall_rules`."""
 
-    tools: dict[Line, ToolRun]
+    tools: dict[ShortText, ToolRun]
     facts: FirewallFacts
 
 
@@ -977,18 +977,18 @@ class Started(StepEvent):
 class Imported(StepEvent):
     """The step in which a rank has imported torch."""
 
-    torch: Line
-    nccl: Line | None
+    torch: ShortText
+    nccl: ShortText | None
     gpus: Count
-    gpu: Line | None
-    python: Line
+    gpu: ShortText | None
+    python: ShortText
     seconds: Seconds
     detail: NotRequired[bool]
 
 
 class Sizes(TypedDict):
     size: Count
-    why: Line
+    why: ShortText
 
 
 class LagFacts(TypedDict):
@@ -1014,16 +1014,16 @@ class Done(StepEvent):
 class MeetingStep(StepEvent):
     """Where a rank dials or listens, and what it met there."""
 
-    reason: NotRequired[Line]
-    address: Line
+    reason: NotRequired[ShortText]
+    address: ShortText
     port: Port
 
 
 class RankBeat(TypedDict, total=False):
     """A rank's sign of life, twice a second: how far it is."""
 
-    event: Line
-    phase: Line
+    event: ShortText
+    phase: ShortText
     size: Count
     turn: Count
     turns: Count
@@ -1033,7 +1033,7 @@ class RankBeat(TypedDict, total=False):
 class RowMessage(TypedDict):
     """A line of the table of nccl-tests: times in microseconds, bandwidths in GB/s."""
 
-    size: Annotated[int, Meta(ge=1, le=HIGHEST)]
+    size: Annotated[int, Meta(ge=1, le=MAX_INTEGER)]
     count: Count
     type: Word
     redop: Word
@@ -1078,8 +1078,8 @@ class Located(ProgramEvent):
 
 
 class HostMessage(TypedDict):
-    host: Line
-    machine: Line
+    host: ShortText
+    machine: ShortText
 
 
 class World(ProgramEvent):
@@ -1092,18 +1092,18 @@ class Failed(ProgramEvent):
     """A rank's message that it failed, and why."""
 
     cause: Word | None
-    text: Text
-    traceback: NotRequired[list[Text]]
+    text: LongText
+    traceback: NotRequired[list[LongText]]
     at: NotRequired[RankBeat]
 
 
 class LookingUp(ProgramEvent):
-    address: Line
+    address: ShortText
     seconds: Seconds
 
 
 class LookedUp(ProgramEvent):
-    address: Line
+    address: ShortText
 
 
 class MovedMessage(ProgramEvent):
@@ -1135,11 +1135,15 @@ class KeptNow(Tabled):
     """A keeper's message: its journal as it is now."""
 
     __slots__ = ()
-    kinds: ClassVar[Mapping[str, journal.Kind]] = {**journal.JOURNAL, **journal.LOOKED, "event": journal.TEXT}
-    needed = (*journal.WRITTEN, "event")
+    kinds: ClassVar[Mapping[str, journal.FieldKind]] = {
+        **journal.JOURNAL_FIELDS,
+        **journal.PRESENT_STATE_FIELDS,
+        "event": journal.TEXT,
+    }
+    needed = (*journal.REQUIRED_JOURNAL_FIELDS, "event")
 
 
-Descriptions = Mapping[str, Any]
+MessageTypes = Mapping[str, Any]
 """The type of each message, by its event. A `step` event is looked up with the name of its step first (`step done`),
 then as `step`; the empty name is for messages without an event."""
 
@@ -1152,13 +1156,13 @@ class Messages:
     mark may be broken or not ours. A program that is alone on its stdout sends nothing else behind the mark.
     """
 
-    described: Descriptions
+    described: MessageTypes
     among_foreign_output: bool = False
 
 
-MESH = Messages({"listening": Listening, "dialled": DialResults})
-FIREWALL_RULES = Messages({"": FirewallRules})
-RANK: Descriptions = {
+MESH_MESSAGES = Messages({"listening": Listening, "dialled": DialResults})
+FIREWALL_RULES_MESSAGES = Messages({"": FirewallRules})
+RANK_MESSAGE_TYPES: MessageTypes = {
     "step started": Started,
     "step imported": Imported,
     "step done": Done,
@@ -1177,9 +1181,9 @@ RANK: Descriptions = {
     "moved": MovedMessage,
     "alone": Alone,
 }
-KEEPER = Messages({"kept": KeptNow})
+KEEPER_MESSAGES = Messages({"kept": KeptNow})
 
-PROGRAMS: Mapping[str, Messages] = {"mesh": MESH, "firewall_rules": FIREWALL_RULES}
+PROGRAM_MESSAGES: Mapping[str, Messages] = {"mesh": MESH_MESSAGES, "firewall_rules": FIREWALL_RULES_MESSAGES}
 """The messages of the programs in `runbook/node/` that `Session.program` starts, by name."""
 
 
@@ -1216,15 +1220,15 @@ SequenceNumber = Integer | Annotated[str, Meta(pattern=r"\A-?[0-9]{1,18}\Z")]
 class FlightEntry(TypedDict, total=False):
     """The fields of a collective in torch's Flight Recorder that are compared between ranks."""
 
-    process_group: list[Line]
-    pg_id: Line | Count
+    process_group: list[ShortText]
+    pg_id: ShortText | Count
     collective_seq_id: SequenceNumber
     is_p2p: bool
-    profiling_name: Line
+    profiling_name: ShortText
     input_sizes: Annotated[list[Annotated[list[Count], Meta(max_length=64)]], Meta(max_length=1024)]
-    input_dtypes: Annotated[list[Line], Meta(max_length=1024)]
+    input_dtypes: Annotated[list[ShortText], Meta(max_length=1024)]
     retired: bool
-    state: Line
+    state: ShortText
 
 
 class FlightStatus(TypedDict, total=False):
@@ -1238,7 +1242,7 @@ class FlightDump(TypedDict, total=False):
     """A dump of torch's Flight Recorder."""
 
     entries: list[FlightEntry] | None
-    pg_status: dict[Line, FlightStatus] | None
+    pg_status: dict[ShortText, FlightStatus] | None
 
 
 class Calling(TypedDict):

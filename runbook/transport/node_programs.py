@@ -11,18 +11,18 @@ import json
 import re
 from importlib import resources
 
-ROOM = "runbook.node"
+NODE_PACKAGE = "runbook.node"
 
-SUPERVISOR = "supervisor"
-CARRIED = "tools"
+SUPERVISOR_MODULE = "supervisor"
+TOOLS_MODULE = "tools"
 """A module that is sent with the supervisor, though the supervisor runs no tool of the node: most programs that are
 called in it do."""
 
-_IMPORTED = re.compile(rf"^from {re.escape(ROOM)}\.(\w+) import", re.MULTILINE)
+_NODE_IMPORT = re.compile(rf"^from {re.escape(NODE_PACKAGE)}\.(\w+) import", re.MULTILINE)
 
-QUOTES = '"""'
+DOCSTRING_QUOTES = '"""'
 
-_CARRYING = """\
+_PROGRAM_TEMPLATE = """\
 import sys, types
 for _name, _text in {modules!r}.items():
     sys.modules[_name] = types.ModuleType(_name)
@@ -33,7 +33,7 @@ exec(compile({text!r}, {name!r}, "exec"))
 
 def source(name: str) -> bytes:
     """The unchanged source of a module of `runbook/node/`."""
-    return resources.files(ROOM).joinpath(f"{name}.py").read_bytes()
+    return resources.files(NODE_PACKAGE).joinpath(f"{name}.py").read_bytes()
 
 
 @functools.cache
@@ -41,30 +41,33 @@ def called(name: str) -> bytes:
     """A program that the supervisor is to run inside itself: a JSON object from module name to source. The modules that
     the program imports and the supervisor does not have come first, the program last."""
     parts = [part for part in _needs(name) if part not in _supervisor_has()]
-    return json.dumps({f"{ROOM}.{part}": _short(part) for part in parts} | {name: _short(name)}).encode()
+    return json.dumps({f"{NODE_PACKAGE}.{part}": _short(part) for part in parts} | {name: _short(name)}).encode()
 
 
 @functools.cache
 def started(name: str) -> bytes:
     """A program as one file. A program that imports no module of ours is its unchanged source, since people read that
     file as well."""
-    modules = {f"{ROOM}.{part}": _short(part) for part in (_supervisor_has() if name == SUPERVISOR else _needs(name))}
+    modules = {
+        f"{NODE_PACKAGE}.{part}": _short(part)
+        for part in (_supervisor_has() if name == SUPERVISOR_MODULE else _needs(name))
+    }
     if not modules:
         return source(name)
-    return _CARRYING.format(modules=modules, text=_short(name), name=name).encode()
+    return _PROGRAM_TEMPLATE.format(modules=modules, text=_short(name), name=name).encode()
 
 
 @functools.cache
 def _supervisor_has() -> tuple[str, ...]:
     """The modules of ours that the supervisor has, and called programs need not bring."""
-    return tuple(dict.fromkeys((*_needs(SUPERVISOR), *_needs(CARRIED), CARRIED)))
+    return tuple(dict.fromkeys((*_needs(SUPERVISOR_MODULE), *_needs(TOOLS_MODULE), TOOLS_MODULE)))
 
 
 @functools.cache
 def _needs(name: str) -> tuple[str, ...]:
     """The modules of ours that a program imports, directly or not; each after the modules that it imports itself."""
     found: dict[str, None] = {}
-    for part in _IMPORTED.findall(source(name).decode()):
+    for part in _NODE_IMPORT.findall(source(name).decode()):
         found.update(dict.fromkeys((*_needs(part), part)))
     return tuple(found)
 
@@ -76,10 +79,10 @@ def _short(name: str) -> str:
     lines = []
     typing = inside = document = False
     for line in source(name).decode().split("\n"):
-        begins, quotes = line.lstrip()[:3], line.count(QUOTES)
+        begins, quotes = line.lstrip()[:3], line.count(DOCSTRING_QUOTES)
         if not inside:
             typing = line == "if TYPE_CHECKING:" or (typing and line[:1] in ("", " "))
-            document = begins == QUOTES
+            document = begins == DOCSTRING_QUOTES
         indent = line[: len(line) - len(line.lstrip())]
         if typing or (not inside and begins.startswith("#")) or (inside and document):
             lines.append("")

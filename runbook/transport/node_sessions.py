@@ -16,7 +16,7 @@ from runbook.model.inventory import Node
 from runbook.transport.bootstrap import SilentPython
 from runbook.transport.pause_detector import Awake, Pace, cpu_pressure, short_of_cpu
 from runbook.transport.remote_program import Message
-from runbook.transport.session import BEAT_S, SILENCE_S, Session
+from runbook.transport.session import BEAT_INTERVAL_S, SILENCE_TIMEOUT_S, Session
 from runbook.transport.stream import LocalStream, Stream
 
 if TYPE_CHECKING:
@@ -25,30 +25,30 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-HELLO_S = 15.0
+HELLO_TIMEOUT_S = 15.0
 """How long a supervisor may take to answer on a stream that is open."""
 
-OPEN_S = 75.0
+OPEN_TIMEOUT_S = 75.0
 """How long `Site.open` takes at most for all its nodes. The deadlines of one login (TCP, banner, key, channel, shell,
 hello) end before this."""
 
-STARVED_S, STARVED_PERCENT = 1.0, 50.0
-"""A login that timed out is tried once more when this machine was held up for STARVED_S seconds meanwhile, or when
-processes on it waited for a CPU for more than STARVED_PERCENT of the time."""
+MIN_STARVED_PAUSE_S, MIN_STARVED_PERCENT = 1.0, 50.0
+"""A login that timed out is tried once more when this machine was held up for MIN_STARVED_PAUSE_S seconds meanwhile, or
+when processes on it waited for a CPU for more than MIN_STARVED_PERCENT of the time."""
 
-AGAIN_AT_ONCE = 2
+MAX_PARALLEL_RETRIES = 2
 """How many such logins are tried again at the same time."""
 
-WANT_OF_TIME = ("ssh-timeout", "ssh-unreachable", "container-unreachable", "kubernetes-unreachable")
+SLOW_MACHINE_CAUSES = ("ssh-timeout", "ssh-unreachable", "container-unreachable", "kubernetes-unreachable")
 """The causes that a login may end with only because this machine was too slow."""
 
-CLOSING_S = 2.0
+CLOSE_TIMEOUT_S = 2.0
 """How long `Site.close` waits for an answer beyond its deadline."""
 
-OUTSIDE = "+host"
+HOST_SUPERVISOR_SUFFIX = "+host"
 """The suffix of the node name under which a supervisor on a container's host runs; a node's own name has no `+`."""
 
-MOST_PATIENCE_S = 30.0
+MAX_PATIENCE_S = 30.0
 """The longest silence that nodes are asked to accept from a controller that is short of CPU."""
 
 
@@ -79,14 +79,14 @@ class Site:
         self._closing = threading.Event()
         self._lock = threading.Lock()
         self._openers: dict[str, StreamOpener] = {}
-        self._awake = Awake(BEAT_S)
+        self._awake = Awake(BEAT_INTERVAL_S)
         self.pace = Pace()
-        self.patience_s = SILENCE_S
+        self.patience_s = SILENCE_TIMEOUT_S
         """How many seconds of silence nodes accept before they end what runs there; more while this machine is short
         of CPU."""
         threading.Thread(target=self._keep_awake, name="beats", daemon=True).start()
 
-    def open(self, nodes: Iterable[Node], *, timeout_s: float = OPEN_S) -> None:
+    def open(self, nodes: Iterable[Node], *, timeout_s: float = OPEN_TIMEOUT_S) -> None:
         """Reach every node; afterwards each is in `sessions` or in `failures`.
 
         Logins begin as fast as this machine keeps up with them. A login that times out while this machine is too busy
@@ -100,7 +100,7 @@ class Site:
         late = {name: node for name, (node, failure) in failures.items() if _for_want_of_time(failure)}
         starved = self._starved(begun) if late else ()
         if starved and time.monotonic() < deadline:
-            again = self._open([*late.values()], deadline, at_once=AGAIN_AT_ONCE)
+            again = self._open([*late.values()], deadline, at_once=MAX_PARALLEL_RETRIES)
             failures = {name: found for name, found in failures.items() if name not in late} | again
         for name, (_, failure) in failures.items():
             if starved and _for_want_of_time(failure):
@@ -110,9 +110,9 @@ class Site:
     def _starved(self, begun: float) -> tuple[str, ...]:
         """The evidence that this machine had too little CPU for logins since `begun`; empty when it had enough."""
         pause = self._awake.longest(begun)
-        if pause.seconds > STARVED_S:
+        if pause.seconds > MIN_STARVED_PAUSE_S:
             return (f"{pause} meanwhile, which may be the only reason", *cpu_pressure())
-        return cpu_pressure() if short_of_cpu() > STARVED_PERCENT else ()
+        return cpu_pressure() if short_of_cpu() > MIN_STARVED_PERCENT else ()
 
     def _open(
         self, nodes: list[Node], deadline: float, *, at_once: int | None = None
@@ -156,7 +156,7 @@ class Site:
 
         # The supervisor on the host has another name, since container and host may share a home and see each other's
         # processes.
-        outside = self._session(host, self._stream(host), again, mark=f"{node.name}{OUTSIDE}")
+        outside = self._session(host, self._stream(host), again, mark=f"{node.name}{HOST_SUPERVISOR_SUFFIX}")
         try:
             return self._session(node, ContainerStream(outside, node), again, outside=outside)
         except BaseException:
@@ -176,7 +176,9 @@ class Site:
             "again": again,
         }
         python = node.interpreter
-        return Session(node.name, stream, config, python, HELLO_S, self._awake, outside=outside, place=node.place)
+        return Session(
+            node.name, stream, config, python, HELLO_TIMEOUT_S, self._awake, outside=outside, place=node.place
+        )
 
     def _stream(self, node: Node) -> Stream:
         """The stream to a node's supervisor, by the node's `connection:`. Raises Unreachable."""
@@ -232,15 +234,15 @@ class Site:
             pool.shutdown(wait=False, cancel_futures=True)
 
     def _keep_awake(self) -> None:
-        """The thread that sends every node a beat each BEAT_S, and notices pauses of this machine."""
-        while not self._closing.wait(BEAT_S):
+        """The thread that sends every node a beat each BEAT_INTERVAL_S, and notices pauses of this machine."""
+        while not self._closing.wait(BEAT_INTERVAL_S):
             late_s = self._awake.tick()
-            lately_s = self._awake.longest(time.monotonic() - 2 * MOST_PATIENCE_S).seconds
-            self.patience_s = min(MOST_PATIENCE_S, float(round(max(SILENCE_S, SILENCE_S * lately_s))))
+            lately_s = self._awake.longest(time.monotonic() - 2 * MAX_PATIENCE_S).seconds
+            self.patience_s = min(MAX_PATIENCE_S, float(round(max(SILENCE_TIMEOUT_S, SILENCE_TIMEOUT_S * lately_s))))
             with self._lock:
                 sessions = list(self.sessions.values())
             for session in sessions:
-                session.beat(patience_s=self.patience_s, in_time=late_s < BEAT_S)
+                session.beat(patience_s=self.patience_s, in_time=late_s < BEAT_INTERVAL_S)
 
     def close(self, *, timeout_s: float = 10.0) -> Mapping[str, Message | BaseException]:
         """Say goodbye to every node. Returns for each node name what `Session.goodbye` gives, or the exception that
@@ -263,7 +265,7 @@ class Site:
         answers = {name: pool.submit(answer, one) for name, one in asked.items()}
         for name, future in answers.items():
             try:
-                results[name] = future.result(max(0.1, deadline + CLOSING_S - time.monotonic()))
+                results[name] = future.result(max(0.1, deadline + CLOSE_TIMEOUT_S - time.monotonic()))
             except Exception as error:  # noqa: BLE001  what went wrong here is data for the report
                 results[name] = error
         pool.shutdown(wait=False, cancel_futures=True)
@@ -311,4 +313,4 @@ def _too_late(node: Node, seconds: float) -> Unreachable:
 
 def _for_want_of_time(failure: Unreachable) -> bool:
     """Whether the login may have failed only because this machine was too slow."""
-    return failure.cause in WANT_OF_TIME or isinstance(failure, SilentPython)
+    return failure.cause in SLOW_MACHINE_CAUSES or isinstance(failure, SilentPython)

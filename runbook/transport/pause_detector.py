@@ -14,13 +14,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-NOTED_S = 0.5
+MIN_PAUSE_S = 0.5
 """The shortest pause that is remembered, in seconds. A busy machine wakes a thread some hundredths of a second late."""
 
-REMEMBERED = 100
+MAX_PAUSES = 100
 """The most pauses that are remembered."""
 
-_ASLEEP_TOO = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", None))
+_SUSPEND_CLOCK = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", None))
 """A clock that goes on while the machine is suspended, if there is one; `time.monotonic` stands still then, on Linux as
 on macOS."""
 
@@ -47,13 +47,13 @@ class Awake:
     def __init__(self, every_s: float) -> None:
         self._every_s = every_s
         self._last = time.monotonic(), _now()
-        self._pauses: deque[Pause] = deque(maxlen=REMEMBERED)
+        self._pauses: deque[Pause] = deque(maxlen=MAX_PAUSES)
 
     def tick(self) -> float:
-        """The seconds by which this tick is late; a pause longer than NOTED_S is remembered."""
+        """The seconds by which this tick is late; a pause longer than MIN_PAUSE_S is remembered."""
         pause = self._under_way()
         self._last = time.monotonic(), _now()
-        if pause.seconds > NOTED_S:
+        if pause.seconds > MIN_PAUSE_S:
             self._pauses.append(pause)
         return pause.seconds
 
@@ -71,42 +71,42 @@ class Awake:
 
 def _now() -> float:
     """The time on a clock that also counts while the machine is suspended, if there is one."""
-    return time.monotonic() if _ASLEEP_TOO is None else time.clock_gettime(_ASLEEP_TOO)
+    return time.monotonic() if _SUSPEND_CLOCK is None else time.clock_gettime(_SUSPEND_CLOCK)
 
 
-PRESSURE = Path("/proc/pressure/cpu")
-SHARE = re.compile(r"some avg10=([0-9.]+)")
+CPU_PRESSURE_FILE = Path("/proc/pressure/cpu")
+CPU_PRESSURE_SHARE = re.compile(r"some avg10=([0-9.]+)")
 
 
 def cpu_pressure() -> tuple[str, ...]:
     """A line of evidence with the kernel's own measure of how short of CPU this machine is (/proc/pressure/cpu); empty
     when the kernel keeps none."""
     with contextlib.suppress(OSError, IndexError):
-        return (f"{PRESSURE} here: {PRESSURE.read_text().splitlines()[0]}",)
+        return (f"{CPU_PRESSURE_FILE} here: {CPU_PRESSURE_FILE.read_text().splitlines()[0]}",)
     return ()
 
 
 def short_of_cpu() -> float:
     """The share of the last ten seconds in which at least one process on this machine waited for a CPU, in per cent; 0
     when it is unknown."""
-    share = SHARE.search("".join(cpu_pressure()))
+    share = CPU_PRESSURE_SHARE.search("".join(cpu_pressure()))
     return float(share[1]) if share else 0.0
 
 
-PROBE_S = 0.001
+PROBE_SLEEP_S = 0.001
 """The sleep by which `Pace` tests whether this machine keeps up."""
 
-LATE_S = 0.02
+MAX_LATENESS_S = 0.02
 """The machine does not keep up when that sleep ends later than this. Each thread of ours that computes delays a waking
 thread by some 5 ms (sys.getswitchinterval), and another process by a time slice."""
 
-AT_LEAST = 4
+MIN_UNDER_WAY = 4
 """This many logins or questions may be under way without a test: even a machine with one core meets their deadlines."""
 
-MOST_WAIT_S = 5.0
+MAX_LOGIN_WAIT_S = 5.0
 """The longest that a login waits for another one to end before it begins."""
 
-ASKING_WAIT_S = 1.0
+MAX_QUESTION_WAIT_S = 1.0
 """The longest that a question to a node waits for another one to end before it begins."""
 
 
@@ -121,18 +121,18 @@ class Pace:
         self._over = 0
 
     @contextlib.contextmanager
-    def turn(self, most_wait_s: float = MOST_WAIT_S) -> Iterator[None]:
+    def turn(self, most_wait_s: float = MAX_LOGIN_WAIT_S) -> Iterator[None]:
         """A context for one login or question: waits up to `most_wait_s` for its turn, and counts as under way
         inside."""
         with self._door:
-            if self._under_way >= AT_LEAST:
+            if self._under_way >= MIN_UNDER_WAY:
                 begun = time.monotonic()
-                time.sleep(PROBE_S)
-                late = time.monotonic() - begun - PROBE_S > LATE_S
+                time.sleep(PROBE_SLEEP_S)
+                late = time.monotonic() - begun - PROBE_SLEEP_S > MAX_LATENESS_S
                 with self._change:
                     over = self._over
                     if late:
-                        self._change.wait_for(lambda: self._under_way < AT_LEAST or self._over > over, most_wait_s)
+                        self._change.wait_for(lambda: self._under_way < MIN_UNDER_WAY or self._over > over, most_wait_s)
             with self._change:
                 self._under_way += 1
         try:

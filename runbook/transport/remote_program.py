@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from runbook.model.errors import Unreachable
-from runbook.node.message import MARK as MARK_TEXT
+from runbook.node.message import MESSAGE_MARK as MARK_TEXT
 from runbook.transport import node_answers
-from runbook.transport.frames import LONGEST_LINE as LONGEST_MESSAGE
+from runbook.transport.frames import MAX_FRAME_LINE_BYTES as LONGEST_MESSAGE
 from runbook.transport.frames import Failure, Frame, UnexpectedAnswer
 
 if TYPE_CHECKING:
@@ -22,22 +22,22 @@ if TYPE_CHECKING:
 
 Message = dict[str, Any]
 
-MARK = MARK_TEXT.encode()
+MESSAGE_MARK = MARK_TEXT.encode()
 """The bytes before the JSON of a message; a line of output without them is log text."""
 
-LONGEST_LINE = 64 * 1024
+MAX_UNFINISHED_LINE_BYTES = 64 * 1024
 """Bytes (of decoded text: characters) of an unfinished line that are held back; a longer line is passed on in parts."""
 
-STDERR_LIMIT = 64 * 1024
+MAX_STDERR_CHARACTERS = 64 * 1024
 """Characters of a program's stderr after which no more is kept."""
 
-MOST_MESSAGES = LONGEST_MESSAGE
+MAX_MESSAGES_BYTES = LONGEST_MESSAGE
 """The most bytes of messages from one program in all. The messages of a rank grow by some hundred bytes a second."""
 
-MOST_OUTPUT = 256 << 20
+MAX_PROGRAM_OUTPUT_BYTES = 256 << 20
 """The most bytes that one program may print; then it is stopped. Larger output is written to files on the node."""
 
-HEAD, TAIL = 1 << 20, 1 << 20
+OUTPUT_HEAD_CHARACTERS, OUTPUT_TAIL_CHARACTERS = 1 << 20, 1 << 20
 """Characters from the beginning and from the end of a program's output that are kept in memory."""
 
 
@@ -46,7 +46,7 @@ class Answer:
     """How a program ended. `code` is negative for a signal, as in `subprocess`; None when it had not ended yet.
 
     `left_out`: the number of characters that are missing between the beginning and the end in `stdout`. `flooded`: the
-    program was stopped because it printed more than MOST_OUTPUT.
+    program was stopped because it printed more than MAX_PROGRAM_OUTPUT_BYTES.
     """
 
     code: int | None
@@ -60,11 +60,12 @@ class Answer:
 
 
 class _Output:
-    """The beginning and the end of a long text: the first HEAD and the last TAIL characters."""
+    """The beginning and the end of a long text: the first OUTPUT_HEAD_CHARACTERS and the last OUTPUT_TAIL_CHARACTERS
+    characters."""
 
     def __init__(self) -> None:
         self._head: list[str] = []
-        self._room = HEAD
+        self._room = OUTPUT_HEAD_CHARACTERS
         self._tail: list[str] = []
         self._tail_size = 0
         self.left_out = 0
@@ -77,13 +78,13 @@ class _Output:
         if text:
             self._tail.append(text)
             self._tail_size += len(text)
-            if self._tail_size > 2 * TAIL:
+            if self._tail_size > 2 * OUTPUT_TAIL_CHARACTERS:
                 self._trim()
 
     def _trim(self) -> None:
         whole = "".join(self._tail)
-        self.left_out += max(0, len(whole) - TAIL)
-        self._tail = [whole[-TAIL:]]
+        self.left_out += max(0, len(whole) - OUTPUT_TAIL_CHARACTERS)
+        self._tail = [whole[-OUTPUT_TAIL_CHARACTERS:]]
         self._tail_size = len(self._tail[0])
 
     def text(self) -> str:
@@ -94,19 +95,19 @@ class _Output:
 
 @dataclass
 class _Text:
-    """Splits one output stream of a program into messages, which follow MARK in their line, and log text. A stream that
-    is not `marked` is all log text.
+    """Splits one output stream of a program into messages, which follow MESSAGE_MARK in their line, and log text. A
+    stream that is not `marked` is all log text.
 
-    `on_message` gets the bytes that follow MARK, and whether their line is whole; it returns whether they were a
-    message. Raises UnexpectedAnswer for a message of more than LONGEST_MESSAGE.
+    `on_message` gets the bytes that follow MESSAGE_MARK, and whether their line is whole; it returns whether they were
+    a message. Raises UnexpectedAnswer for a message of more than LONGEST_MESSAGE.
     """
 
     on_message: Callable[[bytes, bool], bool]
     on_log: Callable[[str], None]
     marked: bool
     pending: bytearray = field(default_factory=bytearray)
-    message: bool = False  # whether MARK is in the pending line
-    edge: bytes = b""  # the last bytes of the pending line, where MARK may begin
+    message: bool = False  # whether MESSAGE_MARK is in the pending line
+    edge: bytes = b""  # the last bytes of the pending line, where MESSAGE_MARK may begin
     held: str = ""  # the unfinished line of a stream that is not marked
     decoder: codecs.IncrementalDecoder = field(default_factory=lambda: codecs.getincrementaldecoder("utf-8")("replace"))
 
@@ -115,7 +116,7 @@ class _Text:
         if not self.marked:
             # Only whole lines are passed on, so that a search in them works; a very long line goes on in parts.
             text = self.held + self.decoder.decode(data, final)
-            whole = len(text) if final or len(text) > LONGEST_LINE else text.rfind("\n") + 1
+            whole = len(text) if final or len(text) > MAX_UNFINISHED_LINE_BYTES else text.rfind("\n") + 1
             self.held = text[whole:]
             if whole:
                 self.on_log(text[:whole])
@@ -125,7 +126,7 @@ class _Text:
         if newline:
             self._line(self._release())
             lines, newline, last = rest.rpartition(b"\n")
-            if newline and MARK not in lines:  # the quick way for by far the most common case
+            if newline and MESSAGE_MARK not in lines:  # the quick way for by far the most common case
                 self.on_log((lines + newline).decode(errors="replace"))
             elif newline:
                 for line in lines.split(b"\n"):
@@ -133,9 +134,9 @@ class _Text:
             self._hold(last)
         if final and self.pending:
             self._line(self._release(), whole=False)
-        elif len(self.pending) > LONGEST_LINE and not self.message:
+        elif len(self.pending) > MAX_UNFINISHED_LINE_BYTES and not self.message:
             whole_line = self._release()
-            kept = len(whole_line) - len(MARK)  # MARK may have begun to arrive
+            kept = len(whole_line) - len(MESSAGE_MARK)  # MESSAGE_MARK may have begun to arrive
             self.on_log(whole_line[:kept].decode(errors="replace"))
             self._hold(whole_line[kept:])
         elif len(self.pending) > LONGEST_MESSAGE:
@@ -143,11 +144,12 @@ class _Text:
             raise UnexpectedAnswer(f"a message of more than {LONGEST_MESSAGE >> 20} MiB")
 
     def _hold(self, piece: bytes) -> None:
-        """Keep a piece of an unfinished line, and note whether MARK is in the line, also when two pieces share it."""
+        """Keep a piece of an unfinished line, and note whether MESSAGE_MARK is in the line, also when two pieces share
+        it."""
         if not piece:
             return
-        self.message = self.message or MARK in self.edge + piece
-        self.edge = (self.edge + piece[-len(MARK) :])[-len(MARK) :]
+        self.message = self.message or MESSAGE_MARK in self.edge + piece
+        self.edge = (self.edge + piece[-len(MESSAGE_MARK) :])[-len(MESSAGE_MARK) :]
         self.pending += piece
 
     def _release(self) -> bytes:
@@ -156,7 +158,7 @@ class _Text:
         return line
 
     def _line(self, line: bytes, *, whole: bool = True) -> None:
-        _, mark, body = line.partition(MARK)
+        _, mark, body = line.partition(MESSAGE_MARK)
         if not (mark and self.on_message(body, whole)):
             self.on_log(line.decode(errors="replace") + "\n")
 
@@ -193,7 +195,7 @@ class Remote:
         self._on_output = on_output
         self._last: Message | None = None
         self._arrived: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
-        self._room = MOST_MESSAGES
+        self._room = MAX_MESSAGES_BYTES
         self._printed = 0
         self._out = _Output()
         self._err: list[str] = []
@@ -208,13 +210,13 @@ class Remote:
     # What the reader thread calls.
 
     def _said(self, body: bytes, whole: bool) -> bool:
-        """Take a message; whether the bytes behind MARK were one. Raises UnexpectedAnswer."""
+        """Take a message; whether the bytes behind MESSAGE_MARK were one. Raises UnexpectedAnswer."""
         message = node_answers.message(self._says, body, whole=whole) if self._says else None
         if message is None:
             return False
         self._room -= len(body)
         if self._room < 0:
-            raise UnexpectedAnswer(f"messages of more than {MOST_MESSAGES >> 20} MiB")
+            raise UnexpectedAnswer(f"messages of more than {MAX_MESSAGES_BYTES >> 20} MiB")
         self._last = message
         if self._on_message:
             self._on_message(message)
@@ -235,8 +237,8 @@ class Remote:
             self._on_output(text)
         if self._on_log:
             self._on_log(text)
-        if self._err_size < STDERR_LIMIT:
-            self._err.append(text[:STDERR_LIMIT])
+        if self._err_size < MAX_STDERR_CHARACTERS:
+            self._err.append(text[:MAX_STDERR_CHARACTERS])
             self._err_size += len(text)
 
     def handle(self, frame: Frame, payload: bytes) -> None:
@@ -254,14 +256,16 @@ class Remote:
             self._end()
 
     def _take(self, stream: int, payload: bytes) -> None:
-        """Take output; stop a program that prints more than MOST_OUTPUT. Raises UnexpectedAnswer."""
+        """Take output; stop a program that prints more than MAX_PROGRAM_OUTPUT_BYTES. Raises UnexpectedAnswer."""
         self._printed += len(payload)
         if self.flooded:
-            if self._printed > 2 * MOST_OUTPUT:
-                raise UnexpectedAnswer(f"more than {2 * MOST_OUTPUT >> 20} MiB of a program that was to be stopped")
+            if self._printed > 2 * MAX_PROGRAM_OUTPUT_BYTES:
+                raise UnexpectedAnswer(
+                    f"more than {2 * MAX_PROGRAM_OUTPUT_BYTES >> 20} MiB of a program that was to be stopped"
+                )
             return
         self._texts[stream].feed(payload)
-        if self._printed > MOST_OUTPUT:
+        if self._printed > MAX_PROGRAM_OUTPUT_BYTES:
             self.flooded = True
             # In a thread of its own: this one reads from the node, and must not wait to write into a full pipe.
             threading.Thread(target=self._stop_flood, daemon=True).start()

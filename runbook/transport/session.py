@@ -24,28 +24,28 @@ from runbook.model.errors import Unreachable
 from runbook.transport import bootstrap, node_answers, node_programs
 from runbook.transport.frames import Frame, FrameReader, UnexpectedAnswer, decoded
 from runbook.transport.pause_detector import Awake, cpu_pressure
-from runbook.transport.remote_program import MOST_OUTPUT, Answer, Message, ProgramNotStarted, Remote
+from runbook.transport.remote_program import MAX_PROGRAM_OUTPUT_BYTES, Answer, Message, ProgramNotStarted, Remote
 from runbook.transport.stream import Stream
 
 if TYPE_CHECKING:
     from runbook.transport.container import AskedOnHost
 
-BEAT_S = 1.0
+BEAT_INTERVAL_S = 1.0
 
-SILENCE_S = 6.0
-"""After this long without a byte each end counts the other as lost (beats are sent every BEAT_S)."""
+SILENCE_TIMEOUT_S = 6.0
+"""After this long without a byte each end counts the other as lost (beats are sent every BEAT_INTERVAL_S)."""
 
-CLOCK_S = 3.0
+CLOCK_TIMEOUT_S = 3.0
 """How long `Session.clock` waits for the answer to one beat."""
 
-PAUSE_TOLD_S = 30.0
+MAX_EXPLAINING_PAUSE_AGE_S = 30.0
 """A node that is lost within this time after a pause of this machine is explained by the pause."""
 
-UNASKED = 1_000
+MAX_UNASKED_ANSWERS = 1_000
 """The most answers that a node may send beyond two for each order; a node that sends more is not believed. (A program
 that is started gives two answers.)"""
 
-FRAMES_A_SECOND = 5_000
+MAX_FRAMES_PER_SECOND = 5_000
 """The most frames that are read from a node in a second. A node that sends more is held back by its own full pipe."""
 
 
@@ -240,15 +240,15 @@ class Session:
 
     @overload
     def call(  # type: ignore[overload-overlap]  # the first that fits is meant
-        self, name: node_answers.Asked[node_answers.Told], arguments: Message, *, timeout_s: float
-    ) -> node_answers.Told: ...
+        self, name: node_answers.Asked[node_answers.AnswerType], arguments: Message, *, timeout_s: float
+    ) -> node_answers.AnswerType: ...
 
     @overload
     def call(self, name: str, arguments: Message, *, timeout_s: float) -> Message: ...
 
     def call(self, name: str, arguments: Message, *, timeout_s: float) -> Any:
         """The answer of the node program `name` to `arguments`. Its `look` runs inside the supervisor; for a node in a
-        container, inside the supervisor there, on the host or both, as ON_THE_HOST of `container.py` says.
+        container, inside the supervisor there, on the host or both, as PROGRAMS_ON_HOST of `container.py` says.
 
         Raises Unreachable, also for an answer that no program of ours gives; ProgramNotStarted when `look` raised;
         TimeoutError.
@@ -271,9 +271,9 @@ class Session:
         where this session's supervisor runs."""
         if self.outside is None:
             return None
-        from runbook.transport.container import ON_THE_HOST
+        from runbook.transport.container import PROGRAMS_ON_HOST
 
-        if (how := ON_THE_HOST.get(name)) is None:
+        if (how := PROGRAMS_ON_HOST.get(name)) is None:
             return None
         apart = self.hello["machine"] != self.outside.hello["machine"]
         return None if apart and how.network else (self.outside, how)
@@ -299,13 +299,13 @@ class Session:
         self, name: str, arguments: Message, *, timeout_s: float, python: Sequence[str] | None = None
     ) -> Remote:
         """Start a program of `runbook/node/` as a process of its own, with `python` or else the supervisor's own
-        interpreter; on the container's host if ON_THE_HOST of `container.py` names the program."""
+        interpreter; on the container's host if PROGRAMS_ON_HOST of `container.py` names the program."""
         if there := self._there(name):
             return there[0].program(name, arguments, timeout_s=timeout_s, python=python)
         self.push_program(name)
         interpreter = list(python or (str(self.hello["executable"]), "-S", "-E", "-s"))
         argv = [*interpreter, "-u", f"{self.folder}/{name}.py", json.dumps(arguments)]
-        return self.start(argv, timeout_s=timeout_s, says=node_answers.PROGRAMS[name])
+        return self.start(argv, timeout_s=timeout_s, says=node_answers.PROGRAM_MESSAGES[name])
 
     def push_program(self, name: str) -> None:
         """Write the file of a node program into the run's folder, unless it is there already."""
@@ -331,7 +331,7 @@ class Session:
             self._echo = f"clock-{next(self._numbers)}"
             before = time.time()
             self.order({"do": "beat", "echo": self._echo})
-            deadline = time.monotonic() + CLOCK_S
+            deadline = time.monotonic() + CLOCK_TIMEOUT_S
             while True:
                 try:
                     after, beat = self._beats.get(timeout=max(0.0, deadline - time.monotonic()))
@@ -342,19 +342,19 @@ class Session:
             found.append((beat.time - (before + after) / 2, (after - before) / 2))
         return min(found, key=lambda one: one[1])
 
-    def beat(self, *, patience_s: float = SILENCE_S, in_time: bool = True) -> None:
-        """Send a beat, and give the node up when it has not answered beats for SILENCE_S. A beat counts as unanswered
-        only if our reader was listening and the caller was `in_time`: a caller that was late itself has to ask once
-        more. `patience_s` tells the node how long it is to accept silence from now on."""
+    def beat(self, *, patience_s: float = SILENCE_TIMEOUT_S, in_time: bool = True) -> None:
+        """Send a beat, and give the node up when it has not answered beats for SILENCE_TIMEOUT_S. A beat counts as
+        unanswered only if our reader was listening and the caller was `in_time`: a caller that was late itself has to
+        ask once more. `patience_s` tells the node how long it is to accept silence from now on."""
         if self.outside:
             self.outside.beat(patience_s=patience_s, in_time=in_time)
         if self._lost:
             return
         now = time.monotonic()
-        if self._unanswered * BEAT_S >= SILENCE_S and now - self._last_heard > SILENCE_S:
+        if self._unanswered * BEAT_INTERVAL_S >= SILENCE_TIMEOUT_S and now - self._last_heard > SILENCE_TIMEOUT_S:
             self._give_up_aside(f"nothing has come from {self.node} for {now - self._last_heard:.0f} s")
             return
-        if patience_s == SILENCE_S and now - min(self._last_said, self._last_heard) < BEAT_S / 2:
+        if patience_s == SILENCE_TIMEOUT_S and now - min(self._last_said, self._last_heard) < BEAT_INTERVAL_S / 2:
             return  # both sides have just exchanged frames
         # A full pipe must not block the one thread that sends all beats; if the lock is held, another thread is
         # sending.
@@ -400,7 +400,7 @@ class Session:
     def goodbye(self, *, timeout_s: float = 8.0) -> Message:
         """Have the supervisor stop and remove everything of this run; returns the number of programs that were
         `stopped` and of stray processes `swept`, and the pids that are `left`. Raises Unreachable without an answer:
-        the supervisor then cleans up by itself after SILENCE_S."""
+        the supervisor then cleans up by itself after SILENCE_TIMEOUT_S."""
         return self.say_goodbye()(timeout_s)
 
     def say_goodbye(self) -> Callable[[float], Message]:
@@ -443,7 +443,7 @@ class Session:
         """The reader thread: reads until the stream ends or the node is no longer believed, and dispatches frames."""
         opening = bootstrap.Opening()
         frames = FrameReader()
-        pace = FrameLimit(FRAMES_A_SECOND)
+        pace = FrameLimit(MAX_FRAMES_PER_SECOND)
         while True:
             self._listening = True
             try:
@@ -479,7 +479,7 @@ class Session:
         """Give a frame to the receiver or caller that waits for it. Raises UnexpectedAnswer."""
         if frame.event != "output":
             self._answered += 1
-            if self._answered > UNASKED + 2 * self._sent:
+            if self._answered > MAX_UNASKED_ANSWERS + 2 * self._sent:
                 raise UnexpectedAnswer(f"{self._answered} answers to {self._sent} orders")
         if frame.event == "hello":
             if not self._greeted:
@@ -500,8 +500,10 @@ class Session:
                 replies.put((frame, payload))
             else:
                 self._for_nobody += len(payload)  # a child of a program that has ended may still print
-                if self._for_nobody > MOST_OUTPUT:
-                    raise UnexpectedAnswer(f"more than {MOST_OUTPUT >> 20} MiB of programs that have ended")
+                if self._for_nobody > MAX_PROGRAM_OUTPUT_BYTES:
+                    raise UnexpectedAnswer(
+                        f"more than {MAX_PROGRAM_OUTPUT_BYTES >> 20} MiB of programs that have ended"
+                    )
 
     def _ended(self, opening: bootstrap.Opening) -> None:
         """Count the node as lost, or, when no supervisor has answered yet, give the constructor the reason."""
@@ -519,8 +521,8 @@ class Session:
         """Why the connection broke: the transport's reason, else a pause of this machine, else the sentence `says`."""
         if reason := None if self._leaving else self._stream.why(says):
             return reason
-        pause = self._awake.longest(time.monotonic() - PAUSE_TOLD_S) if self._awake else None
-        if pause and pause.seconds > SILENCE_S - BEAT_S:
+        pause = self._awake.longest(time.monotonic() - MAX_EXPLAINING_PAUSE_AGE_S) if self._awake else None
+        if pause and pause.seconds > SILENCE_TIMEOUT_S - BEAT_INTERVAL_S:
             # No fault of the nodes. Every node gets the same words, so that the finding is printed once.
             return unreachable_for(
                 "controller-paused",

@@ -20,37 +20,39 @@ from runbook.causes.catalogue import unreachable_for
 from runbook.files.node_sets import expand, split_names
 from runbook.model.command_quoting import word
 from runbook.model.errors import Unreachable
-from runbook.model.inventory import MOST_GPUS, Node
+from runbook.model.inventory import MAX_GPUS_PER_NODE, Node
 from runbook.model.units import number
 from runbook.transport.bootstrap import command
 from runbook.transport.local_programs import LatestAnswers, no_tool, not_understood, printed
 from runbook.transport.stream import ProcessStream
 
-NONE = ("(null)", "None", "")
+NO_VALUE_TEXTS = ("(null)", "None", "")
 """Slurm's texts for a value that is not there."""
 
-_GPUS = re.compile(r"\bgpu(?::[^:(),\s]+)?(?::(?P<count>\d+))?\((?:IDX|CNT):(?P<list>[\d,-]{0,2000})[^)]{0,300}\)")
+_GRES_GPUS = re.compile(r"\bgpu(?::[^:(),\s]+)?(?::(?P<count>\d+))?\((?:IDX|CNT):(?P<list>[\d,-]{0,2000})[^)]{0,300}\)")
 
-_AUTH = re.compile(r"munge|authentication|credential|MUNGE", re.IGNORECASE)
-_CONTROLLER = re.compile(
+_AUTH_FAILED = re.compile(r"munge|authentication|credential|MUNGE", re.IGNORECASE)
+_NO_CONTROLLER = re.compile(
     r"unable to contact slurm controller|unable to connect to|connect failure|connection (?:refused|timed out)|"
     r"could not establish a configuration source|socket timed out",
     re.IGNORECASE,
 )
-_HUNG_UP = re.compile(r"(?:task|application) launch .{0,300}failed.{0,300}zero bytes were transmitted", re.IGNORECASE)
+_SLURMD_HUNG_UP = re.compile(
+    r"(?:task|application) launch .{0,300}failed.{0,300}zero bytes were transmitted", re.IGNORECASE
+)
 _NO_SLURMD = re.compile(
     r"(?:task|application) launch .{0,300}failed.{0,300}(?:connection failure|unable to connect|timed out)",
     re.IGNORECASE,
 )
 _UNKNOWN_JOB = re.compile(r"invalid job id|expired or invalid job|does not exist", re.IGNORECASE)
-_NOT_YOURS = re.compile(r"access/permission denied|user not authorized", re.IGNORECASE)
-_CANCELLED = re.compile(r"\*\*\* (?:STEP|JOB) \S+ ON \S+ CANCELLED AT \S+(?P<why>.*?)\s*\*\*\*")
+_ACCESS_DENIED = re.compile(r"access/permission denied|user not authorized", re.IGNORECASE)
+_CANCELLED_STEP = re.compile(r"\*\*\* (?:STEP|JOB) \S+ ON \S+ CANCELLED AT \S+(?P<why>.*?)\s*\*\*\*")
 
-AT_ONCE_S = 5.0
+REJECTION_DEADLINE_S = 5.0
 """The seconds within which slurmd hangs up on a credential that it rejects. A hang-up after more time means a request
 that did not arrive, which is given up after MessageTimeout."""
 
-ENDINGS: Mapping[str, str] = {
+FINAL_STATE_MEANINGS: Mapping[str, str] = {
     "BOOT_FAIL": "its nodes could not be started",
     "CANCELLED": "it was cancelled (scancel)",
     "COMPLETED": "it has completed",
@@ -63,13 +65,13 @@ ENDINGS: Mapping[str, str] = {
     "TIMEOUT": "its time limit is over",
 }
 """What a final state of a Slurm job means, as the end of a sentence."""
-NEXT: Mapping[str, str] = {
+FINAL_STATE_REMEDIES: Mapping[str, str] = {
     "NODE_FAIL": "`sinfo -R` names the node and why; submit it again without it: `sbatch --exclude=NODE …`",
     "OUT_OF_MEMORY": "ask for more: `--mem=0` takes all of a node's",
     "TIMEOUT": "ask for more time (`--time=`), or for less work",
 }
 """What to do after such a state, where there is more to do than to get another job."""
-RUNNING = ("RUNNING", "CONFIGURING")
+RUNNING_STATES = ("RUNNING", "CONFIGURING")
 """The states of a Slurm job that has its nodes."""
 
 
@@ -102,7 +104,7 @@ class SlurmNode:
 def hosts(text: str) -> tuple[str, ...]:
     """The names that a list of hosts such as `gn[01-02],login1` stands for; none for `(null)`. Raises ValueError for
     another text."""
-    return () if text in NONE else tuple(name for part in split_names(text) for name in expand(part))
+    return () if text in NO_VALUE_TEXTS else tuple(name for part in split_names(text) for name in expand(part))
 
 
 def job_in(text: str, number: str) -> SlurmJob:
@@ -169,11 +171,11 @@ def _value(record: str, key: str) -> str:
 def _indices(gres: str) -> tuple[int, ...]:
     """The device indices in a GRES text such as `gpu:a100:2(IDX:0-1)`, which may list several kinds."""
     found: set[int] = set()
-    for match in _GPUS.finditer(gres):
+    for match in _GRES_GPUS.finditer(gres):
         for low, _, high in (part.partition("-") for part in match["list"].split(",") if part):
             first, last = number(low), number(high or low)
-            if max(last - first, len(found)) >= MOST_GPUS:
-                raise ValueError(f"more than {MOST_GPUS} GPUs of a node")
+            if max(last - first, len(found)) >= MAX_GPUS_PER_NODE:
+                raise ValueError(f"more than {MAX_GPUS_PER_NODE} GPUs of a node")
             found.update(range(first, last + 1))
     return tuple(sorted(found))
 
@@ -188,23 +190,23 @@ def refusal(complaint: str, job: str, node: str | None = None, seconds: float = 
     """The failure that the stderr of one of Slurm's programs means; None for unknown words. The program was asked about
     the job `job`, and perhaps about a `node` of it; it took `seconds` to answer."""
     seen = said(complaint)
-    if _AUTH.search(complaint):
+    if _AUTH_FAILED.search(complaint):
         says = "Slurm does not accept our identity: munge made no credential, or the other side rejects it"
         return _not_believed(says, seen)
-    if node is not None and _HUNG_UP.search(complaint) and seconds > AT_ONCE_S:
+    if node is not None and _SLURMD_HUNG_UP.search(complaint) and seconds > REJECTION_DEADLINE_S:
         says = f"slurmd on {node} accepted our connection and did not answer our request within {seconds:.0f} s: "
         says += "full-size packets may not get through, or it hangs"
         return unreachable_for("slurm-unreachable", says, seen, way="broke", node=word(node), on=node)
-    if node is not None and _HUNG_UP.search(complaint):
+    if node is not None and _SLURMD_HUNG_UP.search(complaint):
         says = f"slurmd on {node} accepted our request and hung up without an answer, as when it rejects a credential"
         return _not_believed(says, seen)
     if node is not None and _NO_SLURMD.search(complaint):
         return _no_slurmd(node, seen)
-    if _CONTROLLER.search(complaint):
+    if _NO_CONTROLLER.search(complaint):
         return no_controller(seen)
     if _UNKNOWN_JOB.search(complaint):
         says = f"Slurm knows no job {job}: it never existed, or ended longer ago than Slurm remembers"
-    elif _NOT_YOURS.search(complaint):
+    elif _ACCESS_DENIED.search(complaint):
         says = f"job {job} is not yours: Slurm starts nothing of yours in it"
     else:
         return None
@@ -242,17 +244,17 @@ def _not_believed(says: str, seen: tuple[str, ...]) -> Unreachable:
 def ended(job: SlurmJob, node: str | None, seen: tuple[str, ...] = ()) -> Unreachable | None:
     """Why a job can have no step on `node` (without a `node`: on any); None when it should have one. `seen`: the last
     lines of srun."""
-    about = (f"scontrol: job {job.id}: {job.state}" + (f", {job.reason}" if job.reason not in NONE else ""),)
+    about = (f"scontrol: job {job.id}: {job.state}" + (f", {job.reason}" if job.reason not in NO_VALUE_TEXTS else ""),)
     evidence = (*seen, *about)
-    cancelled = next((match for line in seen if (match := _CANCELLED.search(line))), None)
+    cancelled = next((match for line in seen if (match := _CANCELLED_STEP.search(line))), None)
     why = cancelled["why"].strip().lower() if cancelled else ""
     cause = "slurm-job-ended"
-    if job.restarts and (job.state not in RUNNING or "requeue" in why):
+    if job.restarts and (job.state not in RUNNING_STATES or "requeue" in why):
         way, says = "requeued", f"job {job.id} was requeued: it ended here, and is {job.state.lower()} once more"
     elif job.state == "PENDING":
         cause, way = "slurm-no-allocation", "pending"
         says = f"job {job.id} has not started: it has no nodes yet ({job.reason})"
-    elif job.state not in RUNNING or why:
+    elif job.state not in RUNNING_STATES or why:
         return _over(job, why, evidence)
     elif node is not None and node not in job.nodes:
         cause, way, says = "slurm-node-not-in-job", "live", f"{node} is not among the nodes of job {job.id}"
@@ -277,11 +279,11 @@ def _over(job: SlurmJob, why: str, evidence: tuple[str, ...]) -> Unreachable:
     """The failure for a job that has ended. `why` is the reason that srun gave: while Slurm ends a job, its state does
     not tell how yet."""
     state = "TIMEOUT" if "time limit" in why else "" if why else "CANCELLED"
-    state = job.state if job.state in ENDINGS else state
-    says = ENDINGS.get(state, f"Slurm ended it {why}")
+    state = job.state if job.state in FINAL_STATE_MEANINGS else state
+    says = FINAL_STATE_MEANINGS.get(state, f"Slurm ended it {why}")
     if state == "TIMEOUT" and job.limit:
         says += f" ({job.limit})"
-    remedy = NEXT.get(state, "get another one (`salloc`, `sbatch`)") + ", and run this again in it"
+    remedy = FINAL_STATE_REMEDIES.get(state, "get another one (`salloc`, `sbatch`)") + ", and run this again in it"
     return Unreachable("slurm-job-ended", f"job {job.id} has ended: {says}", remedy, evidence)
 
 
@@ -294,7 +296,7 @@ def _pending(reason: str) -> str:
     return "its reason is explained in `man squeue`, JOB REASON CODES"
 
 
-BAD_STATES: Mapping[str, str] = {
+BAD_NODE_STATES: Mapping[str, str] = {
     "DRAIN": "drained",
     "DRAINED": "drained",
     "DRAINING": "drained",
@@ -308,7 +310,7 @@ BAD_STATES: Mapping[str, str] = {
 
 def unhealthy(node: SlurmNode, seen: tuple[str, ...] = ()) -> Unreachable | None:
     """The fault of a node that Slurm itself reports; None without one."""
-    bad = list(dict.fromkeys(BAD_STATES[state] for state in node.states if state in BAD_STATES))
+    bad = list(dict.fromkeys(BAD_NODE_STATES[state] for state in node.states if state in BAD_NODE_STATES))
     if not (bad or node.silent):
         return None
     evidence = (
@@ -326,17 +328,17 @@ def unhealthy(node: SlurmNode, seen: tuple[str, ...] = ()) -> Unreachable | None
     )
 
 
-ASKED_S = 3.0
+ANSWER_DEADLINE_S = 3.0
 """How long slurmctld may take to answer. The one thread that sends all beats may have to ask it."""
 
-FRESH_S = 2.0
+MAX_ANSWER_AGE_S = 2.0
 """How old an answer may be, in seconds: when a job ends, all of its nodes ask at once."""
 
-KEPT = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT")
+CLUSTER_VARIABLES = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT")
 """The variables that say which cluster is meant. Slurm's programs do not get their other variables, which would change
 what we ask for."""
 
-STEP = (
+SRUN_STEP_OPTIONS = (
     "--nodes=1",
     "--ntasks=1",
     "--overlap",  # run beside the job's own steps, and take nothing from them
@@ -350,7 +352,7 @@ STEP = (
     "--unbuffered",
 )
 """The options of srun for a supervisor's step."""
-OF_THE_TASK = (
+STEP_VARIABLES = (
     "SLURM_PROCID SLURM_LOCALID SLURM_NODEID SLURM_NTASKS SLURM_NPROCS SLURM_GTIDS SLURM_TASK_PID SLURM_TASKS_PER_NODE "
     "SLURM_STEP_NUM_TASKS SLURM_STEP_NUM_NODES SLURM_STEP_TASKS_PER_NODE SLURM_STEP_NODELIST SLURM_NNODES"
 )
@@ -385,11 +387,11 @@ class Allocations:
         if fault and fault.cause == "slurm-auth-failed":
             return fault  # no other of Slurm's programs would accept us either
         try:
-            job = self._answers.ask(("job", number), FRESH_S, lambda: job_of(number))
+            job = self._answers.ask(("job", number), MAX_ANSWER_AGE_S, lambda: job_of(number))
             over = ended(job, name, seen)
             if over and job.state != "NODE_FAIL":
                 return over
-            node = self._answers.ask(("nodes", job.nodes), FRESH_S, lambda: nodes_of(job.nodes)).get(name)
+            node = self._answers.ask(("nodes", job.nodes), MAX_ANSWER_AGE_S, lambda: nodes_of(job.nodes)).get(name)
         except Unreachable as error:
             if error.cause == "slurm-auth-failed":
                 return error
@@ -421,9 +423,10 @@ class SlurmStream(ProcessStream):
         self._job = job
         self._name = node.name
         self._begun = time.monotonic()
-        forget = f"unset {OF_THE_TASK}; {command(node.interpreter)}"
+        forget = f"unset {STEP_VARIABLES}; {command(node.interpreter)}"
         super().__init__(
-            ["srun", f"--jobid={job}", f"--nodelist={node.name}", *STEP, "/bin/sh", "-c", forget], environment()
+            ["srun", f"--jobid={job}", f"--nodelist={node.name}", *SRUN_STEP_OPTIONS, "/bin/sh", "-c", forget],
+            environment(),
         )
 
     def close(self) -> None:
@@ -443,12 +446,14 @@ class SlurmStream(ProcessStream):
 
 def environment() -> dict[str, str]:
     """The environment for Slurm's programs: our own, so that a step finds what the job would find, without the
-    variables by which these programs take options (except KEPT)."""
+    variables by which these programs take options (except CLUSTER_VARIABLES)."""
     theirs = ("SLURM_", "SRUN_", "SALLOC_", "SBATCH_", "SCANCEL_", "SCONTROL_")
-    return {name: value for name, value in os.environ.items() if name in KEPT or not name.startswith(theirs)}
+    return {
+        name: value for name, value in os.environ.items() if name in CLUSTER_VARIABLES or not name.startswith(theirs)
+    }
 
 
-def ask(*argv: str, about: str = "", timeout_s: float = ASKED_S) -> str:
+def ask(*argv: str, about: str = "", timeout_s: float = ANSWER_DEADLINE_S) -> str:
     """The stdout of one of Slurm's programs. Raises Unreachable. `about` is the number of the job that is asked
     about."""
     try:
@@ -466,7 +471,7 @@ def _no_munge() -> Unreachable | None:
     """The failure if munge makes no credential; None if it does, or nothing is known. Slurm's programs try it for a
     minute before they print anything."""
     try:
-        done = printed(["munge", "-n"], ASKED_S)
+        done = printed(["munge", "-n"], ANSWER_DEADLINE_S)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return refusal(f"munge: {done.stderr}", "") if done.returncode else None
@@ -484,7 +489,7 @@ def nodes_of(names: Sequence[str]) -> Mapping[str, SlurmNode]:
 
 def on_node(job: str, node: str, *argv: str) -> str:
     """The stdout of a program that is run on a node of a job. Raises Unreachable."""
-    return ask("srun", f"--jobid={job}", f"--nodelist={node}", *STEP, *argv, about=job, timeout_s=15.0)
+    return ask("srun", f"--jobid={job}", f"--nodelist={node}", *SRUN_STEP_OPTIONS, *argv, about=job, timeout_s=15.0)
 
 
 def no_allocation() -> Unreachable:

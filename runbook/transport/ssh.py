@@ -28,7 +28,7 @@ from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node
 from runbook.transport.bootstrap import command
 from runbook.transport.ssh_config import LoginTarget, host_port, resolve
-from runbook.transport.ssh_dial import NO_FILES, Transport, dial, through
+from runbook.transport.ssh_dial import FILE_SHORTAGE_ERRNOS, Transport, dial, through
 from runbook.transport.ssh_errors import (
     TurnedAway,
     changed_key,
@@ -43,19 +43,19 @@ from runbook.transport.ssh_keys import Keys, Known, KnownHosts
 AUTH_TIMEOUT_S = 15.0
 CHANNEL_TIMEOUT_S = 10.0
 MSG_CHANNEL_REQUEST = b"\x62"  # RFC 4254, section 6.9: signals
-LOOK_UP_S = 2.0
+WAKE_INTERVAL_S = 2.0
 """How often a thread that waits for a node wakes up by itself, in seconds, in case it was not woken. (paramiko's own
 0.1 s suits a login; over a thousand nodes and an hour it would take most of a core.)"""
 
-INSIST_S = 4.0
+LOGIN_RETRY_TIMEOUT_S = 4.0
 """How long a login is tried again after the server hung up before its first line: our own other logins, which may fill
 the server's queue (MaxStartups), are done in a second or two."""
 
-SHARED_S = 10.0
+MAX_JUMP_FAILURE_AGE_S = 10.0
 """How long the failed login to a jump host counts for all nodes behind it, which come one after the other. After that,
 as for another attempt of a job, the login is tried anew."""
 
-HUNG_UP = "it closed the connection"
+HUNG_UP_TEXT = "it closed the connection"
 """The words for an error that has none, such as EOFError."""
 
 
@@ -84,7 +84,7 @@ class Logins:
         except Unreachable:
             raise
         except Exception as error:  # too many open files may fail anything: configuration, accounts, sockets
-            if not (getattr(error, "errno", None) in NO_FILES or _no_file_can_be_opened()):
+            if not (getattr(error, "errno", None) in FILE_SHORTAGE_ERRNOS or _no_file_can_be_opened()):
                 raise
             raise unreachable_for(
                 "open-files-limit",
@@ -108,7 +108,7 @@ class Logins:
                 bastion = self._bastions.setdefault(way, _Bastion())
             with bastion.lock:
                 if not bastion.is_open():
-                    if bastion.failure and time.monotonic() - bastion.failed < SHARED_S:
+                    if bastion.failure and time.monotonic() - bastion.failed < MAX_JUMP_FAILURE_AGE_S:
                         raise bastion.failure
                     try:
                         bastion.connection = self._login(hop, f"jump host {name}", gateway)
@@ -154,8 +154,9 @@ class Logins:
         return hops
 
     def _login(self, target: LoginTarget, name: str, gateway: fabric.Connection | None) -> fabric.Connection:
-        """Log in; try again for INSIST_S when the server hangs up before its first line. Raises Unreachable."""
-        deadline = time.monotonic() + INSIST_S
+        """Log in; try again for LOGIN_RETRY_TIMEOUT_S when the server hangs up before its first line. Raises
+        Unreachable."""
+        deadline = time.monotonic() + LOGIN_RETRY_TIMEOUT_S
         pause = 0.2
         while True:
             try:
@@ -202,9 +203,11 @@ class Logins:
         try:
             connection.open()
             connection.transport.set_keepalive(5)
-            wire.settimeout(LOOK_UP_S)
+            wire.settimeout(WAKE_INTERVAL_S)
         except Exception as error:
-            plain = isinstance(error, Unreachable) or (isinstance(error, OSError) and error.errno in NO_FILES)
+            plain = isinstance(error, Unreachable) or (
+                isinstance(error, OSError) and error.errno in FILE_SHORTAGE_ERRNOS
+            )
             found = None if plain else why(error, target, name, wire, client.get_transport(), keys)
             wire.close()
             connection.close()
@@ -227,7 +230,7 @@ def _no_file_can_be_opened() -> bool:
         with Path(os.devnull).open():
             return False
     except OSError as error:
-        return error.errno in NO_FILES
+        return error.errno in FILE_SHORTAGE_ERRNOS
 
 
 def _jump_failed(jump: str, error: Unreachable) -> Unreachable:
@@ -267,7 +270,7 @@ class SshStream:
             connection.close()
             raise unreachable_for(
                 "ssh-handshake-failed",
-                f"{node.name}: logged in as {target.label}, but the server opens no session: {str(error) or HUNG_UP}",
+                f"{node.name}: logged in as {target.label}, but the server opens no session: {str(error) or HUNG_UP_TEXT}",
                 way="no-session",
                 node=node.name,
             ) from error
@@ -279,7 +282,7 @@ class SshStream:
             raise unreachable_for(
                 "login-shell-failed",
                 f"{node.name}: logged in as {target.label}, but the server starts no shell for us: "
-                f"{str(error) or HUNG_UP}",
+                f"{str(error) or HUNG_UP_TEXT}",
                 way="cannot-start",
                 node=node.name,
                 user=target.user,
@@ -298,7 +301,7 @@ class SshStream:
             self.complaint()
             if self._channel.recv_ready() or self._channel.eof_received or self._channel.closed:
                 return bytes(self._channel.recv(1 << 18))
-            self._news.wait(LOOK_UP_S)
+            self._news.wait(WAKE_INTERVAL_S)
 
     def close(self) -> None:
         with contextlib.suppress(Exception):

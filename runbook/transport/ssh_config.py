@@ -118,7 +118,7 @@ def resolve(host: str, ssh: Ssh) -> LoginTarget:
 
 
 DEFAULT_KEYS = ("id_ed25519", "id_ecdsa", "id_rsa")
-SSH_G_S = 15.0
+SSH_G_TIMEOUT_S = 15.0
 """How long `ssh -G` may take: it may run programs (`Match exec`) and look up names."""
 
 
@@ -154,11 +154,11 @@ def _printed_options(command: list[str], host: str) -> dict[str, list[str]] | No
     """The options that `ssh -G` prints; None when it cannot be started. Raises Unreachable when it fails: paramiko's
     reading of the same file might lead to another host or user."""
     try:
-        done = printed(command, SSH_G_S)
+        done = printed(command, SSH_G_TIMEOUT_S)
     except OSError:
         return None
     except subprocess.TimeoutExpired:
-        problem = f"no answer of `ssh -G {word(host)}` came within {SSH_G_S:g} s: a slow `Match exec`?"
+        problem = f"no answer of `ssh -G {word(host)}` came within {SSH_G_TIMEOUT_S:g} s: a slow `Match exec`?"
     else:
         if done.returncode == 0:
             options: dict[str, list[str]] = {}
@@ -170,7 +170,7 @@ def _printed_options(command: list[str], host: str) -> dict[str, list[str]] | No
     raise unreachable_for("ssh-handshake-failed", problem, way="config", host=word(host))
 
 
-SIMPLE = frozenset(
+PARAMIKO_KEYWORDS = frozenset(
     """host hostname user port identityfile identitiesonly userknownhostsfile globalknownhostsfile hostkeyalias
     stricthostkeychecking connecttimeout serveraliveinterval serveralivecountmax loglevel batchmode compression
     forwardagent addkeystoagent tcpkeepalive sendenv hashknownhosts gssapiauthentication passwordauthentication
@@ -211,7 +211,7 @@ def _wants_openssh(user_config: Path) -> bool:
         return True
     # paramiko does not read the system's file; on Debian it has only an `Include` of an empty folder.
     beyond = _keywords(system) - {"host", "include", "sendenv", "hashknownhosts", "gssapiauthentication"}
-    return bool(beyond) or not _keywords(user_config) <= SIMPLE
+    return bool(beyond) or not _keywords(user_config) <= PARAMIKO_KEYWORDS
 
 
 def _keywords(config: Path) -> set[str]:
@@ -223,7 +223,7 @@ def _keywords(config: Path) -> set[str]:
     return {re.split(r"[\s=]", line, maxsplit=1)[0].lower() for line in lines if line and not line.startswith("#")}
 
 
-LARGEST = 1 << 20
+MAX_CONFIG_BYTES = 1 << 20
 """The most bytes of a configuration file that are read."""
 
 
@@ -238,7 +238,7 @@ def _parsed(user_config: Path, _changed: int) -> paramiko.SSHConfig:
 
 def _text(config: Path) -> str:
     with open_regular(config) as file:
-        return file.read(LARGEST).decode("utf-8", "replace")
+        return file.read(MAX_CONFIG_BYTES).decode("utf-8", "replace")
 
 
 def host_port(text: str) -> tuple[str, int | None]:

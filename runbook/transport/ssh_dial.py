@@ -26,12 +26,12 @@ from runbook.model.errors import Unreachable
 from runbook.transport.ssh_config import LoginTarget
 from runbook.transport.stream import Complaints
 
-KEPT = 8192
+MAX_GREETING_BYTES = 8192
 """Bytes from the server that are kept: its greeting and its first packet, which lists its algorithms, take about 2
 KiB."""
 
 KEXINIT = 20  # RFC 4253, section 7.1
-LISTS = ("KexAlgorithms", "HostKeyAlgorithms", "Ciphers", "Ciphers", "MACs", "MACs")
+KEXINIT_LISTS = ("KexAlgorithms", "HostKeyAlgorithms", "Ciphers", "Ciphers", "MACs", "MACs")
 """The lists in a KEXINIT packet in their order, by their names in sshd_config. Ciphers and MACs occur twice, once for
 each direction."""
 
@@ -66,7 +66,7 @@ class Wire:
             raise
         self.ended = self.ended or not data
         self._last = time.monotonic()
-        if len(self.heard) < KEPT:
+        if len(self.heard) < MAX_GREETING_BYTES:
             self.heard += data
         return data
 
@@ -103,7 +103,8 @@ class Wire:
         return [line.decode(errors="replace").strip() for line in self.heard.split(b"\n")[:100]]
 
     def offers(self) -> dict[str, list[str]]:
-        """The algorithms that the server offers, by the names in LISTS; empty when its KEXINIT packet has not come."""
+        """The algorithms that the server offers, by the names in KEXINIT_LISTS; empty when its KEXINIT packet has not
+        come."""
         start = self.heard.find(b"SSH-")
         packet = self.heard[self.heard.find(b"\n", start) + 1 :] if start >= 0 else b""
         if len(packet) < 22 or packet[5] != KEXINIT:
@@ -111,7 +112,7 @@ class Wire:
         at = 4 + 1 + 1 + 16  # length, padding, kind, cookie
         found: dict[str, list[str]] = {}
         try:
-            for name in LISTS:
+            for name in KEXINIT_LISTS:
                 (size,) = struct.unpack_from(">I", packet, at)
                 listed = packet[at + 4 : at + 4 + size].decode(errors="replace").split(",")
                 # Not algorithms: names by which the server announces extensions (RFC 8308, Terrapin).
@@ -122,16 +123,16 @@ class Wire:
         return found
 
 
-SMALL = 1000
+SMALL_SEGMENT_BYTES = 1000
 """Bytes of TCP payload a packet. A path that loses full-size packets would lose our login as well, and nothing could be
 diagnosed; any path carries packets of this size, and what we send is small."""
 
-RSA = ("rsa-sha2-512", "rsa-sha2-256", "ssh-rsa")
+RSA_SIGNATURE_ALGORITHMS = ("rsa-sha2-512", "rsa-sha2-256", "ssh-rsa")
 """The signature algorithms of an RSA key: a host with an `ssh-rsa` key may offer any of them."""
 
 TCP_THIN_LINEAR_TIMEOUTS = 16  # linux/tcp.h: lost data is sent again every 0.2 s, not after 0.2, 0.4, 0.8, … s
 
-NO_FILES = (errno.EMFILE, errno.ENFILE)
+FILE_SHORTAGE_ERRNOS = (errno.EMFILE, errno.ENFILE)
 """The errors for too many open files, in this process or on this machine: they say nothing about a node."""
 
 SIOCOUTQNSD = 0x894B  # linux/sockios.h: bytes in the send queue that have not been sent
@@ -148,7 +149,7 @@ class _SmallSegments(socket.socket):
     stalled = False
 
     def send(self, data: Any, flags: int = 0) -> int:
-        piece = memoryview(data)[:SMALL]
+        piece = memoryview(data)[:SMALL_SEGMENT_BYTES]
         if sys.platform == "linux" and not self.stalled:
             deadline = time.monotonic() + 0.25
             while self._unsent() and not self.stalled:
@@ -174,7 +175,7 @@ def _connect(host: str, port: int, timeout_s: float) -> socket.socket:
     for family, kind, protocol, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
         sock = _SmallSegments(family, kind, protocol)
         with contextlib.suppress(OSError, AttributeError):
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, SMALL)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, SMALL_SEGMENT_BYTES)
         if sys.platform == "linux":
             with contextlib.suppress(OSError):
                 sock.setsockopt(socket.IPPROTO_TCP, TCP_THIN_LINEAR_TIMEOUTS, 1)
@@ -246,7 +247,7 @@ class Transport(paramiko.Transport):
     def __init__(self, *args: Any, kinds: Sequence[str] = (), **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         options = self.get_security_options()
-        wanted = [name for kind in kinds for name in (RSA if kind == "ssh-rsa" else (kind,))]
+        wanted = [name for kind in kinds for name in (RSA_SIGNATURE_ALGORITHMS if kind == "ssh-rsa" else (kind,))]
         options.key_types = sorted(options.key_types, key=lambda name: name not in wanted)
         self._mine = threading.local()
         self._refusals: dict[int, tuple[int, str]] = {}
@@ -286,7 +287,7 @@ def dial(target: LoginTarget, name: str) -> Wire:
     try:
         sock = _connect(target.host, target.port, target.timeout_s)
     except OSError as error:
-        if error.errno in NO_FILES:
+        if error.errno in FILE_SHORTAGE_ERRNOS:
             raise
         raise _no_way(target, name, error) from error
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -335,7 +336,7 @@ def _answers(target: LoginTarget) -> bool:
     return True
 
 
-PROHIBITED = 1  # RFC 4254, section 5.1
+OPEN_ADMINISTRATIVELY_PROHIBITED = 1  # RFC 4254, section 5.1
 
 
 def through(gateway: fabric.Connection, target: LoginTarget, name: str) -> Wire:
@@ -358,7 +359,7 @@ def _no_way_on(gateway: fabric.Connection, target: LoginTarget, name: str, error
     cause = "ssh-jump-failed"
     if not transport.is_active():
         way, says = "closed", f"the jump host {jump} hung up on us"
-    elif code == PROHIBITED:
+    elif code == OPEN_ADMINISTRATIVELY_PROHIBITED:
         way, says = "forbidden", f"the jump host {jump} accepted the login and forbids connections to {where}"
     elif "not known" in text or "resolution" in text or "resolve" in text:
         way, says = "name", f"the jump host {jump} cannot resolve {target.host!r}"

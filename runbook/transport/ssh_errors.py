@@ -20,14 +20,14 @@ class TurnedAway(Unreachable):
 
 
 # The evidence for a key that is refused: why sshd may refuse a key that is in authorized_keys.
-REFUSED_THOUGH_THERE = (
+REFUSED_KEY_HINT = (
     "next: if the key is in its ~/.ssh/authorized_keys already, `sudo journalctl -u ssh -u sshd -n 20` on {name} says "
     "why it is refused: account locked or expired, AllowUsers or AllowGroups, no such shell, a home that others may "
     "write to, a `from=` before the key, or PubkeyAcceptedAlgorithms"
 )
 
 _TIMED_OUT = re.compile("timed out|timeout", re.IGNORECASE)
-TURNED_AWAY = ("MaxStartups", "Not allowed at this time")
+TURNED_AWAY_TEXTS = ("MaxStartups", "Not allowed at this time")
 """What OpenSSH says in place of its banner when it turns a client away: the first since 8.5, the second since 9.8 with
 PerSourcePenalties. Older versions say nothing."""
 
@@ -74,7 +74,7 @@ def _before_the_login(
             port=target.port,
         )
     where, fails = f"{target.host} port {target.port}", str(error) or type(error).__name__
-    if wire.ended and (not wire.words or any(words in wire.words for words in TURNED_AWAY)):
+    if wire.ended and (not wire.words or any(words in wire.words for words in TURNED_AWAY_TEXTS)):
         return _turned_away(target, name, wire.words, seen)
     cause, way = "ssh-handshake-failed", "closed"
     if wire.words and wire.banner is None:
@@ -222,7 +222,7 @@ def _refused(
     return unreachable_for(
         "ssh-auth-failed",
         f"{name}: {target.label} accepts none of our keys: {', '.join(offered) or 'the agent has them'}",
-        (*seen, *_unusable(keys), REFUSED_THOUGH_THERE.format(name=name)),
+        (*seen, *_unusable(keys), REFUSED_KEY_HINT.format(name=name)),
         way="key-refused",
         file=word(file),
         port=target.port,

@@ -137,22 +137,22 @@ def _public_half(path: str, text: bytes) -> bytes | None:
     return None
 
 
-MOST_BYTES = 32 << 20
+MAX_KEY_FILE_BYTES = 32 << 20
 """The most bytes of a known_hosts file: some 60,000 RSA keys. A larger file is not read, and is reported."""
 
-LONGEST_LINE = 64 << 10
+MAX_LINE_BYTES = 64 << 10
 """The most bytes of a line of known_hosts. A longer line is not read, and is reported."""
 
-LONGEST_NAME = 1023
+MAX_HOST_NAME_BYTES = 1023
 """A line with a longer name matches no host (match_pattern_list in OpenSSH's match.c)."""
 
 SALT_BYTES = 20
 """The length of the salt of a hashed name, which is hashed by HMAC-SHA1."""
 
-LOCK_S = 5.0
+LOCK_TIMEOUT_S = 5.0
 """How long we wait for other programs that write into the same file, before a new key fails to be written."""
 
-UNWRITABLE = re.compile(r"[\s,*?!|#@]")
+UNWRITABLE_CHARACTER = re.compile(r"[\s,*?!|#@]")
 """Characters in a host's name that would change the meaning of a line."""
 
 
@@ -272,7 +272,7 @@ class KnownHosts:
         If another program has written a different key for this name meanwhile, returns its line and writes nothing.
         Raises OSError when the file cannot be written.
         """
-        if UNWRITABLE.search(name):
+        if UNWRITABLE_CHARACTER.search(name):
             raise OSError(errno.EINVAL, f"known_hosts cannot hold a host of the name {name!r}")
         Path(file).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with _opened(file, os.O_RDWR | os.O_APPEND | os.O_CREAT) as descriptor:
@@ -318,13 +318,15 @@ class KnownHosts:
         if seen.identity != (status.st_dev, status.st_ino) or status.st_size < seen.size:
             seen = self._seen[file] = _ReadSoFar((status.st_dev, status.st_ino))
         data = _from(descriptor, seen.size)
-        if seen.size + len(data) > MOST_BYTES:
-            self._unread.append(f"{file}: it is larger than {bytes_text(MOST_BYTES)}: only its beginning was read")
+        if seen.size + len(data) > MAX_KEY_FILE_BYTES:
+            self._unread.append(
+                f"{file}: it is larger than {bytes_text(MAX_KEY_FILE_BYTES)}: only its beginning was read"
+            )
         if b"\0" in data:
             line = seen.lines + 1 + data.count(b"\n", 0, data.index(b"\0"))
             self._unread.append(f"{file}:{line}: it is no text: there is a NUL byte")
         for number, text in enumerate(io.BytesIO(data), seen.lines + 1):
-            if len(text) > LONGEST_LINE:
+            if len(text) > MAX_LINE_BYTES:
                 self._unread.append(f"{file}:{number}: a line of {bytes_text(len(text))}, which was not read")
             else:
                 self._add(text, file, number)
@@ -340,7 +342,7 @@ class KnownHosts:
         if len(words) < 2 or words[0].startswith((b"#", b"@")):
             return
         hosts, rest = words[0], words[1].split(None, 2)
-        if len(rest) < 2 or any(len(name) >= LONGEST_NAME for name in hosts.split(b",")):
+        if len(rest) < 2 or any(len(name) >= MAX_HOST_NAME_BYTES for name in hosts.split(b",")):
             return
         line = _Line(file, number, marker, hosts, rest[0], rest[1])
         if hosts.startswith(b"|"):
@@ -420,16 +422,16 @@ def _no_file_of_keys(status: os.stat_result) -> str | None:
             stat.S_IFCHR: "it is a device",
             stat.S_IFBLK: "it is a device",
         }.get(stat.S_IFMT(status.st_mode), "it is no file")
-    if status.st_size > MOST_BYTES:
-        return f"it is too large ({bytes_text(status.st_size)}): up to {bytes_text(MOST_BYTES)} are read"
+    if status.st_size > MAX_KEY_FILE_BYTES:
+        return f"it is too large ({bytes_text(status.st_size)}): up to {bytes_text(MAX_KEY_FILE_BYTES)} are read"
     return None
 
 
 def _from(descriptor: int, start: int) -> bytes:
-    """The bytes of the file from `start` to its end, but at most up to the offset MOST_BYTES + 1."""
+    """The bytes of the file from `start` to its end, but at most up to the offset MAX_KEY_FILE_BYTES + 1."""
     pieces: list[bytes] = []
     at = start
-    while at <= MOST_BYTES and (piece := os.pread(descriptor, min(1 << 20, MOST_BYTES + 1 - at), at)):
+    while at <= MAX_KEY_FILE_BYTES and (piece := os.pread(descriptor, min(1 << 20, MAX_KEY_FILE_BYTES + 1 - at), at)):
         pieces.append(piece)
         at += len(piece)
     return b"".join(pieces)
@@ -448,14 +450,14 @@ def _append(descriptor: int, line: bytes) -> None:
 
 def _wait_for_lock(descriptor: int) -> None:
     """Lock the file, as other runs do. On a file system without locks, writing each line at once has to suffice. Raises
-    OSError after LOCK_S."""
-    deadline = time.monotonic() + LOCK_S
+    OSError after LOCK_TIMEOUT_S."""
+    deadline = time.monotonic() + LOCK_TIMEOUT_S
     while True:
         try:
             return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             if time.monotonic() > deadline:
-                raise OSError(errno.EAGAIN, f"another program has kept it locked for {LOCK_S:g} s") from error
+                raise OSError(errno.EAGAIN, f"another program has kept it locked for {LOCK_TIMEOUT_S:g} s") from error
         except OSError:
             return None
         time.sleep(0.01)

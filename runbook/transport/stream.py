@@ -15,8 +15,8 @@ from typing import ClassVar, Protocol
 from runbook.model.errors import Unreachable
 from runbook.transport.bootstrap import command
 
-KEPT = 4096  # bytes: the end of stderr that is kept
-_MOST = 8 << 20  # bytes of stderr on disk: beyond this, all but the last KEPT are freed
+STDERR_TAIL_BYTES = 4096  # bytes: the end of stderr that is kept
+_MAX_STDERR_FILE_BYTES = 8 << 20  # bytes of stderr on disk: beyond this, all but the last STDERR_TAIL_BYTES are freed
 
 
 class Complaints:
@@ -33,17 +33,22 @@ class Complaints:
         the freed part becomes a hole."""
         with contextlib.suppress(OSError, ValueError):
             size = os.fstat(self.file.fileno()).st_size
-            if size - self._from > _MOST:
-                last = os.pread(self.file.fileno(), KEPT, size - KEPT)
+            if size - self._from > _MAX_STDERR_FILE_BYTES:
+                last = os.pread(self.file.fileno(), STDERR_TAIL_BYTES, size - STDERR_TAIL_BYTES)
                 os.ftruncate(self.file.fileno(), 0)
-                os.pwrite(self.file.fileno(), last, size - KEPT)
-                self._from = size - KEPT
+                os.pwrite(self.file.fileno(), last, size - STDERR_TAIL_BYTES)
+                self._from = size - STDERR_TAIL_BYTES
 
     def last(self) -> str:
-        """The last KEPT bytes of stderr as text, stripped; empty once the file is closed."""
+        """The last STDERR_TAIL_BYTES bytes of stderr as text, stripped; empty once the file is closed."""
         with contextlib.suppress(OSError, ValueError):
             size = os.fstat(self.file.fileno()).st_size
-            return os.pread(self.file.fileno(), KEPT, max(0, size - KEPT)).decode(errors="replace").strip("\0").strip()
+            return (
+                os.pread(self.file.fileno(), STDERR_TAIL_BYTES, max(0, size - STDERR_TAIL_BYTES))
+                .decode(errors="replace")
+                .strip("\0")
+                .strip()
+            )
         return ""
 
     def close(self) -> None:
@@ -80,7 +85,7 @@ class Stream(Protocol):
         """The last few KiB that the far end wrote to stderr so far: evidence when something went wrong."""
 
 
-ENDING_S = 6.0
+END_TIMEOUT_S = 6.0
 """How long a carrying program may live after the end of its stdin: as long as the supervisor at the far end needs to
 stop what it started."""
 
@@ -134,7 +139,7 @@ class ProcessStream:
         with contextlib.suppress(OSError):
             self._process.stdin.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(ENDING_S)
+            self._process.wait(END_TIMEOUT_S)
         # Closed during a read, the descriptor could by then belong to another file: wait until `read` saw the end.
         self._drained.wait(0.5)
         assert self._process.stdout is not None

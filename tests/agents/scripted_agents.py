@@ -11,7 +11,16 @@ from pathlib import Path
 from lab.processes import wait_until
 from websockets.sync.client import ClientConnection, connect
 
-from runbook.agent.protocol import PROTOCOL, AgentHello, Enrolment, FromAgent, FromServer, Welcome, from_server, said
+from runbook.agent.protocol import (
+    PROTOCOL_VERSION,
+    AgentHello,
+    Enrolment,
+    FromAgent,
+    FromServer,
+    Welcome,
+    from_server,
+    said,
+)
 from runbook.serve.agent_fleet import Fleet
 from runbook.serve.server import create_app, listening, server_of
 from runbook.serve.settings import ServeSettings
@@ -41,7 +50,7 @@ class World:
         """A new node whose agent has been let in."""
         token = self.token(name)
         agent = Agent(self, token, self.held.enter_context(self.dial(token)))
-        agent.say(AgentHello(PROTOCOL, "0.1.0", "ab" * 16, name, "here"))
+        agent.say(AgentHello(PROTOCOL_VERSION, "0.1.0", "ab" * 16, name, "here"))
         assert isinstance(agent.hear(), Welcome)
         return agent
 

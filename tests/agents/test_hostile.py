@@ -36,11 +36,11 @@ from runbook.agent.enrolment import certificate_of, enrol
 from runbook.agent.folder import AgentFolder, Identity
 from runbook.agent.permissions import OwnerRules
 from runbook.agent.protocol import (
-    KILL,
-    PROTOCOL,
-    REPLACED,
-    STDERR,
-    STDOUT,
+    KILL_ORDER,
+    PROTOCOL_VERSION,
+    REPLACED_CLOSE_CODE,
+    STDERR_TAG,
+    STDOUT_TAG,
     AgentHello,
     ChannelRefused,
     Denied,
@@ -55,7 +55,7 @@ from runbook.agent.protocol import (
 from runbook.model.errors import FilesWrong, Unreachable
 from runbook.model.inventory import Node
 from runbook.serve import agent_fleet as fleet_module
-from runbook.transport.agent import ASK, DATA, ENROL, HEADER, OVER, AgentStream, framed
+from runbook.transport.agent import ASK_FRAME, DATA_FRAME, ENROL_FRAME, FRAME_HEADER, OVER_FRAME, AgentStream, framed
 from runbook.transport.session import Session
 
 from .scripted_agents import Agent, World, server
@@ -124,7 +124,7 @@ def test_a_token_opens_its_own_sockets_and_no_other(world: World) -> None:
     other.say(ChannelRefused(order.channel, "not mine to refuse"))
     with world.dial(one.token, f"/agent/channel/{order.channel}") as channel:
         stream = opening()
-        channel.send(STDOUT + b"it is mine")
+        channel.send(STDOUT_TAG + b"it is mine")
         assert stream.read() == b"it is mine"
         with pytest.raises(InvalidStatus), world.dial(one.token, f"/agent/channel/{order.channel}"):
             raise AssertionError("it was let in")
@@ -180,16 +180,16 @@ def _flood(agent: Agent) -> None:
 def test_a_replaced_agent_is_told_so_and_cannot_come_back(world: World) -> None:
     agent = world.connected("n1")
     with world.dial(agent.token) as newer:
-        newer.send(said(AgentHello(PROTOCOL, "0.1.0", "cd" * 16, "n1", "here")))
+        newer.send(said(AgentHello(PROTOCOL_VERSION, "0.1.0", "cd" * 16, "n1", "here")))
         told = agent.hear()
         assert isinstance(told, Denied)
-        assert told.code == REPLACED
+        assert told.code == REPLACED_CLOSE_CODE
         with world.dial(agent.token) as back:
-            back.send(said(AgentHello(PROTOCOL, "0.1.0", "ab" * 16, "n1", "here")))
+            back.send(said(AgentHello(PROTOCOL_VERSION, "0.1.0", "ab" * 16, "n1", "here")))
             with pytest.raises(ConnectionClosed) as closed:
                 hear_all(back)
             assert closed.value.rcvd is not None
-            assert closed.value.rcvd.code == REPLACED
+            assert closed.value.rcvd.code == REPLACED_CLOSE_CODE
 
 
 def test_an_agent_that_refuses_or_does_not_call_is_told_as_that(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,7 +202,7 @@ def test_an_agent_that_refuses_or_does_not_call_is_told_as_that(world: World, mo
     assert isinstance(refused, Unreachable)
     assert refused.cause == "agent-lost"
     assert "says no" in refused.says
-    monkeypatch.setattr(fleet_module, "OPEN_S", 0.5)
+    monkeypatch.setattr(fleet_module, "CHANNEL_OPEN_TIMEOUT_S", 0.5)
     silent = in_thread(lambda: AgentStream(node("n1"), "", looks=False))()
     assert isinstance(silent, Unreachable)
     assert "did not call" in silent.says
@@ -216,8 +216,8 @@ def test_an_agent_that_refuses_or_does_not_call_is_told_as_that(world: World, mo
     one_in(
         3,
         [
-            (STDOUT + b'\x1erunbook-supervisor {"event":"hello","bytes":99999999}\n', "tool-output-unknown"),
-            (STDOUT + b"\x1erunbook-supervisor " + b"x" * 100_000 + b"\n", "tool-output-unknown"),
+            (STDOUT_TAG + b'\x1erunbook-supervisor {"event":"hello","bytes":99999999}\n', "tool-output-unknown"),
+            (STDOUT_TAG + b"\x1erunbook-supervisor " + b"x" * 100_000 + b"\n", "tool-output-unknown"),
             (b"z", "agent-lost"),
             ("no json", "tool-output-unknown"),
             (b"", "tool-output-unknown"),
@@ -236,7 +236,7 @@ def test_what_no_supervisor_says_makes_that_node_unknown(world: World, said_ther
     assert isinstance(order, Open)
     with world.dial(agent.token, f"/agent/channel/{order.channel}") as channel:
         channel.recv(30)
-        channel.send(STDERR + b"a word on stderr")
+        channel.send(STDERR_TAG + b"a word on stderr")
         channel.send(said_there)
         if said_there == b"z":
             channel.close()
@@ -256,7 +256,7 @@ def test_a_controller_that_dies_ends_its_channel_and_one_that_kills_says_so(worl
             stream = opening()
             if deed == "kill":
                 stream.kill()
-                assert channel.recv(30) == KILL
+                assert channel.recv(30) == KILL_ORDER
             stream._socket.shutdown(socket.SHUT_RDWR)
             with pytest.raises(ConnectionClosed):
                 channel.recv(30)
@@ -271,13 +271,13 @@ def test_what_no_runbook_asks_gets_no_answer(world: World) -> None:
     for data in (
         b"",
         b"GET / HTTP/1.1\r\n\r\n",
-        framed(ASK, b"{}"),
-        framed(ASK, b"[" * 5000),
-        framed(ENROL, b"null"),
-        framed(DATA, b"x"),
-        HEADER.pack(ASK, 0xFFFFFFFF),
+        framed(ASK_FRAME, b"{}"),
+        framed(ASK_FRAME, b"[" * 5000),
+        framed(ENROL_FRAME, b"null"),
+        framed(DATA_FRAME, b"x"),
+        FRAME_HEADER.pack(ASK_FRAME, 0xFFFFFFFF),
         struct.pack(">cI", b"?", 10) + b"abc",
-        framed(OVER),
+        framed(OVER_FRAME),
     ):
         with socket.socket(socket.AF_UNIX) as caller:
             caller.settimeout(30)

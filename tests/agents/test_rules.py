@@ -18,7 +18,7 @@ from profiles import examples
 
 pytest.importorskip("websockets")
 
-from runbook.agent.permissions import LOOKS, NotAllowed, OrderFilter, OwnerRules, read_rules
+from runbook.agent.permissions import LOOK_PROGRAMS, NotAllowed, OrderFilter, OwnerRules, read_rules
 from runbook.agent.protocol import Open
 from runbook.model.errors import FilesWrong, Unreachable
 from runbook.node import job_control
@@ -163,7 +163,7 @@ def opened() -> OrderFilter:
         | st.booleans()
         | st.integers()
         | st.text()
-        | st.sampled_from([*LOOKS, "start", "call", "put", "feed"]),
+        | st.sampled_from([*LOOK_PROGRAMS, "start", "call", "put", "feed"]),
         lambda inner: (
             st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(["do", "id", "argv", "program"]), inner)
         ),
@@ -177,7 +177,7 @@ def test_whatever_is_sent_only_orders_to_look_get_through(sent: object) -> None:
         return
     frame = json.loads(passed.partition(b"\n")[0])
     assert frame["do"] in ("call", "beat", "bye", "config") or "commands: look" in frame["do"]
-    assert frame["do"] != "call" or frame["program"] in LOOKS
+    assert frame["do"] != "call" or frame["program"] in LOOK_PROGRAMS
 
 
 @given(st.lists(st.integers(1, 5000), max_size=20))

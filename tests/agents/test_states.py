@@ -20,16 +20,16 @@ from profiles import examples
 pytest.importorskip("starlette")
 
 import runbook
-from runbook.agent.agent import FIRST_S, MOST_S, back_off
+from runbook.agent.agent import FIRST_REDIAL_INTERVAL_S, MAX_REDIAL_INTERVAL_S, back_off
 from runbook.agent.protocol import (
-    ELSEWHERE,
-    LOST_S,
-    MOST_RANKS,
-    PROTOCOL,
-    REPLACED,
-    REVOKED,
-    SUSPECT_S,
-    TOO_OLD,
+    AGENT_LOST_TIMEOUT_S,
+    AGENT_SUSPECT_TIMEOUT_S,
+    ELSEWHERE_CLOSE_CODE,
+    MAX_REPORTED_RANKS,
+    PROTOCOL_VERSION,
+    REPLACED_CLOSE_CODE,
+    REVOKED_CLOSE_CODE,
+    TOO_OLD_CLOSE_CODE,
     AgentHello,
     Denied,
     Enrolment,
@@ -94,7 +94,7 @@ def link() -> ControlSocket:
     return ControlSocket("", "", send, close)
 
 
-def hello(incarnation: str = "a", machine: str = "here", protocol: int = PROTOCOL) -> AgentHello:
+def hello(incarnation: str = "a", machine: str = "here", protocol: int = PROTOCOL_VERSION) -> AgentHello:
     return AgentHello(protocol, "0.1.0", incarnation * 32, "host", machine)
 
 
@@ -144,11 +144,11 @@ def test_silence_alone_leads_from_online_over_suspect_to_lost_and_a_beat_back(wo
     here, denied = greet(world, node, hello())
     assert denied is None
     assert world.state("gn1") == "ONLINE"
-    world.pass_s(SUSPECT_S - 1)
+    world.pass_s(AGENT_SUSPECT_TIMEOUT_S - 1)
     assert world.state("gn1") == "ONLINE"
     world.pass_s(1)
     assert world.state("gn1") == "SUSPECT"
-    world.pass_s(LOST_S - SUSPECT_S)
+    world.pass_s(AGENT_LOST_TIMEOUT_S - AGENT_SUSPECT_TIMEOUT_S)
     assert world.state("gn1") == "LOST"
     assert world.fleet.status("gn1").cause == "agent-lost"
     job = JobProcess("j", 1, "rank-0.gn1.l0", [0])
@@ -169,7 +169,7 @@ def test_of_a_node_no_more_ranks_are_kept_than_anybody_looks_at(world: World) ->
     assert world.fleet.heard(node, here, Heartbeat(1, jobs=jobs))
     found = world.fleet.node("gn1")
     assert found is not None
-    assert len(found.jobs) == MOST_RANKS
+    assert len(found.jobs) == MAX_REPORTED_RANKS
     assert found.jobs[0].job == "j0"
 
 
@@ -185,7 +185,7 @@ def test_after_a_restart_nothing_is_known_until_an_agent_speaks(world: World) ->
     world.fleet = world.begun()
     assert world.state("gn1") == "SUSPECT"
     again = world.fleet.by_token
-    world.pass_s(LOST_S)
+    world.pass_s(AGENT_LOST_TIMEOUT_S)
     assert world.state("gn1") == "LOST"
     assert again("no token") is None
 
@@ -205,7 +205,7 @@ def test_a_replaced_incarnation_is_refused_also_after_a_restart(
     for _ in range(2):
         denied = greet(world, world.node(token), hello("a"))[1]
         assert denied is not None
-        assert denied.code == REPLACED
+        assert denied.code == REPLACED_CLOSE_CODE
         assert greet(world, world.node(token), hello("b"))[1] is None
         world.fleet = world.begun()
 
@@ -222,21 +222,21 @@ def test_a_copy_on_another_machine_is_refused_while_the_first_is_heard(world: Wo
     greet(world, node, hello("a", "here"))
     denied = greet(world, node, hello("b", "elsewhere"))[1]
     assert denied is not None
-    assert denied.code == ELSEWHERE
-    world.pass_s(LOST_S)
+    assert denied.code == ELSEWHERE_CLOSE_CODE
+    world.pass_s(AGENT_LOST_TIMEOUT_S)
     assert greet(world, node, hello("b", "elsewhere"))[1] is None
 
 
 def test_an_agent_that_is_too_old_is_told_what_to_install(world: World) -> None:
     node = world.enrolled("gn1")
-    denied = greet(world, node, hello(protocol=PROTOCOL + 1))[1]
+    denied = greet(world, node, hello(protocol=PROTOCOL_VERSION + 1))[1]
     assert denied is not None
-    assert denied.code == TOO_OLD
+    assert denied.code == TOO_OLD_CLOSE_CODE
     assert runbook.__version__ in denied.fix
     assert world.state("gn1") == "TOO_OLD"
     assert greet(world, node, hello())[1] is None
     assert world.state("gn1") == "ONLINE"
-    assert [spoken(PROTOCOL - 2), spoken(PROTOCOL - 1), spoken(PROTOCOL)] == [False, True, True]
+    assert [spoken(PROTOCOL_VERSION - 2), spoken(PROTOCOL_VERSION - 1), spoken(PROTOCOL_VERSION)] == [False, True, True]
 
 
 def test_people_drain_and_revoke_and_both_outlive_the_server(world: World) -> None:
@@ -253,7 +253,7 @@ def test_people_drain_and_revoke_and_both_outlive_the_server(world: World) -> No
     assert world.state("gn1") == "REVOKED"
     denied = greet(world, world.fleet._nodes["gn1"], hello("c"))[1]
     assert denied is not None
-    assert denied.code == REVOKED
+    assert denied.code == REVOKED_CLOSE_CODE
     with pytest.raises(NoAgent):
         world.fleet.drain("nobody", True)
 
@@ -296,7 +296,7 @@ def test_a_state_is_one_of_six_and_silence_never_makes_it_better(
     silent: float, revoked: bool, too_old: bool, draining: bool
 ) -> None:
     now = state_of(silent, revoked=revoked, too_old=too_old, draining=draining)
-    later = state_of(silent + LOST_S, revoked=revoked, too_old=too_old, draining=draining)
+    later = state_of(silent + AGENT_LOST_TIMEOUT_S, revoked=revoked, too_old=too_old, draining=draining)
     assert now in ("ONLINE", "SUSPECT", "LOST", "DRAINING", "REVOKED", "TOO_OLD")
     assert later == ("REVOKED" if revoked else "LOST")
     assert (now == "REVOKED") == revoked
@@ -314,9 +314,9 @@ def test_the_clock_of_silence_runs_no_faster_than_time_and_not_while_the_server_
 @given(st.integers(0, 1000), st.floats(0, 1))
 def test_back_off_is_jittered_in_full_and_bounded(failures: int, chance: float) -> None:
     pause = back_off(failures, lambda low, high: low + chance * (high - low))
-    assert 0.0 <= pause <= MOST_S
-    assert back_off(0, lambda _, high: high) == FIRST_S
-    assert back_off(9, lambda _, high: high) == MOST_S
+    assert 0.0 <= pause <= MAX_REDIAL_INTERVAL_S
+    assert back_off(0, lambda _, high: high) == FIRST_REDIAL_INTERVAL_S
+    assert back_off(9, lambda _, high: high) == MAX_REDIAL_INTERVAL_S
 
 
 @examples(200)

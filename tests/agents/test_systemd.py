@@ -14,7 +14,7 @@ import pytest
 
 from runbook.agent import systemd
 from runbook.agent.folder import AgentFolder, Identity, State
-from runbook.agent.systemd import UNIT, Notify, owner, unit
+from runbook.agent.systemd import UNIT_NAME, Notify, owner, unit
 from runbook.cli.main import main
 from runbook.cli.serve import account
 from runbook.model.errors import FilesWrong
@@ -36,12 +36,12 @@ def test_systemd_takes_the_unit_and_ranks_can_bear_it(user: str | None, tmp_path
         assert line in text.splitlines()
     if shutil.which("systemd-analyze") is None:
         pytest.skip("systemd-analyze is not installed")
-    file = tmp_path / UNIT
+    file = tmp_path / UNIT_NAME
     file.write_text(text)
     done = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", str(file)], capture_output=True, text=True, timeout=120, check=False
     )
-    ours = [line for line in done.stderr.splitlines() if UNIT in line]
+    ours = [line for line in done.stderr.splitlines() if UNIT_NAME in line]
     assert ours == []
 
 
@@ -77,7 +77,7 @@ def test_a_service_manager_is_told_one_line_and_nobody_is_told_nothing(
 def test_an_agent_that_still_runs_is_told_when_it_is_uninstalled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(systemd, "SYSTEM", tmp_path)
+    monkeypatch.setattr(systemd, "SYSTEM_UNIT_FOLDER", tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     if os.geteuid() == 0:
         others = [entry.pw_name for entry in pwd.getpwall() if entry.pw_uid]

@@ -11,12 +11,27 @@ from typing import Any
 
 from msgspec import inspect
 
-from runbook.checks.ranks.pool import SAYS
-from runbook.transport.node_answers import ANSWERS, FIREWALL_RULES, KEEPER, MESH, Address, Flight, Hello, Prefix, Tabled
+from runbook.checks.ranks.pool import RANK_MESSAGES
+from runbook.transport.node_answers import (
+    ANSWER_TYPES,
+    FIREWALL_RULES_MESSAGES,
+    KEEPER_MESSAGES,
+    MESH_MESSAGES,
+    Address,
+    Flight,
+    Hello,
+    Prefix,
+    Tabled,
+)
 
 Json = Any
 
-MESSAGES = {"mesh": MESH, "firewall_rules": FIREWALL_RULES, "keeper": KEEPER, "rank": SAYS}
+MESSAGES = {
+    "mesh": MESH_MESSAGES,
+    "firewall_rules": FIREWALL_RULES_MESSAGES,
+    "keeper": KEEPER_MESSAGES,
+    "rank": RANK_MESSAGES,
+}
 TOLD = {
     "event",
     "step",
@@ -67,7 +82,7 @@ def described(program: str, said: Json) -> Any:
         by_event = MESSAGES[program].described
         event, step = said.get("event", ""), said.get("step", "")
         return by_event.get(f"{event} {step}") or by_event.get(event)
-    return {**ANSWERS, "hello": Hello}.get(program)
+    return {**ANSWER_TYPES, "hello": Hello}.get(program)
 
 
 class Fitting:

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from runbook.transport.remote_program import MARK as MESSAGE
+from runbook.transport.remote_program import MESSAGE_MARK as MESSAGE
 
 from .hostile_run import attack, changing
 from .recorded_node import Json, RecordedNode, Recording, recording, unchanged

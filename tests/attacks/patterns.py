@@ -22,7 +22,7 @@ from syntax_trees import nodes, syntax_tree
 
 import runbook
 from runbook.diagnose.rule_types import Sign
-from runbook.diagnose.tool_outputs import LONGEST
+from runbook.diagnose.tool_outputs import MAX_LINE_CHARACTERS
 
 parser: Any = importlib.import_module("re._parser" if sys.version_info >= (3, 11) else "sre_parse")
 sre: Any = importlib.import_module("re._constants" if sys.version_info >= (3, 11) else "sre_constants")
@@ -57,7 +57,11 @@ class Found:
         module = self.place.removeprefix("runbook.parsers.")
         if not of_paste and (module == self.place or module.startswith(READ_BY_CHECKS)):
             return [text]
-        lines = [line[at : at + LONGEST] for line in text.split("\n") for at in range(0, len(line) or 1, LONGEST)]
+        lines = [
+            line[at : at + MAX_LINE_CHARACTERS]
+            for line in text.split("\n")
+            for at in range(0, len(line) or 1, MAX_LINE_CHARACTERS)
+        ]
         if of_paste:
             lines = [line for line in lines if line.strip()]
         # What a function searches for itself it may search for in a whole output.

@@ -17,8 +17,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
-from runbook.transport.bootstrap import MARK
-from runbook.transport.remote_program import MARK as MESSAGE
+from runbook.transport.bootstrap import SUPERVISOR_MARK
+from runbook.transport.remote_program import MESSAGE_MARK as MESSAGE
 
 FOLDER = Path(__file__).parent / "recorded"
 
@@ -182,7 +182,7 @@ class RecordedNode:
     def _obey(self, frame: Json, payload: bytes) -> None:
         order, number, name = frame["do"], frame.get("id"), asked(frame)
         if order == "config":
-            self.put(MARK)
+            self.put(SUPERVISOR_MARK)
             said = self._change("hello", dict(self._next("hello")))
             self.say(said + b"\n" if isinstance(said, bytes) else said)
         elif order == "beat":

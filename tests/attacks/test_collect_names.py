@@ -24,10 +24,10 @@ from profiles import examples
 
 from runbook.cli.main import main
 from runbook.collect.archive import Absent, ArchiveFile, UsedPaths, archive_files, packed, refused
-from runbook.collect.ask_nodes import MOST_OF_A_NODE, NodeAnswer, fail, take
+from runbook.collect.ask_nodes import MAX_NODE_CHARACTERS, NodeAnswer, fail, take
 from runbook.collect.gather import scrubbed
 from runbook.collect.local_files import collected_run, run_entries
-from runbook.collect.pseudonyms import GENERIC
+from runbook.collect.pseudonyms import SYSTEM_ACCOUNTS
 from runbook.collect.scrub import Scrubber
 from runbook.model.errors import Unreachable
 from runbook.transport.frames import UnexpectedAnswer
@@ -197,7 +197,9 @@ def test_a_node_that_sends_too_much_is_cut_and_that_is_said() -> None:
     big = {**GOOD, "out": "line\n" * 200_000}
     many = [{**big, "name": f"system/n{number}"} for number in range(30)]
     files, _ = archived(node_a=ANSWER, node_b={**ANSWER, "answers": many})
-    assert sum(len(data) for name, data in files.items() if name.startswith("nodes/node_b/")) <= MOST_OF_A_NODE + 4096
+    assert (
+        sum(len(data) for name, data in files.items() if name.startswith("nodes/node_b/")) <= MAX_NODE_CHARACTERS + 4096
+    )
     listed = [one for one in json.loads(files["manifest.json"])["files"] if one.get("node") == "node_b"]
     assert len(listed) == 30
     assert all(one["truncated"] and one["bytes_left_out"] > 400_000 for one in listed if one["path"])
@@ -391,7 +393,7 @@ def test_a_login_that_is_a_word_goes_where_it_is_a_login_and_nowhere_else(word: 
     )
     assert files[f"nodes/node_a/{word}/{word}.txt"] == f"$ uname -a\n{plain}".encode()
     text = files["run/logs/a.log"].decode()
-    if word in GENERIC:
+    if word in SYSTEM_ACCOUNTS:
         assert text == plain + "".join(AS_A_LOGIN).format(word)
     else:
         assert text == plain + "".join(AS_A_LOGIN).format("user1")

@@ -19,7 +19,7 @@ from runbook.firewall.collected_rules import Evidence
 from runbook.firewall.evaluate import Flow
 from runbook.firewall.explain_node import arp_stop, explain
 from runbook.firewall.front_ends import firewalld_allow, firewalld_allow_out, parse_zones
-from runbook.model.command_quoting import NFT_BY_HAND, netsh_name, nft_words, powershell_word, word
+from runbook.model.command_quoting import NFT_LIST_COMMAND, netsh_name, nft_words, powershell_word, word
 from runbook.model.remedy import Remedy
 from runbook.model.safe_text import visible
 
@@ -198,7 +198,7 @@ def ruleset(family: str, table: str, chain: str, policy: str, handle: object) ->
 @given(NAMES, NAMES, st.sampled_from(["accept", "drop"]), st.integers(1, 99) | NAMES)
 def test_tables_and_chains_of_nft(table: str, chain: str, policy: str, handle: object) -> None:
     told = explain(ruleset("inet", table, chain, policy, handle), Flow("10.0.0.1", "10.0.0.2", 29500))
-    if told.allow == NFT_BY_HAND or not told.allow:
+    if told.allow == NFT_LIST_COMMAND or not told.allow:
         return
     words = shlex.split(told.allow)
     verb = ["insert"] if policy == "accept" else ["add"]
@@ -217,7 +217,7 @@ def test_plain_names_of_nft_are_still_typed() -> None:
 @given(NAMES, NAMES)
 def test_tables_of_arp(table: str, chain: str) -> None:
     stop = arp_stop(ruleset(ARP, table, chain, "accept", 3), "eth0", "10.0.0.2", "10.0.0.1")
-    if stop is not None and stop.remedy != NFT_BY_HAND:
+    if stop is not None and stop.remedy != NFT_LIST_COMMAND:
         assert shlex.split(stop.remedy)[:9] == ["sudo", "nft", "insert", "rule", ARP, table, chain, "position", "3"]
 
 

@@ -18,7 +18,7 @@ from serve.server_in_process import ORIGIN, World, world_of
 from serve.used_folder import filled, use
 
 from runbook.serve.guards import TokenBucket
-from runbook.serve.page import READS
+from runbook.serve.page import READ_METHODS
 
 from .test_hostile_node import MISSING, STRINGS, altered, changes, places
 
@@ -151,7 +151,7 @@ async def _asked_oddly(world: World, chance: random.Random) -> None:
         f"{name}={_typed(str(chance.choice(WORDS)))}" for name in chance.sample(QUERIES, chance.randrange(4))
     )
     headers, body = world.as_page("admin"), b""
-    if method not in READS:
+    if method not in READ_METHODS:
         if page.kind == "api":
             document = {name: chance.choice(VALUES) for name in chance.sample(FIELDS, chance.randrange(6))}
             body = json.dumps(chance.choice([document, document, document, *VALUES])).encode()

@@ -22,7 +22,7 @@ from runbook.checks.ranks.collective_calls import compare_all
 from runbook.cli.main import main
 from runbook.diagnose.all_rules import SIGNS
 from runbook.diagnose.tool_outputs import read_paste, tools
-from runbook.model.units import MOST, number, small_number
+from runbook.model.units import MAX_NUMBER, number, small_number
 from runbook.transport import node_answers
 from runbook.transport.frames import UnexpectedAnswer
 
@@ -234,7 +234,7 @@ def test_a_flight_recorder_that_was_changed_anywhere(at: tuple[Any, ...], value:
 
 @given(st.text("0123456789", min_size=1, max_size=6000))
 def test_numbers_are_read_as_far_as_they_can_be_reckoned_with(text: str) -> None:
-    assert number(text) == (int(text) if len(text) < 15 else number(text)) <= MOST
+    assert number(text) == (int(text) if len(text) < 15 else number(text)) <= MAX_NUMBER
     assert small_number(text) in (None, int(text[:15]))
 
 

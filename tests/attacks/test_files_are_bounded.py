@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from profiles import one_in
 
-from runbook.lint.findings import FORMATS
+from runbook.lint.findings import REPORT_FORMATS
 from runbook.lint.run import lint
 from runbook.model.errors import FilesWrong
 
@@ -96,7 +96,7 @@ def linted(folder: Path, text: str) -> None:
     file.parent.mkdir(exist_ok=True)
     file.write_text(text, encoding="utf-8")
     with suppress(FilesWrong):
-        FORMATS["text"](lint([str(file)]))
+        REPORT_FORMATS["text"](lint([str(file)]))
 
 
 def cost(folder: Path, text: str) -> float:

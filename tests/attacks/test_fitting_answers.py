@@ -11,7 +11,7 @@ from msgspec import inspect
 from profiles import one_in
 
 from runbook.transport.frames import UnexpectedAnswer, decoded
-from runbook.transport.node_answers import ANSWERS
+from runbook.transport.node_answers import ANSWER_TYPES
 
 from .fitting import MESSAGES, Fitting, described
 from .hostile_run import attack, changing
@@ -88,5 +88,5 @@ def test_nearly_all_of_it_fits(name: str) -> None:
 
 
 def test_the_description_of_every_program_can_be_read() -> None:
-    for description in ANSWERS.values():
+    for description in ANSWER_TYPES.values():
         assert isinstance(inspect.type_info(description), inspect.TypedDictType)

@@ -21,7 +21,7 @@ from runbook.cli.main import main
 from runbook.importers.pods import draft_of_pods
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Kubernetes
-from runbook.model.units import MOST, whole_number
+from runbook.model.units import MAX_NUMBER, whole_number
 from runbook.transport.kubernetes_pods import ill, pods_in
 from runbook.transport.slurm import ended, job_in, nodes_in, unhealthy
 
@@ -37,7 +37,7 @@ def test_a_number_is_what_ascii_digits_write(text: str) -> None:
     assert (found is None) == (re.fullmatch("[0-9]+", text) is None)
     if found is not None and len(text) < 15:
         assert found == int(text)
-    assert found is None or found <= MOST
+    assert found is None or found <= MAX_NUMBER
 
 
 def _tests_and_reads(function: ast.AST) -> list[str]:

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from profiles import one_in
 
-from runbook.checks.context import NOT_SAFE, folder_finding
+from runbook.checks.context import NOT_SAFE_ERROR, folder_finding
 from runbook.checks.reach.workdir_and_limits import folder_findings
 from runbook.model.inventory import Node
 from runbook.transport.remote_program import ProgramNotStarted
@@ -138,7 +138,7 @@ def test_only_a_workdir_that_nobody_else_can_change_is_used(common: Path, name: 
             assert order(session, "list", node="here", workdir=str(workdir))["jobs"] == []
             return
         error = session.hello["folder_error"]
-        assert (error["type"], says in error["text"]) == (NOT_SAFE, True)
+        assert (error["type"], says in error["text"]) == (NOT_SAFE_ERROR, True)
         (finding,) = folder_findings(Node("here", "127.0.0.1", workdir=str(workdir)), session.hello)
         assert (finding.cause, str(error["path"]) in finding.says) == ("workdir-not-safe", True)
         with pytest.raises(ProgramNotStarted):
@@ -164,7 +164,7 @@ def test_a_run_folder_that_somebody_else_has_made_is_not_used(common: Path) -> N
     scratch = folder_of(0, common / "scratch", 0o1777)
     theirs = folder_of(ATTACKER, scratch / "look-1", 0o777)
     with node_of(VICTIM, common, scratch) as session:
-        assert session.hello["folder_error"]["type"] == NOT_SAFE
+        assert session.hello["folder_error"]["type"] == NOT_SAFE_ERROR
     assert list(theirs.iterdir()) == []
 
 
@@ -230,7 +230,7 @@ def test_a_planted_job_is_not_seen_and_neither_killed_nor_removed(common: Path) 
             for do, folder in (("stop", attempt), ("kill", attempt), ("watch", attempt), ("clean", attempt.parent)):
                 with pytest.raises(ProgramNotStarted) as caught:
                     order(session, do, folder=str(folder), whole=True)
-                assert caught.value.error["type"] == NOT_SAFE
+                assert caught.value.error["type"] == NOT_SAFE_ERROR
         assert process.poll() is None
         assert {path: facts for path, facts in kept(common).items() if not path.endswith("/python")} == before
 

@@ -28,8 +28,8 @@ from runbook.serve import server as server_module
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    monkeypatch.setattr(server_module, "HEAD_S", 0.5)
-    monkeypatch.setattr(server_module, "TAKE_S", 0.5)
+    monkeypatch.setattr(server_module, "HEADERS_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(server_module, "CLIENT_READ_TIMEOUT_S", 0.5)
     data = tmp_path / "data"
     data.mkdir(0o700)
     with serving(data) as made:
@@ -120,7 +120,7 @@ def _sent(connection: socket.socket, frame: bytes) -> None:
 
 def test_pings_of_an_ordinary_agent_are_answered(world: World) -> None:
     agent = world.connected("good")
-    for _ in range(server_module.MOST_FRAMES // 2):
+    for _ in range(server_module.MAX_NON_MESSAGE_FRAMES // 2):
         assert agent.socket.ping().wait(60)
     agent.say(Heartbeat(7))
     assert agent.hear() == Heard(7)
@@ -168,17 +168,17 @@ def test_of_two_strings_for_one_name_the_first_one_counts(world: World) -> None:
 
 
 def test_who_was_replaced_between_its_call_and_its_greeting_is_told_so(world: World) -> None:
-    from runbook.agent.protocol import PROTOCOL, REPLACED, AgentHello, Enrolment, said
+    from runbook.agent.protocol import PROTOCOL_VERSION, REPLACED_CLOSE_CODE, AgentHello, Enrolment, said
 
     token = world.token("n1")
     with world.dial(token) as stale:
         secret = Enrolment.of(world.fleet.enrol("ann", "n1")).secret
         newer = world.fleet.enrolled(secret, "n1")[1]
-        stale.send(said(AgentHello(PROTOCOL, "9.9.9", "cd" * 16, "stranger", "elsewhere")))
+        stale.send(said(AgentHello(PROTOCOL_VERSION, "9.9.9", "cd" * 16, "stranger", "elsewhere")))
         with pytest.raises(ConnectionClosed) as told:
             hear_all(stale)
         assert told.value.rcvd is not None
-        assert told.value.rcvd.code == REPLACED
+        assert told.value.rcvd.code == REPLACED_CLOSE_CODE
     found = world.fleet.node("n1")
     assert found is not None
     assert found.hostname != "stranger"

@@ -32,10 +32,12 @@ LOGS = ("rank-00001.node-b.l0.out", "rank-00001.node-b.l0.err")
 
 @pytest.fixture(autouse=True)
 def silence_is_soon_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attach, "PATIENCE_S", 0.3)
-    monkeypatch.setattr(watch, "ANSWER_S", 2.0)  # an honest node on a busy machine may need more than a moment
-    monkeypatch.setattr(stop_attempt, "DRAIN_S", 0.2)
-    monkeypatch.setattr(watch, "LEAVE_S", 0.2)
+    monkeypatch.setattr(attach, "NODE_SILENCE_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(
+        watch, "NEWS_ANSWER_TIMEOUT_S", 2.0
+    )  # an honest node on a busy machine may need more than a moment
+    monkeypatch.setattr(stop_attempt, "SLOW_LOGS_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(watch, "FETCH_THREADS_TIMEOUT_S", 0.2)
 
 
 def followed(
@@ -136,7 +138,7 @@ def test_a_trickle_is_not_waited_for(tmp_path: Path) -> None:
 
 def test_ctrl_c_ends_what_is_left_to_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A node whose part has ended, and that trickles for ever what it says that it printed."""
-    monkeypatch.setattr(stop_attempt, "DRAIN_S", 60.0)
+    monkeypatch.setattr(stop_attempt, "SLOW_LOGS_TIMEOUT_S", 60.0)
     ctrl_c = threading.Timer(1.5, lambda: os.kill(os.getpid(), signal.SIGINT))
     ctrl_c.start()
     done = followed(lambda said: {**more_of_it(said), "read": {LOGS[0]: base64.b64encode(b"z\n").decode()}}, tmp_path)

@@ -17,7 +17,14 @@ from runbook.checks.ranks import pool
 from runbook.files.inventory import load_inventory
 from runbook.jobs import attach, stop_attempt
 from runbook.transport.frames import UnexpectedAnswer
-from runbook.transport.node_answers import ANSWERS, FIREWALL_RULES, KEEPER, MESH, Messages, message
+from runbook.transport.node_answers import (
+    ANSWER_TYPES,
+    FIREWALL_RULES_MESSAGES,
+    KEEPER_MESSAGES,
+    MESH_MESSAGES,
+    Messages,
+    message,
+)
 
 from .hostile_run import Done, attack, changing
 from .recorded_node import Json, Recording, recording, recordings, unchanged
@@ -213,7 +220,7 @@ def test_nodes_of_every_command_were_recorded() -> None:
     commands = {recording(name).command[0] for name in recordings()}
     assert commands == {"run", "ps", "logs", "attach", "stop", "clean", "collect", "inventory"}
     asked = {program for name in recordings() for said in recording(name).said.values() for program in said}
-    assert set(ANSWERS) - ASKED_LATE <= asked
+    assert set(ANSWER_TYPES) - ASKED_LATE <= asked
 
 
 def tried(names: tuple[str, ...], count: int, folder: Path) -> None:
@@ -330,7 +337,9 @@ def test_what_is_no_json_at_all(program: str, bytes_: bytes, tmp_path: Path) -> 
 NO_MESSAGES = (*NOT_JSON[:-1], b"7", b"[]", b'"x"', b'{"event": 3}', b'{"event": "heard-of-by-nobody"}')
 
 
-@pytest.mark.parametrize("messages", [MESH, FIREWALL_RULES, KEEPER], ids=["mesh", "firewall_rules", "keeper"])
+@pytest.mark.parametrize(
+    "messages", [MESH_MESSAGES, FIREWALL_RULES_MESSAGES, KEEPER_MESSAGES], ids=["mesh", "firewall_rules", "keeper"]
+)
 @pytest.mark.parametrize("said", NO_MESSAGES)
 def test_a_program_that_prints_alone_says_nothing_but_its_messages(said: bytes, messages: Messages) -> None:
     with pytest.raises(UnexpectedAnswer):

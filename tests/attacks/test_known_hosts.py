@@ -30,7 +30,7 @@ from profiles import examples, one_in
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node, Ssh
 from runbook.transport.ssh import Logins
-from runbook.transport.ssh_keys import LONGEST_LINE, MOST_BYTES, KnownHosts
+from runbook.transport.ssh_keys import MAX_KEY_FILE_BYTES, MAX_LINE_BYTES, KnownHosts
 
 needs_keygen = pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="ssh-keygen is not installed")
 SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
@@ -549,7 +549,7 @@ def test_a_host_costs_the_same_however_many_others_are_known(tmp_path: Path) -> 
         lambda n: f"node-{n} {ED25519.public}\n",
         lambda n: f"{hashed(f'node-{n}', n.to_bytes(20, 'big'))} {ED25519.public}\n",
         lambda n: f"node-{n}*,*-{n}?,!*{n} {ED25519.public}\n",
-        lambda n: "*a" * (LONGEST_LINE // 1024) + f" {ED25519.public}\n",
+        lambda n: "*a" * (MAX_LINE_BYTES // 1024) + f" {ED25519.public}\n",
         lambda n: ",".join(["a?" * 100] * 20) + f" {ED25519.public}\n",
         lambda n: "@revoked " * 100 + "\n",
         lambda n: " \t" * 200 + "\n",
@@ -570,7 +570,7 @@ def test_no_more_than_its_share_is_read_of_a_file_that_grows(tmp_path: Path) -> 
     file = tmp_path / "known_hosts"
     file.write_text(f"node {ED25519.public}\n")
     known = KnownHosts([str(file)])
-    sparse(file, MOST_BYTES + 1)
+    sparse(file, MAX_KEY_FILE_BYTES + 1)
     with pytest.raises(OSError, match="too large"):
         known.learn(str(file), "new", ED25519.kind, ED25519.blob)
 

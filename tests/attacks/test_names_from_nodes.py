@@ -30,10 +30,10 @@ from runbook.model.errors import Unreachable
 from runbook.model.redact import Redactor
 from runbook.model.safe_files import BadName, file_name
 from runbook.model.verdict import Verdict
-from runbook.node.journal import ABOUT, JOURNAL, checked
+from runbook.node.journal import JOB_FIELDS, JOURNAL_FIELDS, checked
 from runbook.transport import node_answers
 from runbook.transport.frames import UnexpectedAnswer
-from runbook.transport.remote_program import MARK
+from runbook.transport.remote_program import MESSAGE_MARK
 
 from .lying_supervisor import liar
 
@@ -264,7 +264,7 @@ def damaged(draw: st.DrawFn) -> tuple[str, str]:
     facts = journal("node-b", 1) if which == "journal" else about("node-b")
     how = draw(st.sampled_from(["a field", "a field", "fields", "cut", "bytes", "another"]))
     if how in ("a field", "fields"):
-        names = st.sampled_from(sorted(JOURNAL if which == "journal" else ABOUT))
+        names = st.sampled_from(sorted(JOURNAL_FIELDS if which == "journal" else JOB_FIELDS))
         for name in draw(st.lists(names, min_size=1, max_size=1 if how == "a field" else 4)):
             if draw(st.booleans()):
                 facts.pop(name, None)
@@ -337,13 +337,13 @@ def test_a_name_of_a_file_stays_in_its_folder(name: str) -> None:
     assert len(name) < 250
 
 
-@given(facts=st.dictionaries(st.sampled_from(sorted(JOURNAL)), VALUES, min_size=1))
+@given(facts=st.dictionaries(st.sampled_from(sorted(JOURNAL_FIELDS)), VALUES, min_size=1))
 @settings(deadline=None)
 def test_what_a_keeper_says_while_it_runs_is_checked_as_well(facts: dict[str, Any]) -> None:
     said = {"event": "kept", **journal("node-b", 1), **facts}
     text = json.dumps(said).encode()
     try:
-        message = node_answers.message(node_answers.KEEPER, text)
+        message = node_answers.message(node_answers.KEEPER_MESSAGES, text)
     except UnexpectedAnswer as error:
         wrong = str(error)
     else:
@@ -354,7 +354,7 @@ def test_what_a_keeper_says_while_it_runs_is_checked_as_well(facts: dict[str, An
         )
         return
     assert message == said
-    assert checked(message, JOURNAL) == {**journal("node-b", 1), **facts}
+    assert checked(message, JOURNAL_FIELDS) == {**journal("node-b", 1), **facts}
 
 
 def test_a_keeper_that_is_not_believed_makes_its_node_unknown(tmp_path: Path) -> None:
@@ -376,10 +376,10 @@ def test_a_rank_that_prints_what_looks_like_ours_stops_nothing(tmp_path: Path, l
     stops: list[Any] = []
     place = ProcessSpec("rank-00001.node-b.l0", "node-b", 0, (1,))
     logs = RankLogs(tmp_path, "attempt-01", Redactor(()), lambda *_: None, lambda _, event: stops.append(event))
-    logs.take(place, f"{place.name}.err", MARK + line + b"\n", 0)
+    logs.take(place, f"{place.name}.err", MESSAGE_MARK + line + b"\n", 0)
     assert stops == ([{"event": "odd"}] if b"odd" in line else [])
 
 
 def test_every_field_of_a_journal_is_one_that_is_checked() -> None:
-    assert set(journal("node-b", 1)) <= set(JOURNAL)
-    assert set(about("node-b")) <= set(ABOUT)
+    assert set(journal("node-b", 1)) <= set(JOURNAL_FIELDS)
+    assert set(about("node-b")) <= set(JOB_FIELDS)

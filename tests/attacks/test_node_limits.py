@@ -148,7 +148,10 @@ print(json.dumps(tools.sendable(tools.run(["/bin/sh", "-c", prints, "sh", sys.ar
 """
 
 
-@pytest.mark.parametrize(("size", "code"), [(tools.MOST_SENT, 7), (2 * tools.MOST_SENT, None), (tools.MOST + 1, None)])
+@pytest.mark.parametrize(
+    ("size", "code"),
+    [(tools.MAX_SENT_CHARACTERS, 7), (2 * tools.MAX_SENT_CHARACTERS, None), (tools.MAX_TOOL_OUTPUT_BYTES + 1, None)],
+)
 def test_a_tool_that_prints_too_much_for_an_answer_has_an_answer_that_is_believed(size: int, code: int | None) -> None:
     """Not one whose beginning is judged as if it were all."""
     argv = [sys.executable, "-c", ASK_A_TOOL, str(Path(node.__file__).parents[2]), str(size)]

@@ -15,7 +15,7 @@ from lab.processes import wait_until
 from profiles import one_in
 
 from runbook.engine import run_folder as run_folder_module
-from runbook.engine.run_folder import FILES, run_folder
+from runbook.engine.run_folder import RUN_FOLDER_FILES, run_folder
 from runbook.model.errors import FilesWrong
 from runbook.model.safe_files import BadName, append_below, file_name, make_below, write_below
 
@@ -75,7 +75,7 @@ def test_one_that_was_used_is_begun_afresh_and_the_earlier_run_is_kept_beside_it
         assert (folder / place / "logs" / "rank-00000.here.log").read_text() == f"of run {number}\n"
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", RUN_FOLDER_FILES)
 @pytest.mark.parametrize("kind", ["link to a file", "link to a folder", "dangling link", "another's words"])
 def test_what_no_run_of_ours_left_is_refused_and_stays_as_it_is(folder: Path, name: str, kind: str) -> None:
     (folder / "out").mkdir()

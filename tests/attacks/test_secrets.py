@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from profiles import examples, one_in
 
 from runbook.jobs.attempt import ProcessSpec
-from runbook.jobs.logs import LONGEST_LINE, RankLogs
+from runbook.jobs.logs import MAX_LOG_LINE_BYTES, RankLogs
 from runbook.launch.quote import bat, ps1, sh
 from runbook.model.decoded_text import views
 from runbook.model.redact import Redactor, long_enough
@@ -187,10 +187,10 @@ def test_a_secret_across_the_limit_of_a_line(
         folder, "attempt-01", Redactor([Secret(secret, "x")]), lambda place, stream, lines: told.extend(lines)
     )
     place = ProcessSpec("rank-00000.a.l0", "a", 0, (0,))
-    data = b"#" * (LONGEST_LINE + at) + FORMS[form](secret).encode() + b"\r=" * LONGEST_LINE + end
+    data = b"#" * (MAX_LOG_LINE_BYTES + at) + FORMS[form](secret).encode() + b"\r=" * MAX_LOG_LINE_BYTES + end
     for begin in range(0, len(data), size):
         logs.take(place, "rank-00000.a.l0.out", data[begin : begin + size], begin)
-    assert sum(map(len, told)) > LONGEST_LINE, "a line that never ends is passed on all the same"
+    assert sum(map(len, told)) > MAX_LOG_LINE_BYTES, "a line that never ends is passed on all the same"
     logs.close()
     kept = (logs.folder / "rank-00000.a.l0.out").read_bytes().decode()
     assert "***" in kept

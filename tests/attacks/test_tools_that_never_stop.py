@@ -19,7 +19,7 @@ import runbook
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Kubernetes, Ssh
 from runbook.transport import kubernetes, slurm, ssh_config
-from runbook.transport.local_programs import MOST, printed
+from runbook.transport.local_programs import MAX_STDOUT_BYTES, printed
 from runbook.transport.stream import ProcessStream
 
 STARTS = {
@@ -75,7 +75,7 @@ def test_what_it_prints_for_ever_is_stopped(
     try:
         with pytest.raises(Unreachable) as caught:
             ASKING[tool]()
-        assert tracemalloc.get_traced_memory()[1] < 2 * MOST
+        assert tracemalloc.get_traced_memory()[1] < 2 * MAX_STDOUT_BYTES
     finally:
         tracemalloc.stop()
     assert len(f"{caught.value.says} {caught.value.evidence}") < 20_000
@@ -133,15 +133,17 @@ def test_what_it_leaves_running_does_not_keep_us_waiting(tmp_path: Path, monkeyp
 
 
 def test_all_of_a_large_output_is_read(tmp_path: Path) -> None:
-    program = f"import sys; sys.stdout.write('é' * {MOST // 2}); sys.stderr.write('x' * 1000_000); sys.exit(7)"
+    program = (
+        f"import sys; sys.stdout.write('é' * {MAX_STDOUT_BYTES // 2}); sys.stderr.write('x' * 1000_000); sys.exit(7)"
+    )
     done = printed([sys.executable, "-c", program], 60.0)
-    assert (done.returncode, len(done.stdout), len(done.stderr)) == (7, MOST // 2, 1000_000)
+    assert (done.returncode, len(done.stdout), len(done.stderr)) == (7, MAX_STDOUT_BYTES // 2, 1000_000)
     assert set(done.stdout) == {"é"}
 
 
 def test_complaints_without_end_take_little_of_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """As srun and kubectl write them while they carry a connection."""
-    monkeypatch.setattr("runbook.transport.stream._MOST", 1 << 20)
+    monkeypatch.setattr("runbook.transport.stream._MAX_STDERR_FILE_BYTES", 1 << 20)
     stream = ProcessStream(["/bin/sh", "-c", "yes complaint | head -c 6000000 >&2; echo the last >&2; echo; exec cat"])
     try:
         while not stream.read().endswith(b"\n"):

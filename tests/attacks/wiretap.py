@@ -16,10 +16,10 @@ from unittest import mock
 from runbook.cli.main import main as runbook
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node
-from runbook.transport.bootstrap import MARK
+from runbook.transport.bootstrap import SUPERVISOR_MARK
 from runbook.transport.frames import Frame, FrameReader
 from runbook.transport.node_sessions import Site
-from runbook.transport.remote_program import MARK as MESSAGE
+from runbook.transport.remote_program import MESSAGE_MARK as MESSAGE
 from runbook.transport.stream import Stream
 
 from .recorded_node import Json, OrderReader, asked
@@ -62,7 +62,7 @@ class Tapped:
 
     def _hear(self, data: bytes) -> None:
         if not self._opened:
-            _, mark, rest = (self._before + data).partition(MARK)
+            _, mark, rest = (self._before + data).partition(SUPERVISOR_MARK)
             self._opened = bool(mark)
             self._before += data
             data = rest

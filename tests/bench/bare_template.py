@@ -12,7 +12,7 @@ from pathlib import Path
 import jinja2
 
 import runbook
-from runbook.launch.preconditions import PROBE, Guards, read_activation
+from runbook.launch.preconditions import RENDEZVOUS_PROBE, Guards, read_activation
 from runbook.launch.quote import dialect_of
 from runbook.launch.script import ScriptProcess, ScriptSpec, stops
 
@@ -63,7 +63,7 @@ def main(nodes: int, gpus: int, out: Path) -> None:
                 file=f"{script}.sh",
                 activation=activation,
                 stops=stops(spec, "sh", activation),
-                probe=PROBE,
+                probe=RENDEZVOUS_PROBE,
             )
             (folder / f"{script}.sh").write_text(text)
 

@@ -30,7 +30,15 @@ from runbook.serve.people import People
 from runbook.serve.run_processes import process_start
 from runbook.serve.settings import ServeSettings
 from runbook.serve.store import Store
-from runbook.transport.agent import ASK, HEADER, OPENED, SOCKET, StreamRequest, framed, reachable
+from runbook.transport.agent import (
+    AGENT_SOCKET_FILE,
+    ASK_FRAME,
+    FRAME_HEADER,
+    OPENED_FRAME,
+    StreamRequest,
+    framed,
+    reachable,
+)
 
 from .cost import BenchError
 from .simulated_agents import JOB
@@ -229,14 +237,16 @@ class _Bench:
     @contextlib.contextmanager
     def _stream(self, node: str) -> Iterator[None]:
         """An open stream to a node, of which everything is read."""
-        with socket.socket(socket.AF_UNIX) as asked, reachable(self._data / SOCKET) as address:
+        with socket.socket(socket.AF_UNIX) as asked, reachable(self._data / AGENT_SOCKET_FILE) as address:
             asked.settimeout(60)
             asked.connect(address)
             asked.sendall(
-                framed(ASK, msgspec.json.encode(StreamRequest(node, True, "true", "python3", "~/.runbook", "bench")))
+                framed(
+                    ASK_FRAME, msgspec.json.encode(StreamRequest(node, True, "true", "python3", "~/.runbook", "bench"))
+                )
             )
-            kind, length = HEADER.unpack(asked.recv(HEADER.size))
-            if kind != OPENED:
+            kind, length = FRAME_HEADER.unpack(asked.recv(FRAME_HEADER.size))
+            if kind != OPENED_FRAME:
                 raise BenchError(f"no stream to {node}: {asked.recv(length)!r}")
             over = threading.Event()
 

@@ -21,9 +21,9 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import WebSocketException
 
 from runbook.agent.protocol import (
-    BEAT_S,
-    PROTOCOL,
-    STDOUT,
+    HEARTBEAT_INTERVAL_S,
+    PROTOCOL_VERSION,
+    STDOUT_TAG,
     AgentHello,
     GpuLoad,
     Heard,
@@ -62,7 +62,7 @@ class Fleet:
                 async with connect(
                     f"{self.url}/agent/control", additional_headers=headers, compression=None, ping_interval=None
                 ) as socket:
-                    await socket.send(said(AgentHello(PROTOCOL, "0.1.0", incarnation, name, name)))
+                    await socket.send(said(AgentHello(PROTOCOL_VERSION, "0.1.0", incarnation, name, name)))
                     assert isinstance(from_server(await socket.recv()), Welcome)
                     self.welcomed.append((time.monotonic(), name))
                     wait_s = 1.0
@@ -87,12 +87,12 @@ class Fleet:
         hearing = asyncio.create_task(hear())
         try:
             count = 0
-            await asyncio.sleep(random.uniform(0, BEAT_S))
+            await asyncio.sleep(random.uniform(0, HEARTBEAT_INTERVAL_S))
             while not self.ending and not hearing.done():
                 count += 1
                 sent[count] = time.perf_counter()
                 await socket.send(said(self.beat(number, count)))
-                await asyncio.sleep(BEAT_S)
+                await asyncio.sleep(HEARTBEAT_INTERVAL_S)
         finally:
             hearing.cancel()
             await asyncio.gather(hearing, return_exceptions=True)
@@ -119,7 +119,7 @@ class Fleet:
             pass  # whoever wanted it has enough
 
     async def write(self, socket: ClientConnection) -> None:
-        piece, begun, own = STDOUT + b"x" * (PIECE - 1), time.monotonic(), 0
+        piece, begun, own = STDOUT_TAG + b"x" * (PIECE - 1), time.monotonic(), 0
         while not self.ending:
             await socket.send(piece)
             self.written += PIECE

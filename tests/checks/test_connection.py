@@ -26,7 +26,7 @@ ORDER = ("imported", "listening", "dialling", "connected", "joined", "done")
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """Looking at a rank waits for its stack to be written; ours lies there already. Nothing lies between these nodes."""
-    monkeypatch.setattr("runbook.checks.ranks.evidence.WRITE_S", 0.0)
+    monkeypatch.setattr("runbook.checks.ranks.evidence.STACK_DUMP_WAIT_S", 0.0)
     monkeypatch.setattr("runbook.checks.ranks.halts.look_between", lambda _: Between())
 
 

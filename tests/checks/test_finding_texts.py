@@ -6,9 +6,9 @@ from runbook.causes.catalogue import finding_for
 from runbook.checks.allreduce import pauses
 from runbook.checks.network.dial import Dial, why_so_many
 from runbook.checks.ranks.evidence import telling
-from runbook.checks.ranks.own_failure import LAUNCH_SCRIPT
-from runbook.model.units import BRIEF, in_brief
-from runbook.model.verdict import LONGEST
+from runbook.checks.ranks.own_failure import LAUNCH_SCRIPT_PREFIX
+from runbook.model.units import MAX_BRIEF_CHARACTERS, in_brief
+from runbook.model.verdict import MAX_FINDING_TEXT_CHARACTERS
 
 OURS = 'File "/home/u/.runbook/1/node-a/rank.py", line 337 in allreduce'
 CALL = 'File "/venv/torch/distributed/distributed_c10d.py", line 3252 in all_reduce'
@@ -26,9 +26,9 @@ def test_torch_passing_a_call_on_is_no_frame_that_tells() -> None:
 def test_a_long_command_is_cut_and_a_short_one_is_not() -> None:
     assert in_brief("python  -m\nhttp.server") == "python -m http.server"
     long = "/opt/venv/bin/python -c " + "import socket; " * 20
-    assert len(in_brief(long)) <= BRIEF
+    assert len(in_brief(long)) <= MAX_BRIEF_CHARACTERS
     assert in_brief(long).endswith("…")
-    assert len(in_brief("x" * 500)) == BRIEF
+    assert len(in_brief("x" * 500)) == MAX_BRIEF_CHARACTERS
 
 
 def row(size: int, p50: float, longest: float) -> dict[str, float]:
@@ -45,9 +45,9 @@ def test_a_pause_is_told_and_a_busy_machine_is_not() -> None:
 def test_shells_name_of_the_launch_script_is_left_out() -> None:
     dash = "/home/u/.runbook/20261121/node-b/connection.sh: 40: .: cannot open /opt/x: No such file"
     bash = "/home/u/.runbook/20261121/node-b/connection.sh: line 40: /opt/x: No such file or directory"
-    assert LAUNCH_SCRIPT.sub("", dash) == ".: cannot open /opt/x: No such file"
-    assert LAUNCH_SCRIPT.sub("", bash) == "/opt/x: No such file or directory"
-    assert LAUNCH_SCRIPT.sub("", "CondaError: no such environment") == "CondaError: no such environment"
+    assert LAUNCH_SCRIPT_PREFIX.sub("", dash) == ".: cannot open /opt/x: No such file"
+    assert LAUNCH_SCRIPT_PREFIX.sub("", bash) == "/opt/x: No such file or directory"
+    assert LAUNCH_SCRIPT_PREFIX.sub("", "CondaError: no such environment") == "CondaError: no such environment"
 
 
 def dialled(port: int, kind: str) -> Dial:
@@ -69,7 +69,7 @@ def test_of_a_line_without_end_its_beginning_and_its_end_are_told() -> None:
         "packet-loss", f"node-a: {line}", ("short", line), (), way="link", source="a", destination="b"
     )
     for text in (finding.says, finding.evidence[1]):
-        assert len(text) <= LONGEST
+        assert len(text) <= MAX_FINDING_TEXT_CHARACTERS
         assert "begins " in text
         assert text.endswith(" RuntimeError: ends")
         assert "characters left out" in text

@@ -77,7 +77,7 @@ def test_name_servers_of_this_machine_that_do_not_answer_hold_nobody_up(monkeypa
             raise AssertionError("it was waited for")
         raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
 
-    monkeypatch.setattr("runbook.checks.network.dial.LOOKUP_S", 0.05)
+    monkeypatch.setattr("runbook.checks.network.dial.NAME_LOOKUP_TIMEOUT_S", 0.05)
     monkeypatch.setattr(socket, "getaddrinfo", silence)
     nodes = [node(name, address=f"{name}.lab") for name in ("node-a", "node-b", "node-c")]
     at = context(cluster(*nodes), {"node-a": machine(A, "192.168.0.1"), "node-b": machine(B), "node-c": machine(C)})
@@ -533,7 +533,7 @@ def test_what_a_node_does_to_itself_and_to_others_is_one_finding() -> None:
 
 def test_of_thousands_of_connections_those_that_stand_still_are_explained(monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[RankConnection] = []
-    monkeypatch.setattr("runbook.checks.network.live_traffic.OTHERS_S", -1.0)
+    monkeypatch.setattr("runbook.checks.network.live_traffic.MIN_RULES_COMPARISON_S", -1.0)
     monkeypatch.setattr("runbook.checks.network.live_traffic.stopped", lambda _at, stream, _: looked.append(stream))
     still, moving = (
         [RankConnection("node-a", "node-b", A, B, port, 29500, said) for port in range(40000, 40100)]

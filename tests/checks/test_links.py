@@ -17,9 +17,9 @@ from runbook.checks.bandwidth.link_findings import LinkFindings, as_csv, as_metr
 from runbook.checks.bandwidth.normal_busbw import BandwidthSetting, link_floor
 from runbook.checks.bandwidth.slow_link_search import (
     MeasuredLink,
-    Pair,
     PairMeasured,
     Search,
+    TimedRankPair,
     Unfinished,
     leaves,
     look,
@@ -46,9 +46,9 @@ class Measuring:
 
     def __init__(self, nodes: Sequence[str], moved: Rate, each: int = 1) -> None:
         self.nodes, self.moved, self.each = nodes, moved, each
-        self.rounds: list[Sequence[Pair]] = []
+        self.rounds: list[Sequence[TimedRankPair]] = []
 
-    def meet(self, pairs: Sequence[Pair], **_how: object) -> dict[tuple[int, int], PairMeasured]:
+    def meet(self, pairs: Sequence[TimedRankPair], **_how: object) -> dict[tuple[int, int], PairMeasured]:
         self.rounds.append(pairs)
         ways = [way for one, other, _ in pairs for way in ((one, other), (other, one))]
         return {way: self.moved(self.nodes[way[0] // self.each], self.nodes[way[1] // self.each]) for way in ways}
@@ -248,7 +248,7 @@ def test_one_slow_rail_of_a_node_is_named() -> None:
     members = pool_of(inventory).members
 
     class Rails(Measuring):
-        def meet(self, pairs: Sequence[Pair], **_how: object) -> dict[tuple[int, int], PairMeasured]:
+        def meet(self, pairs: Sequence[TimedRankPair], **_how: object) -> dict[tuple[int, int], PairMeasured]:
             ways = [way for one, other, _ in pairs for way in ((one, other), (other, one))]
             return {way: moved(0.25 if way[0] == 3 else 1.0) for way in ways}  # the second rank of n1
 
@@ -340,7 +340,7 @@ class OversubscribedMeasuring(Measuring):
     """A node of the second of four leaves sends to another leaf at the full rate only while its neighbours do not, or
     while they happen to be done."""
 
-    def meet(self, pairs: Sequence[Pair], **how: object) -> dict[tuple[int, int], PairMeasured]:
+    def meet(self, pairs: Sequence[TimedRankPair], **how: object) -> dict[tuple[int, int], PairMeasured]:
         found = super().meet(pairs, **how)
         leaving = [way for way in sorted(found) if way[0] // 4 == 1 != way[1] // 4]
         found.update({way: moved(0.6) for way in leaving[:: 1 + len(self.rounds) % 2] if len(leaving) > 1})
@@ -389,7 +389,7 @@ def test_the_measurements_of_many_nodes_are_not_read_once_a_node() -> None:
 
 def test_time_that_ran_out_proves_nobody_sound_or_slow() -> None:
     class Short(Measuring):
-        def meet(self, pairs: Sequence[Pair], **_how: object) -> dict[tuple[int, int], PairMeasured]:
+        def meet(self, pairs: Sequence[TimedRankPair], **_how: object) -> dict[tuple[int, int], PairMeasured]:
             if len(self.rounds) == 1:
                 raise Unfinished("there was no time left to measure the rest")
             return super().meet(pairs)
@@ -408,7 +408,7 @@ def test_time_that_ran_out_proves_nobody_sound_or_slow() -> None:
 
 def test_a_rank_that_died_ends_the_search() -> None:
     class Dying(Measuring):
-        def meet(self, pairs: Sequence[Pair], **_how: object) -> dict[tuple[int, int], PairMeasured]:
+        def meet(self, pairs: Sequence[TimedRankPair], **_how: object) -> dict[tuple[int, int], PairMeasured]:
             raise Unfinished(f"{len(pairs)} pairs did not finish", Halt("died", 1.0))
 
     ranks: Any = Dying([], sound)

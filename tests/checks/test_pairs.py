@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runbook.checks.network.pairs import ALL_UP_TO, AROUND, BlamedNodes, Pairs, around, chosen, groupings
+from runbook.checks.network.pairs import (
+    MAX_ALL_DIALLED_NODES,
+    MAX_PAIR_NEIGHBOURS,
+    BlamedNodes,
+    Pairs,
+    around,
+    chosen,
+    groupings,
+)
 from runbook.model.node_ranges import fold
 
 from .made_up_cluster import cluster, context, node
@@ -31,7 +39,7 @@ def test_every_pair_of_a_few_and_of_many_each_node_meets_at_least_eight(count: i
         assert all(name in pairs.peers[peer] for peer in peers), "both directions"
         assert len(peers) >= min(8, count - 1)
         assert names[0] in (name, *peers), "the master"
-    if count <= ALL_UP_TO:
+    if count <= MAX_ALL_DIALLED_NODES:
         assert len(pairs) == count * (count - 1)
         assert pairs.note() == ""
     else:
@@ -94,7 +102,7 @@ def test_more_pairs_around_one_that_failed(count: int, data: st.DataObject) -> N
     assert not fresh & {frozenset((name, peer)) for name, peers in pairs.peers.items() for peer in peers}
     for end in failed:
         left = count - 1 - len(pairs.peers[end])
-        assert len(more.peers[end]) >= min(AROUND, left)
+        assert len(more.peers[end]) >= min(MAX_PAIR_NEIGHBOURS, left)
     assert len(pairs.and_(more)) == len(pairs) + len(more)
 
 

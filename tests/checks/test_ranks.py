@@ -15,9 +15,9 @@ from runbook.checks.network.live_traffic import Between
 from runbook.checks.ranks.collective_calls import faithless
 from runbook.checks.ranks.evidence import gather
 from runbook.checks.ranks.halts import outcomes_of_halt
-from runbook.checks.ranks.own_failure import STOPPED, last_place, out_of_place, own_failure
+from runbook.checks.ranks.own_failure import SCRIPT_STOP_CAUSES, last_place, out_of_place, own_failure
 from runbook.checks.ranks.pool import Halt, RankMember, RankPool
-from runbook.launch.preconditions import CODES
+from runbook.launch.preconditions import STOP_EXIT_CODES
 from runbook.model.verdict import Finding, Outcome, Verdict
 from runbook.transport.remote_program import Remote
 
@@ -32,7 +32,7 @@ STALLED, DIED, FAILED = Halt("stalled", 4.0), Halt("died", 1.0), Halt("failed", 
 def seen(monkeypatch: pytest.MonkeyPatch) -> dict[str, Between]:
     """What a look between the nodes gives: nothing, unless a test says otherwise."""
     answers = {"now": Between()}
-    monkeypatch.setattr("runbook.checks.ranks.evidence.WRITE_S", 0.0)
+    monkeypatch.setattr("runbook.checks.ranks.evidence.STACK_DUMP_WAIT_S", 0.0)
     monkeypatch.setattr("runbook.checks.ranks.halts.look_between", lambda _: answers["now"])
     return answers
 
@@ -307,9 +307,9 @@ def test_ranks_of_an_older_stage_or_only_one_rank() -> None:
 
 
 def test_every_stop_of_a_launch_script_has_a_cause(pool: RankPool) -> None:
-    assert {"activation-failed", "program-missing", *STOPPED} == set(CODES)
+    assert {"activation-failed", "program-missing", *SCRIPT_STOP_CAUSES} == set(STOP_EXIT_CODES)
     member = pool.members[1]
-    for event in CODES:
+    for event in STOP_EXIT_CODES:
         member.failure = {"event": event, "code": 1}
         assert own_failure(pool, member, "while joining")
 

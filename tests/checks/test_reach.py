@@ -21,7 +21,7 @@ from runbook.model.errors import Unreachable
 from runbook.model.inventory import Infiniband, Network
 from runbook.model.nccl_devices import select_interfaces
 from runbook.model.verdict import Outcome, Verdict
-from runbook.parsers.clock import WARN_S
+from runbook.parsers.clock import CLOCK_OFFSET_WARN_S
 from runbook.transport.bootstrap import NoPython
 from runbook.transport.remote_program import Answer, ProgramNotStarted
 
@@ -89,9 +89,9 @@ def test_clocks_that_differ_by_more_than_ten_seconds_fail_somebody() -> None:
 @given(st.lists(st.floats(-30.0, 30.0).map(lambda second: round(second, 1)), max_size=12))
 def test_the_right_clock_is_the_one_that_most_agree_with(seconds: list[float]) -> None:
     clocks = [0.0, *seconds]
-    agree = [sum(abs(clock - other) < WARN_S - 1e-9 for other in clocks) for clock in clocks]
+    agree = [sum(abs(clock - other) < CLOCK_OFFSET_WARN_S - 1e-9 for other in clocks) for clock in clocks]
     right = right_clock({f"n{place}": second for place, second in enumerate(seconds)})
-    near = sum(abs(right - other) < WARN_S + 1e-9 for other in clocks)
+    near = sum(abs(right - other) < CLOCK_OFFSET_WARN_S + 1e-9 for other in clocks)
     assert right in clocks
     assert near >= max(agree)
 

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from runbook.cli.explain import MOST, explain, known_keys
+from runbook.cli.explain import MAX_SUGGESTED_IDS, explain, known_keys
 from runbook.files.schema import schema
 from runbook.files.shipped_files import shipped
 from runbook.lint.variables import known
@@ -77,7 +77,7 @@ def test_of_many_ids_with_that_word_some_are_named_and_the_rest_counted() -> Non
     with pytest.raises(FilesWrong) as wrong:
         explain("NCCL_IB_*")
     help = wrong.value.problems[0].help or ""
-    assert len(re.findall(r"`NCCL_IB_\w+`", help)) == MOST
+    assert len(re.findall(r"`NCCL_IB_\w+`", help)) == MAX_SUGGESTED_IDS
     assert re.search(r" and [0-9]+ more$", help)
 
 

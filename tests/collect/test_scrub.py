@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from profiles import examples
 
 from runbook.collect.pseudonyms import is_word
-from runbook.collect.scrub import GONE, Scrubber
+from runbook.collect.scrub import REDACTED_TEXT, Scrubber
 from runbook.model.decoded_text import View, plainest, views
 
 LETTERS = "AbCdEfGhIjKlMnOpQrStUvWxYz0123456789" * 2
@@ -64,10 +64,12 @@ WRITTEN: Mapping[str, Callable[[str], str]] = {
 @example(secret='it\'s "x" \\n %41 a')
 @example(secret="C:\\new\\table")
 def test_a_known_secret_is_gone_however_it_is_written(form: str, secret: str) -> None:
-    assume(secret not in GONE and secret not in "before after")  # what takes its place, and what stands around it
+    assume(
+        secret not in REDACTED_TEXT and secret not in "before after"
+    )  # what takes its place, and what stands around it
     text = f"before {WRITTEN[form](secret)} after"
     scrubbed = scrub(text, secret)
-    assert GONE in scrubbed
+    assert REDACTED_TEXT in scrubbed
     for view in views(scrubbed):
         assert secret not in view.text, scrubbed
     assert plainest(secret) not in plainest(scrubbed)
@@ -152,7 +154,7 @@ def test_what_looks_like_a_secret_is_gone(name: str, around: str) -> None:
         "UExB",
     ):
         assert planted not in scrubbed, scrubbed
-    assert GONE in scrubbed
+    assert REDACTED_TEXT in scrubbed
     if name != "key without an end":  # whose end nobody can tell from words that follow it
         assert ("next line" in scrubbed) == ("next line" in around)
 
@@ -261,7 +263,7 @@ def test_json_stays_json_without_the_secret(value: object, ascii_only: bool) -> 
 def test_json_lines_of_which_one_is_broken_off() -> None:
     text = json.dumps({"token": "abcdefg", "n": 1}) + "\n" + '{"text": "s3cr3t\\/0815", "and'
     first, second = Scrubber([SECRET]).json_lines(text).splitlines()
-    assert json.loads(first) == {"token": GONE, "n": 1}
+    assert json.loads(first) == {"token": REDACTED_TEXT, "n": 1}
     assert second == '{"text": "REDACTED", "and'
 
 
@@ -294,8 +296,13 @@ def test_yaml_stays_yaml_with_its_comments() -> None:
     scrubber.people.add("jdoe")
     text = scrubber.yaml(INVENTORY, "inventory.yml")
     loaded = yaml.safe_load(text)
-    assert loaded["env"] == {"DB_PASSWORD": GONE, "API_KEY": GONE, "SIGNING_KEY": GONE, "OTHER": GONE}
-    assert loaded["vars"] == {"auth_token": GONE}
+    assert loaded["env"] == {
+        "DB_PASSWORD": REDACTED_TEXT,
+        "API_KEY": REDACTED_TEXT,
+        "SIGNING_KEY": REDACTED_TEXT,
+        "OTHER": REDACTED_TEXT,
+    }
+    assert loaded["vars"] == {"auth_token": REDACTED_TEXT}
     assert loaded["defaults"]["env"] == {"NCCL_DEBUG": "INFO", "TOKEN": {"env": "HF_TOKEN"}}
     assert loaded["defaults"]["ssh"] == {"user": "user1", "key": "/home/user1/.ssh/id"}
     for planted in ("hunter", "jdoe", "abc", "line one", "mine, really", "s3cr3t"):
@@ -308,7 +315,7 @@ def test_yaml_that_would_not_load_any_more_is_written_anew() -> None:
     """`user` is a key of ours and here a name as well."""
     scrubber = Scrubber(["nodes"])
     text = scrubber.yaml("name: x # nodes\nnodes: {node-a: {address: nodes.lab}}\n", "inventory.yml")
-    assert yaml.safe_load(text) == {"name": "x", "nodes": {"node-a": {"address": f"{GONE}.lab"}}}
+    assert yaml.safe_load(text) == {"name": "x", "nodes": {"node-a": {"address": f"{REDACTED_TEXT}.lab"}}}
 
 
 @examples(100)

@@ -10,35 +10,37 @@ from typing import Any
 import pytest
 from attacks.patterns import parser, sre
 
-from runbook.diagnose.all_rules import FAMILIES, RULES, SIGNS, TABLES
-from runbook.diagnose.judge import WORDS, Told
+from runbook.diagnose.all_rules import RULE_FAMILIES, RULE_TABLES, RULES, SIGNS
+from runbook.diagnose.judge import DEFAULT_GROUP_WORDS, Told
 from runbook.diagnose.rule_types import Sign
-from runbook.parsers.nvidia_logs import CAUSE_OF
+from runbook.parsers.nvidia_logs import CAUSE_BY_XID
 
 FOLDER = resources.files("runbook.diagnose").joinpath("rules")
-FILES = {family: FOLDER.joinpath(f"{family}.toml").read_text("utf-8") for family in FAMILIES}
+FILES = {family: FOLDER.joinpath(f"{family}.toml").read_text("utf-8") for family in RULE_FAMILIES}
 
 
 def test_every_file_is_read() -> None:
-    assert {file.name for file in FOLDER.iterdir() if file.is_file()} == {f"{family}.toml" for family in FAMILIES}
+    assert {file.name for file in FOLDER.iterdir() if file.is_file()} == {f"{family}.toml" for family in RULE_FAMILIES}
     assert len(RULES) == sum(text.count("[[rules]]") for text in FILES.values()) > 150
     assert len({sign.name for sign in SIGNS}) == len(SIGNS) > 250
 
 
 def test_every_shared_text_is_used_and_none_is_left_unfilled() -> None:
-    named = {name for table in TABLES for name in table.get("texts", ())}
+    named = {name for table in RULE_TABLES for name in table.get("texts", ())}
     assert named == {name for text in FILES.values() for name in re.findall(r"\{\{(\w+)\}\}", text)}
     assert [sign.name for sign in SIGNS if "{{" in (sign.pattern or "")] == []
 
 
 def test_a_sentence_has_words_for_what_no_line_names() -> None:
     for rule in RULES:
-        rule.says.format_map(Told(WORDS | {"who": "a node", "line": "a line"}))
+        rule.says.format_map(Told(DEFAULT_GROUP_WORDS | {"who": "a node", "line": "a line"}))
 
 
-@pytest.mark.parametrize("cause", sorted({cause for cause in CAUSE_OF.values() if cause}))
+@pytest.mark.parametrize("cause", sorted({cause for cause in CAUSE_BY_XID.values() if cause}))
 def test_the_kernel_proves_by_the_same_numbers_in_a_log_as_on_a_node(cause: str) -> None:
-    lines = [f"NVRM: Xid (PCI:0000:3b:00): {number}, pid=1" for number, proven in CAUSE_OF.items() if proven == cause]
+    lines = [
+        f"NVRM: Xid (PCI:0000:3b:00): {number}, pid=1" for number, proven in CAUSE_BY_XID.items() if proven == cause
+    ]
     signs = [sign for rule in RULES if rule.cause == cause for sign in rule.signs if not isinstance(sign, str)]
     patterns = [pattern for sign in signs if "xid" in sign.literals and (pattern := sign.compiled())]
     assert [line for line in lines if not any(pattern.search(line) for pattern in patterns)] == []

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from profiles import examples
 
 from runbook.diagnose.all_rules import SIGNS, scanner
-from runbook.diagnose.kept_lines import LIMITS
+from runbook.diagnose.kept_lines import DEFAULT_SCAN_LIMITS
 from runbook.diagnose.literal_index import Index
 from runbook.diagnose.log_lines import by_one_clock, read_line, section_of, section_of_path, when
 from runbook.diagnose.rule_types import Hit
@@ -203,7 +203,7 @@ def test_keys_are_lower_case_without_digits_and_not_too_common(sign) -> None:  #
 def test_among_lines_that_are_all_different_the_last_ones_and_progress_still_count(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    few = replace(LIMITS, shapes=200, read=100)
+    few = replace(DEFAULT_SCAN_LIMITS, shapes=200, read=100)
     monkeypatch.setattr(read, "scanner", lambda: scanner(few))
     letters = "abcdefghij"
     unlike = [f"error: {''.join(letters[int(digit)] for digit in str(at))} failed\n" for at in range(3000)]

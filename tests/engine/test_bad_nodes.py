@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from runbook.checks.context import Context
 from runbook.engine import plan as planning
-from runbook.engine.bad_nodes import MOST_EXACT, NotDroppedError, fewest, rest_of, suspects
+from runbook.engine.bad_nodes import MAX_EXACT_PAIRS, NotDroppedError, fewest, rest_of, suspects
 from runbook.engine.plan import Choice, Plan, PlannedStage, make_plan
 from runbook.engine.run import RunSettings, execute
 from runbook.files.inventory import load_inventory
@@ -103,7 +103,7 @@ def test_the_smaller_side_of_a_bad_way_between_two_leaves_goes() -> None:
 
 
 PAIRS = st.lists(
-    st.sampled_from([frozenset(pair) for pair in combinations(NAMES, 2)]), max_size=MOST_EXACT, unique=True
+    st.sampled_from([frozenset(pair) for pair in combinations(NAMES, 2)]), max_size=MAX_EXACT_PAIRS, unique=True
 )
 RANK = {name: place for place, name in enumerate(NAMES)}
 

@@ -18,7 +18,7 @@ from runbook.checks.shell import Shell
 from runbook.engine import run as engine
 from runbook.engine.plan import PlannedStage
 from runbook.engine.run import causes
-from runbook.engine.run_folder import ENDING
+from runbook.engine.run_folder import JOB_ENDING_FILE
 from runbook.model.events import Event, Progress, RunStarted, StageFinished, StageStarted
 from runbook.model.playbook import Expect
 from runbook.model.verdict import Outcome, Verdict
@@ -80,7 +80,7 @@ def test_an_outcome_of_a_node_that_is_not_of_this_stage_does_not_count(tmp_path:
 
 
 def test_a_check_that_never_returns_is_unknown_at_its_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "GRACE_S", 0.05)
+    monkeypatch.setattr(engine, "LATE_CHECK_TIMEOUT_S", 0.05)
     done = threading.Event()
 
     def work(at: Context) -> list[Outcome]:
@@ -224,7 +224,7 @@ def late(at: Context) -> list[Outcome]:
 def test_a_check_that_ends_what_it_started_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends_by_itself: bool, cause: str
 ) -> None:
-    monkeypatch.setattr(engine, "GRACE_S", 0.0)
+    monkeypatch.setattr(engine, "LATE_CHECK_TIMEOUT_S", 0.0)
     monkeypatch.setattr(Fake, "ends_by_itself", ends_by_itself)
     assert one(tmp_path, late, timeout=0.1).end.causes == (cause,)
 
@@ -250,7 +250,7 @@ def test_who_wishes_an_end_at_once_gets_it_though_the_end_was_asked_for(
             if again == "signal":
                 raise KeyboardInterrupt
             mark = {"person": "ann", "at": time.time(), "now": True}
-            (tmp_path / ENDING).write_text(json.dumps(mark))
+            (tmp_path / JOB_ENDING_FILE).write_text(json.dumps(mark))
 
     first, waited = threading.Semaphore(), engine._wait
     monkeypatch.setattr(engine, "_wait", wait)

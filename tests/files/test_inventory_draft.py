@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runbook.files.inventory import examine_inventory
-from runbook.files.inventory_draft import Draft, NodeDraft, Setting, written
+from runbook.files.inventory_draft import Draft, NodeDraft, SettingPath, written
 from runbook.files.node_sets import expand, folded, folded_rows
 from runbook.files.scalars import flow
 from runbook.files.yaml_document import parse_document
@@ -72,7 +72,7 @@ def test_text_that_yaml_1_1_takes_for_something_else_is_quoted() -> None:
 def test_a_draft_loads_as_the_same_nodes(rows: list[tuple[str, str]], data: st.DataObject) -> None:
     nodes = []
     for name, address in rows:
-        settings: dict[Setting, object] = {("address",): address}
+        settings: dict[SettingPath, object] = {("address",): address}
         for key, values in (
             (("gpus",), [2, 8]),
             (("ssh", "user"), ["root", "me"]),

@@ -15,7 +15,7 @@ from jsonschema import Draft202012Validator
 from runbook.files import schema as subject
 from runbook.files.schema import accepts, judge, schema
 from runbook.files.yaml_document import parse_document
-from runbook.model.inventory import MOST_GPUS
+from runbook.model.inventory import MAX_GPUS_PER_NODE
 
 KINDS = ("inventory", "playbook")
 
@@ -37,7 +37,7 @@ def test_the_most_gpus_of_a_node_are_as_many_everywhere() -> None:
     assert found
     for part in found:
         count, indices = part["anyOf"]
-        assert (count["maximum"], indices["items"]["maximum"] + 1) == (MOST_GPUS, MOST_GPUS)
+        assert (count["maximum"], indices["items"]["maximum"] + 1) == (MAX_GPUS_PER_NODE, MAX_GPUS_PER_NODE)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from runbook.files import yaml_document as subject
 from runbook.files.scalars import plain_scalar
-from runbook.files.yaml_document import Keys, parse_document, read_document
+from runbook.files.yaml_document import KeyPath, parse_document, read_document
 
 
 def data(text: str) -> Any:
@@ -142,7 +142,9 @@ empty:
     ],
 )
 @pytest.mark.parametrize("loader", [yaml.SafeLoader, subject._LOADER])
-def test_a_span_points_at_the_value(keys: Keys, pointed_at: str, loader: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_span_points_at_the_value(
+    keys: KeyPath, pointed_at: str, loader: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(subject, "_LOADER", loader)
     document = parse_document(SPANS, "x.yml")
     span = document.spans[keys]

@@ -22,7 +22,7 @@ from typing import Literal
 
 from runbook.firewall.collected_rules import Evidence
 from runbook.firewall.evaluate import Flow
-from runbook.node.message import MARK
+from runbook.node.message import MESSAGE_MARK
 from runbook.transport import node_answers, node_programs
 
 Seen = Literal["open", "dropped", "rejected"]
@@ -38,8 +38,8 @@ _numbers = itertools.count()
 
 def collected(stdout: str) -> Evidence:
     """From all that the node program wrote: the last line that carries the marker, past the boundary of answers."""
-    said = next(line for line in reversed(stdout.split("\n")) if line.startswith(MARK))
-    answer = node_answers.message(node_answers.FIREWALL_RULES, said[len(MARK) :].encode())
+    said = next(line for line in reversed(stdout.split("\n")) if line.startswith(MESSAGE_MARK))
+    answer = node_answers.message(node_answers.FIREWALL_RULES_MESSAGES, said[len(MESSAGE_MARK) :].encode())
     assert answer
     return Evidence.of(answer)
 

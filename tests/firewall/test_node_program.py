@@ -20,8 +20,8 @@ from firewall.pair import CLIENT, PROGRAM, Pair, collected
 from runbook.firewall.evaluate import Flow
 from runbook.firewall.explain_node import explain
 from runbook.node import firewall_rules
-from runbook.transport.frames import LONGEST_LINE
-from runbook.transport.node_answers import FIREWALL_RULES, message
+from runbook.transport.frames import MAX_FRAME_LINE_BYTES
+from runbook.transport.node_answers import FIREWALL_RULES_MESSAGES, message
 
 FLOW = Flow("10.77.0.1", "10.77.0.2", 29500)
 
@@ -84,8 +84,8 @@ def test_more_rules_than_one_message_carries_are_not_looked_at(
         (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
         (tmp_path / name).chmod(0o755)
     said = run(path=f"{tmp_path}:{os.environ['PATH']}").removeprefix("\x1erunbook ")
-    assert len(said) < LONGEST_LINE
-    answer = message(FIREWALL_RULES, said.encode())
+    assert len(said) < MAX_FRAME_LINE_BYTES
+    answer = message(FIREWALL_RULES_MESSAGES, said.encode())
     assert answer is not None
     tools = {"json": "nft-json", "text": "nft-text", "saved": "iptables-save"}
     assert {name for name, tool in tools.items() if "stdout" in answer["tools"][tool]} == kept
@@ -99,7 +99,9 @@ def test_more_rules_than_one_message_carries_are_not_looked_at(
 def test_firewalld_lists_its_zones_only_where_it_runs(runs: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[dict[str, Any]] = []
     states = {"firewalld-state": {"status": "ok", "rc": 0 if runs else 252, "stdout": "running" if runs else ""}}
-    asked = {tuple(argv): name for name, argv in (firewall_rules.AS_ROOT | firewall_rules.OF_FIREWALLD).items()}
+    asked = {
+        tuple(argv): name for name, argv in (firewall_rules.ROOT_COMMANDS | firewall_rules.FIREWALLD_COMMANDS).items()
+    }
     monkeypatch.setattr(firewall_rules, "find", lambda name: f"/usr/bin/{name}")
     monkeypatch.setattr(
         firewall_rules, "run", lambda argv, *_: states.get(asked.get(tuple(argv), ""), {"status": "ok", "rc": 0})
@@ -108,7 +110,7 @@ def test_firewalld_lists_its_zones_only_where_it_runs(runs: bool, monkeypatch: p
     monkeypatch.setattr(sys, "argv", ["firewall_rules"])
     firewall_rules.main()
     assert said[0]["tools"]["firewalld-state"]["rc"] == (0 if runs else 252)
-    assert (said[0]["tools"].keys() >= firewall_rules.OF_FIREWALLD.keys()) is runs
+    assert (said[0]["tools"].keys() >= firewall_rules.FIREWALLD_COMMANDS.keys()) is runs
 
 
 def test_what_was_read_in_time_is_told_of_a_node_whose_front_ends_are_slow(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,7 +151,7 @@ def test_a_thousand_peers_need_few_threads_and_do_with_fewer(allowed: int, monke
     peers = [f"10.0.{number // 250}.{number % 250}" for number in range(1000)]
     monkeypatch.setattr(sys, "argv", ["firewall_rules", json.dumps({"peers": peers})])
     firewall_rules.main()
-    assert len(started) <= min(allowed, firewall_rules.WORKERS)
+    assert len(started) <= min(allowed, firewall_rules.MAX_WORKERS)
     assert {said[0]["tools"][f"route {peer}"]["status"] for peer in peers} == {"missing"}
 
 

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 
 from runbook.firewall.collected_rules import CommandResult, Evidence
 from runbook.firewall.evaluate import Flow, merged
-from runbook.firewall.explain_connection import READERS, Ends, explain_blocked, sent_elsewhere
+from runbook.firewall.explain_connection import RULE_READ_COMMANDS, Ends, explain_blocked, sent_elsewhere
 from runbook.firewall.explain_node import explain
 from runbook.firewall.front_ends import blocking_line, firewalld_runs, parse_ufw, parse_zones, port_lists
 from runbook.firewall.nft import texts_by_handle
-from runbook.node.firewall_rules import AS_ROOT, OF_FIREWALLD
+from runbook.node.firewall_rules import FIREWALLD_COMMANDS, ROOT_COMMANDS
 
 HERE = Path(__file__).parent
 CORPUS = HERE.parents[2] / "shared" / "corpus" / "tool_outputs.jsonl"
@@ -418,9 +418,9 @@ def test_packets_of_a_vlan_pass_the_interfaces_below_it() -> None:
 
 
 def test_the_permission_that_is_asked_for_is_what_the_node_program_runs() -> None:
-    run = {" ".join(argv) for argv in (AS_ROOT | OF_FIREWALLD).values() if argv[0] != "iptables-nft-save"}
+    run = {" ".join(argv) for argv in (ROOT_COMMANDS | FIREWALLD_COMMANDS).values() if argv[0] != "iptables-nft-save"}
     run -= {"ip6tables-nft-save"}  # these two are the plain ones where they are asked at all
-    assert {re.sub(r"^/usr/s?bin/", "", line).replace(' \\"\\"', "") for line in READERS} == run
+    assert {re.sub(r"^/usr/s?bin/", "", line).replace(' \\"\\"', "") for line in RULE_READ_COMMANDS} == run
 
 
 def test_a_full_connection_table_is_mentioned() -> None:

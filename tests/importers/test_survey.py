@@ -16,27 +16,33 @@ from runbook.importers import survey
 from runbook.importers.survey import HostAnswers, Login, SurveyResult, parse_hosts
 from runbook.importers.survey_draft import draft_of
 from runbook.model.inventory import Inventory, Node
-from runbook.transport.node_answers import HOST_FACTS, IBSTAT, PYTHONS, ROUTE, SURVEY
+from runbook.transport.node_answers import (
+    HOST_FACTS_PROGRAM,
+    IBSTAT_PROGRAM,
+    PYTHONS_PROGRAM,
+    ROUTE_PROGRAM,
+    SURVEY_PROGRAM,
+)
 from runbook.transport.remote_program import ProgramNotStarted
 
 SAID: dict[str, dict[str, Any]] = {
-    HOST_FACTS: {"interfaces": {"eth0": {"addresses": ["10.0.0.7"], "state": "UP", "mtu": 1500}}},
-    SURVEY: {
+    HOST_FACTS_PROGRAM: {"interfaces": {"eth0": {"addresses": ["10.0.0.7"], "state": "UP", "mtu": 1500}}},
+    SURVEY_PROGRAM: {
         "login": None,
         "speeds": {},
         "nvidia_smi": {"code": 0, "out": "0, GPU-1, NVIDIA H100, 81559, 4\n", "err": ""},
         "nvidia_devices": 1,
     },
-    IBSTAT: {"ibstat": {"out": ""}, "sysfs": None},
-    PYTHONS: {"pythons": [{"path": "/usr/bin/python3", "version": "3.11.7", "torch": "2.6.0", "cuda": "12.4"}]},
+    IBSTAT_PROGRAM: {"ibstat": {"out": ""}, "sysfs": None},
+    PYTHONS_PROGRAM: {"pythons": [{"path": "/usr/bin/python3", "version": "3.11.7", "torch": "2.6.0", "cuda": "12.4"}]},
     survey.ROUTES: {"targets": []},
 }
 """By a host with one GPU, to each question."""
 ABOUT: dict[str, str] = {
-    HOST_FACTS: "interfaces",
-    SURVEY: "GPUs",
-    IBSTAT: "InfiniBand ports",
-    PYTHONS: "Pythons",
+    HOST_FACTS_PROGRAM: "interfaces",
+    SURVEY_PROGRAM: "GPUs",
+    IBSTAT_PROGRAM: "InfiniBand ports",
+    PYTHONS_PROGRAM: "Pythons",
     survey.ROUTES: "routes",
 }
 
@@ -74,7 +80,7 @@ class MadeUpSession:
 
     def call(self, program: str, _arguments: object, *, timeout_s: float) -> Any:
         self.site.waits[-1][2].add(timeout_s)
-        asked = survey.ROUTES if program == ROUTE else program
+        asked = survey.ROUTES if program == ROUTE_PROGRAM else program
         if asked in self.site.silent.get(self.name, ()):
             raise self.site.error
         return SAID[asked]
@@ -126,7 +132,7 @@ def test_what_was_not_answered_is_said_and_nothing_is_made_of_it(
         assert f"the {ABOUT[program]} of " not in prose, text
     for false in ("nvidia-smi", "no address on any interface", "none with torch"):
         assert false not in text
-    without_gpus = {name for name, each in silent.items() if SURVEY in each}
+    without_gpus = {name for name, each in silent.items() if SURVEY_PROGRAM in each}
     assert {node.name for node in inventory.nodes if not node.gpus} == without_gpus
     assert "\n  backend: gloo" not in text
     assert ("\n  backend: nccl" in text) is not bool(without_gpus)
@@ -150,11 +156,11 @@ def test_a_host_without_gpus_makes_it_gloo_and_one_that_cannot_count_them_leaves
     hosts = parse_hosts(["n[1-3]"], Login())
     answers = {
         host.node.name: HostAnswers(
-            host, {"hostname": host.node.name}, survey=SAID[SURVEY], host_facts=SAID[HOST_FACTS]
+            host, {"hostname": host.node.name}, survey=SAID[SURVEY_PROGRAM], host_facts=SAID[HOST_FACTS_PROGRAM]
         )
         for host in hosts
     }
-    answers["n2"].survey = {**SAID[SURVEY], "nvidia_smi": smi, "nvidia_devices": None}
+    answers["n2"].survey = {**SAID[SURVEY_PROGRAM], "nvidia_smi": smi, "nvidia_devices": None}
     text = written(draft_of(hosts, SurveyResult(answers, {}, {}), "made"))
     assert [line[: len(backend)] for line in text.splitlines() if "backend: " in line] == [backend], text
     assert loaded(text).rendezvous.backend == "gloo"
@@ -168,11 +174,11 @@ def test_of_many_addresses_those_near_another_host_are_kept() -> None:
     there = answers_of("there", ["172.17.0.1", "10.77.5.1", "2001:db8::7:1"])
     chosen = survey.candidates({"here": here, "there": there})
     assert chosen["there"] == ["172.17.0.1", "10.77.5.1", "2001:db8::7:1"]
-    assert len(chosen["here"]) == survey.MOST_ADDRESSES
+    assert len(chosen["here"]) == survey.MAX_ADDRESSES
     assert chosen["here"][0] == "10.77.5.254"
     assert "172.17.0.1" not in chosen["here"]
     alone = survey.candidates({"here": here})["here"]
-    assert alone == bridges[: survey.MOST_ADDRESSES]
+    assert alone == bridges[: survey.MAX_ADDRESSES]
     here.survey = {"login": ["192.0.2.2", 22]}
     assert survey.candidates({"here": here, "there": there})["here"][0] == "192.0.2.2"
 

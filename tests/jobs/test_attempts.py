@@ -22,9 +22,9 @@ from runbook.jobs.attempt import ProcessSpec, about, port_of
 from runbook.jobs.failure import judge_attempt
 from runbook.jobs.kept_processes import KeptProcess, KeptProcesses, wait_for
 from runbook.jobs.launch import Launch, RunningAttempt
-from runbook.jobs.logs import LONGEST_LINE, RankLogs
-from runbook.jobs.retry import FIRST_S, JITTER, LONGEST_S, decide
-from runbook.jobs.start import AFTER_S, _in_the_way, _programs, _sources, running, unlike_modules
+from runbook.jobs.logs import MAX_LOG_LINE_BYTES, RankLogs
+from runbook.jobs.retry import FIRST_RETRY_INTERVAL_S, JITTER, MAX_RETRY_INTERVAL_S, decide
+from runbook.jobs.start import KEEPER_KILL_TIMEOUT_S, _in_the_way, _programs, _sources, running, unlike_modules
 from runbook.jobs.stop_attempt import drain, end
 from runbook.jobs.watch import WatchEnd, earliest, take, watch
 from runbook.launch.launchers import worlds_of_their_own
@@ -32,7 +32,7 @@ from runbook.model.errors import Unreachable
 from runbook.model.redact import Redactor
 from runbook.model.secrets import Secret
 from runbook.model.verdict import Finding, Outcome, Verdict
-from runbook.transport.remote_program import MARK
+from runbook.transport.remote_program import MESSAGE_MARK
 
 from .made_up_attempts import PAIR, attempt, come, ended, job, journal, kept, place, wrote
 
@@ -327,8 +327,8 @@ def test_bytes_that_are_no_text_are_kept_as_they_are(tmp_path: Path) -> None:
 
 def test_a_line_that_never_ends_is_passed_on_in_pieces(tmp_path: Path) -> None:
     logs, said, _ = heard(tmp_path)
-    come(logs, "x.err", b"\r" + b"#" * (LONGEST_LINE + 5))
-    assert sum(len(line) for _, lines in said for line in lines) == LONGEST_LINE + 6
+    come(logs, "x.err", b"\r" + b"#" * (MAX_LOG_LINE_BYTES + 5))
+    assert sum(len(line) for _, lines in said for line in lines) == MAX_LOG_LINE_BYTES + 6
 
 
 def test_a_secret_is_masked_on_screen_and_in_the_file(tmp_path: Path) -> None:
@@ -342,7 +342,7 @@ def test_a_secret_is_masked_on_screen_and_in_the_file(tmp_path: Path) -> None:
 
 def test_why_a_script_stopped_is_an_event_and_no_line(tmp_path: Path) -> None:
     logs, said, stops = heard(tmp_path)
-    come(logs, "x.err", MARK + b'{"event": "program-missing"}\n' + MARK + b"no json\nplain\n")
+    come(logs, "x.err", MESSAGE_MARK + b'{"event": "program-missing"}\n' + MESSAGE_MARK + b"no json\nplain\n")
     assert stops == [{"event": "program-missing"}]
     assert said == [("err", ["plain"])]
 
@@ -759,7 +759,7 @@ def test_retries_are_used_up() -> None:
 
 def test_waits_double_up_to_a_limit_and_no_two_jobs_come_back_at_one_moment() -> None:
     for made in range(1, 12):
-        plain = min(LONGEST_S, FIRST_S * 2 ** (made - 1))
+        plain = min(MAX_RETRY_INTERVAL_S, FIRST_RETRY_INTERVAL_S * 2 ** (made - 1))
         waits = {decide(["port-in-use"] * made, 100, chance=random.Random(seed)).after_s for seed in range(50)}
         assert len(waits) > 40
         assert min(waits) >= plain * (1 - JITTER)
@@ -771,7 +771,7 @@ def test_waits_double_up_to_a_limit_and_no_two_jobs_come_back_at_one_moment() ->
 
 
 def test_how_long_a_node_that_fell_silent_may_go_on() -> None:
-    assert Launch(job=job(grace_s=120.0)).outlives_s == 10.0 + 120.0 + AFTER_S
+    assert Launch(job=job(grace_s=120.0)).outlives_s == 10.0 + 120.0 + KEEPER_KILL_TIMEOUT_S
     assert Launch(job=job(detach=True)).outlives_s == float("inf")
 
 

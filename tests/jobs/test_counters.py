@@ -6,7 +6,7 @@ from typing import cast
 
 import pytest
 
-from runbook.jobs.counters import OF_INTERFACE, OF_PORT, not_read, rises
+from runbook.jobs.counters import IB_PORT_LIMITS, INTERFACE_LIMITS, not_read, rises
 from runbook.transport.node_answers import Counters, Ran
 
 QUERY = ["index", "uuid", "name", "clocks.sm", "clocks.max.sm", "temperature.gpu", "clocks_event_reasons.active"]
@@ -23,13 +23,13 @@ def reading(
     xids: list[str] | None = None,
 ) -> Counters:
     """`tcp`: segments sent, and sent again; `gpu`: its throttle reasons and uncorrectable errors."""
-    interface = {"rx_packets": 0, "tx_packets": 0, **{limit.counter: 0 for limit in OF_INTERFACE}, **(net or {})}
+    interface = {"rx_packets": 0, "tx_packets": 0, **{limit.counter: 0 for limit in INTERFACE_LIMITS}, **(net or {})}
     row = f"0, GPU-1, H100, 1200, 1980, 88, {gpu[0]}, {gpu[1]}\n" if gpu else ""
     told = {
         "clock": clock,
         "interfaces": {"eth0": interface},
         "tcp": tcp and {"OutSegs": tcp[0], "RetransSegs": tcp[1]},
-        "ports": {"mlx5_0:1": {**{limit.counter: 0 for limit in OF_PORT}, **port}} if port is not None else {},
+        "ports": {"mlx5_0:1": {**{limit.counter: 0 for limit in IB_PORT_LIMITS}, **port}} if port is not None else {},
         "machine": {},
         "gpus": {"code": 0, "out": row, "fields": [*QUERY, ECC]} if gpu else None,
         "xids": xids,

@@ -17,7 +17,7 @@ from runbook.jobs.kept_processes import KeptProcess, KeptProcesses
 from runbook.jobs.retry import decide
 from runbook.jobs.watch import WatchEnd, earliest
 from runbook.model.verdict import Finding, Verdict
-from runbook.node.journal import BY_USER
+from runbook.node.journal import STOPPED_BY_USER
 
 from .made_up_attempts import ended, kept, wrote
 
@@ -412,7 +412,7 @@ def test_what_logs_show_without_a_remedy_has_that_of_its_page(tmp_path: Path) ->
 def test_a_job_that_somebody_stopped_meanwhile_accuses_no_node(tmp_path: Path) -> None:
     """`runbook stop` in another window, while this run holds the job: not a stranger's signal."""
     made = kept(tmp_path)
-    first = ended(made, 1, -signal.SIGTERM, 101.0, why=BY_USER)
+    first = ended(made, 1, -signal.SIGTERM, 101.0, why=STOPPED_BY_USER)
     ended(made, 2, -signal.SIGTERM, 101.1, why="rank 1 failed")
     outcomes = judge_attempt(made, WatchEnd("failed", first), {})
     assert {(one.node, one.verdict) for one in outcomes} == {(name, Verdict.UNKNOWN) for name in made.nodes}

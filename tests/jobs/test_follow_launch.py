@@ -12,13 +12,13 @@ from typing import Any, cast
 import pytest
 
 from runbook.jobs import attach, follow_launch, stop_attempt
-from runbook.jobs.follow_launch import MISSING_WELL_S, Follower, _outcomes_of_end
+from runbook.jobs.follow_launch import SILENT_AFTER_SUCCESS_TIMEOUT_S, Follower, _outcomes_of_end
 from runbook.jobs.kept_processes import KeptProcesses
 from runbook.jobs.known_jobs import Cluster
 from runbook.jobs.launch import Stall
 from runbook.jobs.watch import WatchEnd, watch
 from runbook.model.errors import Unreachable
-from runbook.transport.node_answers import HOST_FACTS
+from runbook.transport.node_answers import HOST_FACTS_PROGRAM
 
 from .made_up_attempts import PAIR, attempt, ended, journal, kept
 
@@ -62,7 +62,7 @@ class Outages:
 def test_a_second_outage_of_all_nodes_ends_no_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nodes = Outages(tmp_path, monkeypatch)
     assert nodes.look() is None
-    nodes.later_s = 2 * MISSING_WELL_S
+    nodes.later_s = 2 * SILENT_AFTER_SUCCESS_TIMEOUT_S
     assert nodes.look() is None, "they had answered in between"
 
 
@@ -70,7 +70,7 @@ def test_one_node_away_twice_is_waited_for_anew_each_time(tmp_path: Path, monkey
     nodes = Outages(tmp_path, monkeypatch)
     nodes.lose, nodes.well = ("node-b",), (0, 1)
     assert nodes.look() is None, "node-a has ended well: perhaps node-b has, too"
-    nodes.later_s = 2 * MISSING_WELL_S
+    nodes.later_s = 2 * SILENT_AFTER_SUCCESS_TIMEOUT_S
     assert nodes.look() is None, "node-b had come back, and its ranks ran"
 
 
@@ -134,7 +134,7 @@ def test_a_follower_learns_the_addresses_of_the_hosts_as_reach_does(
         folder, lost = "/work/job-1", None
 
         def call(self, program: Any, *_: Any, **__: Any) -> dict[str, Any]:
-            assert program is HOST_FACTS
+            assert program is HOST_FACTS_PROGRAM
             return {"interfaces": {"ib0": {"addresses": ["10.1.0.1"]}}}
 
     made.at.run.site.sessions["node-a"] = cast(Any, Session())

@@ -12,7 +12,7 @@ import pytest
 from runbook.jobs import known_jobs
 from runbook.jobs.known_jobs import Cluster, KnownJob, _journals
 from runbook.model.errors import Unreachable
-from runbook.node.journal import BY_USER, Odd, attempt_folder
+from runbook.node.journal import STOPPED_BY_USER, Odd, attempt_folder
 
 
 class Counted(str):
@@ -93,7 +93,7 @@ class Answering:
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(known_jobs, "POLL_S", 0.0)
+    monkeypatch.setattr(known_jobs, "STOP_POLL_INTERVAL_S", 0.0)
 
 
 def test_of_a_job_of_a_thousand_attempts_only_those_that_may_live_are_told_to_end() -> None:
@@ -140,7 +140,7 @@ def test_who_stops_a_job_says_so_to_its_keepers(now: bool) -> None:
 
     cluster.ask = noted  # type: ignore[method-assign]
     known_jobs.stop(cast("Cluster", cluster), tried(1, live=1), now=now)
-    assert orders == [{"do": "kill" if now else "stop", "why": BY_USER}]
+    assert orders == [{"do": "kill" if now else "stop", "why": STOPPED_BY_USER}]
 
 
 def test_nodes_that_the_user_leaves_out_make_no_job_degraded() -> None:

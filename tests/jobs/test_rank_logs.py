@@ -8,7 +8,7 @@ import pytest
 from profiles import one_in
 
 from runbook.jobs.attempt import ProcessSpec
-from runbook.jobs.logs import LONGEST_LINE, RankLogs
+from runbook.jobs.logs import MAX_LOG_LINE_BYTES, RankLogs
 from runbook.model.redact import Redactor
 
 NAME = "rank-00003.node-b.l1.out"
@@ -27,7 +27,7 @@ def logs(tmp_path: Path, told: list[str]) -> RankLogs:
 
 @pytest.mark.parametrize("size", one_in(2, [7, 1, 1 << 20, 1 << 15]))
 def test_what_was_written_is_kept_byte_for_byte(logs: RankLogs, size: int) -> None:
-    data = b"one\r\n" + b"x" * (3 * LONGEST_LINE) + b"\n\xff\xfe\x00\n\n" + b"no end"
+    data = b"one\r\n" + b"x" * (3 * MAX_LOG_LINE_BYTES) + b"\n\xff\xfe\x00\n\n" + b"no end"
     for begin in range(0, len(data), size) if size > 1 else range(20):
         logs.take(PLACE, NAME, data[begin : begin + size], begin)
     logs.close()

@@ -16,7 +16,7 @@ from runbook.checks.context import Facts
 from runbook.checks.network.live_traffic import Between
 from runbook.jobs import rendezvous
 from runbook.jobs.kept_processes import KeptProcesses
-from runbook.jobs.rendezvous import IDLE_S, RendezvousWatch
+from runbook.jobs.rendezvous import IDLE_RECHECK_INTERVAL_S, RendezvousWatch
 from runbook.jobs.seen_processes import unlike_settings
 from runbook.model.verdict import Finding
 
@@ -177,7 +177,7 @@ def test_who_sleeps_elsewhere_in_two_looks_is_missing(world: World, clock: list[
     world.stacks = {**dict.fromkeys(range(3), JOINING), 3: ASLEEP}
     assert looks(world, clock) == {}
     found = looks(world, clock, times=2)
-    assert clock[0] < 1000.0 + 2 * 120.0 + IDLE_S + 5.0 + 120.0
+    assert clock[0] < 1000.0 + 2 * 120.0 + IDLE_RECHECK_INTERVAL_S + 5.0 + 120.0
     ((node, (finding,)),) = found.items()
     assert (node, finding.cause) == ("node-b", "ranks-missing")
     assert "rank 3 on node-b has not come to the rendezvous: it sleeps in fetch (/srv/train.py:20)" in finding.says
@@ -227,7 +227,7 @@ def test_who_works_at_one_of_two_looks_is_given_more_time(world: World, clock: l
             clock[0] += 1.0
         assert tried.look(world.made) == {}
     world.working = set()
-    clock[0] += IDLE_S
+    clock[0] += IDLE_RECHECK_INTERVAL_S
     assert tried.look(world.made)
 
 

@@ -14,7 +14,17 @@ import pytest
 from runbook.jobs import counters
 from runbook.jobs.counters import CounterWatch
 from runbook.jobs.progress import Slowdown, StepTimes
-from runbook.jobs.slowdown import LOOKS, LateNode, SlowdownSearch, Waits, Why, judge, late, reasons, waits
+from runbook.jobs.slowdown import (
+    MAIN_THREAD_SAMPLES,
+    LateNode,
+    ReasonsByKind,
+    SlowdownSearch,
+    Waits,
+    judge,
+    late,
+    reasons,
+    waits,
+)
 from runbook.model.verdict import Finding
 from runbook.transport.node_answers import Counters
 
@@ -157,7 +167,10 @@ def test_ranks_that_wait_alike_are_hardly_ever_told_apart() -> None:
     for share in (0.05, 0.1, 0.2, 0.25, 0.3, 0.5):
         for nodes in (2, 4, 8):
             for _ in range(200):
-                looks = [sum(chance.random() < share for _ in range(LOOKS)) / LOOKS for _ in range(nodes)]
+                looks = [
+                    sum(chance.random() < share for _ in range(MAIN_THREAD_SAMPLES)) / MAIN_THREAD_SAMPLES
+                    for _ in range(nodes)
+                ]
                 wrong += late([rank(str(n), look, n) for n, look in enumerate(looks)]) is not None
                 runs += 1
     assert wrong / runs < 0.01
@@ -167,10 +180,11 @@ def test_a_node_at_half_speed_is_found_by_its_looks() -> None:
     chance = random.Random(7)
     found = 0
     for _ in range(200):
-        slow = "".join(chance.choices("RS", (0.97, 0.03), k=LOOKS))
-        fast = "".join(chance.choices("RS", (0.45, 0.55), k=LOOKS))
+        slow = "".join(chance.choices("RS", (0.97, 0.03), k=MAIN_THREAD_SAMPLES))
+        fast = "".join(chance.choices("RS", (0.45, 0.55), k=MAIN_THREAD_SAMPLES))
         seen = [
-            waits(node, node, states, [IN_REDUCE] * LOOKS, by_stack=True) for node, states in (("a", fast), ("b", slow))
+            waits(node, node, states, [IN_REDUCE] * MAIN_THREAD_SAMPLES, by_stack=True)
+            for node, states in (("a", fast), ("b", slow))
         ]
         told = late(seen)
         assert told is None or told.node == "b"
@@ -179,29 +193,31 @@ def test_a_node_at_half_speed_is_found_by_its_looks() -> None:
 
 
 def test_a_look_counts_by_state_and_stack() -> None:
-    half = LOOKS // 2
-    asleep = "S" * LOOKS
+    half = MAIN_THREAD_SAMPLES // 2
+    asleep = "S" * MAIN_THREAD_SAMPLES
 
     def share(states: str, stacks: list[str], *, by_stack: bool = True) -> float | None:
         return waits("a", "rank 0 on a", states, stacks, by_stack=by_stack).share
 
-    assert share(asleep, [IN_REDUCE] * LOOKS) == 1.0
-    assert share(asleep, [IN_QUEUE] * LOOKS) == 0.0  # it sleeps, and for no other rank
-    assert share("R" * half + "S" * half, [IN_REDUCE] * LOOKS) == 0.5  # it computes in `backward`, or waits there
-    assert share("D" * LOOKS, [""] * LOOKS) == 0.0
-    assert share(asleep, [""] * LOOKS) is None  # it could not be asked
+    assert share(asleep, [IN_REDUCE] * MAIN_THREAD_SAMPLES) == 1.0
+    assert share(asleep, [IN_QUEUE] * MAIN_THREAD_SAMPLES) == 0.0  # it sleeps, and for no other rank
+    assert (
+        share("R" * half + "S" * half, [IN_REDUCE] * MAIN_THREAD_SAMPLES) == 0.5
+    )  # it computes in `backward`, or waits there
+    assert share("D" * MAIN_THREAD_SAMPLES, [""] * MAIN_THREAD_SAMPLES) == 0.0
+    assert share(asleep, [""] * MAIN_THREAD_SAMPLES) is None  # it could not be asked
     assert share(asleep, [], by_stack=False) is None
-    assert share("T" * LOOKS, [IN_REDUCE] * LOOKS) is None
+    assert share("T" * MAIN_THREAD_SAMPLES, [IN_REDUCE] * MAIN_THREAD_SAMPLES) is None
     assert share("", []) is None
 
 
-QUIET: dict[str, Why] = {"node-a": {}, "node-b": {}}
+QUIET: dict[str, ReasonsByKind] = {"node-a": {}, "node-b": {}}
 
 
 class Searched(SlowdownSearch):
     """Nodes that nobody reaches: `sees` has what each look would tell, and whom it would name."""
 
-    def __init__(self, folder: Path, *sees: LateNode | None, seen: list[Waits], why: dict[str, Why]) -> None:
+    def __init__(self, folder: Path, *sees: LateNode | None, seen: list[Waits], why: dict[str, ReasonsByKind]) -> None:
         self.told: list[str] = []
         self.said: list[str] = []
         times = StepTimes(baseline_s=0.0)
@@ -221,7 +237,7 @@ class Searched(SlowdownSearch):
     def _late(self, *, by_stack: bool) -> LateNode | None:  # noqa: ARG002
         return next(self._sees)
 
-    def _why(self, name: str) -> Why:
+    def _why(self, name: str) -> ReasonsByKind:
         return self._reasons[name]
 
 
@@ -294,8 +310,8 @@ def test_a_training_that_was_fast_again_is_doubted_anew(tmp_path: Path, monkeypa
 def test_which_of_several_nodes_that_wait_for_a_cpu_is_late_is_chance(tmp_path: Path) -> None:
     """As in a lab on a busy machine: each of its nodes was named once."""
     short = [Waits("node-a", "rank 0 on node-a", 0.05, 0.7), Waits("node-b", "rank 1 on node-b", 0.5, 0.6)]
-    cut: dict[str, Why] = {**QUIET, "node-a": {"quota": "the ranks of node-a are held back by the CPU quota"}}
-    errors: dict[str, Why] = {**QUIET, "node-a": {"node-a: 100 TCP segments": "node-a: 100 TCP segments"}}
+    cut: dict[str, ReasonsByKind] = {**QUIET, "node-a": {"quota": "the ranks of node-a are held back by the CPU quota"}}
+    errors: dict[str, ReasonsByKind] = {**QUIET, "node-a": {"node-a: 100 TCP segments": "node-a: 100 TCP segments"}}
     alone = [short[0], replace(short[1], for_cpu=0.05)]
     for seen, why, named in ((short, QUIET, False), (short, errors, False), (short, cut, True), (alone, QUIET, True)):
         search = Searched(tmp_path, A, A, A, A, seen=seen, why=why)
@@ -378,7 +394,7 @@ def test_a_look_that_fails_is_told_and_the_next_is_made(tmp_path: Path, monkeypa
             again.set()
         raise ValueError("odd")
 
-    monkeypatch.setattr(counters, "EVERY_S", 0.01)
+    monkeypatch.setattr(counters, "COUNTERS_INTERVAL_S", 0.01)
     watch = counters.CounterWatch(made, lambda *_: None, lambda *said: unread.append(said))
     watch.after_reading = look
     with watch:

@@ -12,7 +12,7 @@ import pytest
 from runbook.checks.context import Facts
 from runbook.jobs.kept_processes import KeptProcesses
 from runbook.jobs.progress import StepProgress
-from runbook.jobs.unheard import AGAIN_S, UNHEARD_S, Unheard
+from runbook.jobs.unheard import CONFIRMING_LOOK_INTERVAL_S, FIRST_UNHEARD_LOOK_S, Unheard
 from runbook.model.playbook import Watch
 
 from .made_up_attempts import attempt, ended, kept
@@ -44,8 +44,8 @@ SAID = "node-a,node-b insufficient-evidence"
 
 def test_that_no_step_was_heard_is_said_once_and_where_the_ranks_stand(tmp_path: Path) -> None:
     made, unheard = kept(tmp_path), Unheard()
-    assert causes(unheard, made, seen(), UNHEARD_S) == []
-    ((_, finding),) = unheard.look(made, seen(), UNHEARD_S + 1)
+    assert causes(unheard, made, seen(), FIRST_UNHEARD_LOOK_S) == []
+    ((_, finding),) = unheard.look(made, seen(), FIRST_UNHEARD_LOOK_S + 1)
     assert "no step was heard in the first 10 min" in finding.says
     assert "`progress: 'REGEX (\\d+)'` in `watch:`" in finding.remedy
     assert "RUNBOOK_PROGRESS" in finding.remedy
@@ -57,9 +57,9 @@ def test_that_no_step_was_heard_is_said_once_and_where_the_ranks_stand(tmp_path:
 def test_who_does_nothing_in_two_looks_while_the_others_wait_is_named_once(tmp_path: Path) -> None:
     made, unheard = kept(tmp_path), Unheard()
     hangs = seen(dumped(QUEUE), moved=90, copied=90)  # its connections are only kept open
-    assert causes(unheard, made, hangs, UNHEARD_S + 1) == [SAID]
-    assert not unheard.due(UNHEARD_S + AGAIN_S)
-    assert causes(unheard, made, hangs, UNHEARD_S + AGAIN_S + 2) == ["node-b rank-behind"]
+    assert causes(unheard, made, hangs, FIRST_UNHEARD_LOOK_S + 1) == [SAID]
+    assert not unheard.due(FIRST_UNHEARD_LOOK_S + CONFIRMING_LOOK_INTERVAL_S)
+    assert causes(unheard, made, hangs, FIRST_UNHEARD_LOOK_S + CONFIRMING_LOOK_INTERVAL_S + 2) == ["node-b rank-behind"]
     assert causes(unheard, made, hangs, 1e6) == []
     stopped = seen()
     stopped["node-b"]["ranks"]["3"]["processes"][0]["state"] = "T"

@@ -120,10 +120,10 @@ class AgentLab(Lab):
     def told(self, name: str) -> str:
         """What the server has against a node; empty for nothing."""
         from runbook.model.errors import Unreachable
-        from runbook.transport.agent import SOCKET, ask
+        from runbook.transport.agent import AGENT_SOCKET_FILE, ask
 
         try:
-            found = ask(self.data / SOCKET, name)
+            found = ask(self.data / AGENT_SOCKET_FILE, name)
         except Unreachable as error:
             return str(error)
         return found.says if found.cause else ""

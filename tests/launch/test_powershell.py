@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from profiles import examples
 
-from runbook.launch.preconditions import PROBE, Guards
+from runbook.launch.preconditions import RENDEZVOUS_PROBE, Guards
 from runbook.launch.quote import CannotQuote, Word, ps1
 from runbook.launch.script import write
 from runbook.model.secrets import Secret
@@ -271,7 +271,7 @@ def test_powershell_looks_itself_at_what_can_be_wrong_here() -> None:
         source = text_of(parsed(write(spec(guards=guards), "ps1").files["launch.ps1"]))
         found = re.findall(r"GetHostAddresses\([^)]*\)|IsLoopback|Any\), \d+", source)
         assert tuple(found) == looks
-        assert PROBE not in source
+        assert RENDEZVOUS_PROBE not in source
 
 
 def test_what_powershell_cannot_carry_is_refused() -> None:

@@ -16,8 +16,8 @@ from hypothesis import Phase, given
 from hypothesis import strategies as st
 from profiles import examples, one_in
 
-from runbook.launch.preconditions import CODES, Activation, Guards, read_activation
-from runbook.launch.quote.sh import KEYWORDS
+from runbook.launch.preconditions import STOP_EXIT_CODES, Activation, Guards, read_activation
+from runbook.launch.quote.sh import SHELL_KEYWORDS
 from runbook.launch.script import write
 from runbook.model.secrets import Secret
 
@@ -36,7 +36,7 @@ def stopped(done: subprocess.CompletedProcess[str], event: str, *words: str) -> 
     """Whether the script stopped for this reason alone, in one sentence with these words, and started nothing."""
     assert "started" not in done.stdout
     assert [one["event"] for one in messages(done)] == [event]
-    assert done.returncode == CODES[event]
+    assert done.returncode == STOP_EXIT_CODES[event]
     assert done.stderr.endswith("\n")
     last = done.stderr.splitlines()[-1]
     return "node-a" in last and all(word in last for word in words)
@@ -232,8 +232,8 @@ def test_what_is_looked_at_with_and_without_guards(
 
 
 def test_every_reason_has_a_code_of_its_own_and_the_header_says_which() -> None:
-    assert len(set(CODES.values())) == len(CODES)
-    assert 96 not in CODES.values()  # the controller's own
+    assert len(set(STOP_EXIT_CODES.values())) == len(STOP_EXIT_CODES)
+    assert 96 not in STOP_EXIT_CODES.values()  # the controller's own
     everything = spec(
         guards=guards(address="gpu-1", port=1, several_nodes=True),
         activate="conda activate train",
@@ -243,7 +243,7 @@ def test_every_reason_has_a_code_of_its_own_and_the_header_says_which() -> None:
     for shell in ("sh", "bat", "ps1"):
         script = write(everything, shell)
         text = script.files[script.name].decode()
-        for event, code in CODES.items():
+        for event, code in STOP_EXIT_CODES.items():
             assert re.search(rf"^(#|rem) +{code} {event}\r?$", text, re.MULTILINE)
 
 
@@ -311,8 +311,8 @@ def test_shellcheck_has_nothing_to_say(tmp_path: Path) -> None:
         {"unset": ("RANK", "WORLD_SIZE"), "unset_prefixes": ("PET_",), "processes": ranks(2)},
         {"unset": ("RANK",), "workdir": "beside"},
         {
-            "environment": {f"V{number}": word for number, word in enumerate(sorted(KEYWORDS))},
-            "command": ("echo", *sorted(KEYWORDS)),
+            "environment": {f"V{number}": word for number, word in enumerate(sorted(SHELL_KEYWORDS))},
+            "command": ("echo", *sorted(SHELL_KEYWORDS)),
         },
         {"guards": guards(several_nodes=True)},
         {"guards": guards(address="gpu-1", several_nodes=True, port=1), "processes": ranks(2)},

@@ -14,7 +14,7 @@ import pytest
 from lab.processes import wait_until
 from ports import free_port
 
-from runbook.launch.preconditions import PROBE
+from runbook.launch.preconditions import RENDEZVOUS_PROBE
 
 PYTHONS = sorted(
     {sys.executable, *(str(path) for path in Path("/usr/bin").glob("python3.?*") if path.name[8:].isdecimal())}
@@ -28,7 +28,7 @@ def stack() -> Iterator[ExitStack]:
 
 
 def asked(address: str, port: int = 0, *, several: bool = False, python: str = sys.executable) -> tuple[int, str]:
-    command = [python, "-I", "-c", PROBE, address, str(port), str(int(several))]
+    command = [python, "-I", "-c", RENDEZVOUS_PROBE, address, str(port), str(int(several))]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout == ""
     return done.returncode, done.stderr
@@ -42,11 +42,11 @@ def listening(stack: ExitStack, address: str = "", family: int = socket.AF_INET)
 
 
 def test_no_shell_finds_anything_special_in_it() -> None:
-    assert set("".join(filter(lambda one: not one.isalnum(), PROBE))) <= set(" .,;:=()[]+-*/_")
+    assert set("".join(filter(lambda one: not one.isalnum(), RENDEZVOUS_PROBE))) <= set(" .,;:=()[]+-*/_")
 
 
 def test_python_3_6_could_read_it() -> None:
-    ast.parse(PROBE, feature_version=(3, 6))
+    ast.parse(RENDEZVOUS_PROBE, feature_version=(3, 6))
 
 
 @pytest.mark.parametrize("python", PYTHONS)
@@ -111,5 +111,5 @@ def waits(port: int) -> bool:
 def test_a_module_in_the_working_folder_is_not_taken_for_pythons_own(tmp_path: Path) -> None:
     for name in ("socket", "ipaddress", "ntpath", "os"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit(3)\n")
-    command = [sys.executable, "-I", "-c", PROBE, "127.0.0.1", "0", "0"]
+    command = [sys.executable, "-I", "-c", RENDEZVOUS_PROBE, "127.0.0.1", "0", "0"]
     assert subprocess.run(command, cwd=tmp_path, timeout=60, check=False).returncode == 0

@@ -139,7 +139,7 @@ def test_no_other_name_is_the_shells_own(shell: str) -> None:
         "OPTARG",
         "PS4",
     }
-    for name in names - sh.OWN_NAMES:
+    for name in names - sh.SHELL_VARIABLES:
         line = f"{sh.setting(name, 'x y')}\n/usr/bin/env -0"
         done = subprocess.run(
             [*started(shell), "-c", line], capture_output=True, check=False, env={"PATH": "/usr/bin:/bin"}
@@ -162,12 +162,12 @@ def test_on_windows_nothing_cannot_be_a_value(module: Any) -> None:
 
 
 def test_on_linux_a_string_has_an_end() -> None:
-    assert sh.setting("A", "x" * (sh.MAX_BYTES - 2))
-    assert sh.word("é" * (sh.MAX_BYTES // 2))
+    assert sh.setting("A", "x" * (sh.MAX_ARGUMENT_BYTES - 2))
+    assert sh.word("é" * (sh.MAX_ARGUMENT_BYTES // 2))
     with pytest.raises(CannotQuote, match="131071 bytes"):
-        sh.setting("A", "x" * (sh.MAX_BYTES - 1))
+        sh.setting("A", "x" * (sh.MAX_ARGUMENT_BYTES - 1))
     with pytest.raises(CannotQuote, match="131071 bytes"):
-        sh.word("é" * (sh.MAX_BYTES // 2 + 1))
+        sh.word("é" * (sh.MAX_ARGUMENT_BYTES // 2 + 1))
 
 
 def test_the_message_names_the_character_and_says_what_to_do() -> None:

@@ -83,7 +83,7 @@ def test_environment_and_arguments_arrive_byte_for_byte(shell: str, texts: list[
 
 @EACH_SHELL
 def test_eight_thousand_characters_and_the_longest_string(shell: str, tmp_path: Path) -> None:
-    long, longest = "0123456789 'ab\u2019c\\$`%" * 400, "x" * (sh.MAX_BYTES - len("LONG="))
+    long, longest = "0123456789 'ab\u2019c\\$`%" * 400, "x" * (sh.MAX_ARGUMENT_BYTES - len("LONG="))
     argv, env, _ = dumped(shell, tmp_path, long, environment={"LONG": longest, "B": long})
     assert (argv, env[b"LONG"], env[b"B"]) == ([long.encode()], longest.encode(), long.encode())
 

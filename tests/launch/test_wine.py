@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from profiles import examples, one_in
 
-from runbook.launch.preconditions import PROBE, Guards
+from runbook.launch.preconditions import RENDEZVOUS_PROBE, Guards
 from runbook.launch.quote import CannotQuote, Word, bat
 from runbook.model.secrets import Secret
 
@@ -79,7 +79,7 @@ def test_what_set_shows(wine: Wine, folder: Path) -> None:
 
 
 def test_eight_thousand_characters_and_the_longest_line(wine: Wine, folder: Path) -> None:
-    room = bat.MAX_LINE - len('set "LONG="')
+    room = bat.MAX_CMD_LINE_CHARACTERS - len('set "LONG="')
     for length in (8000, room):
         value = ("0123456789abcdef &^!" * 500)[:length]
         path = written(folder, "bat", environment={"LONG": value}, command=("./dump.exe",))
@@ -307,7 +307,7 @@ def test_the_guards_ask_python_in_words_that_cmd_leaves_alone(wine: Wine, folder
     wine.program(folder / "python.exe")
     for arguments, port in (((), "29500"), (("0",), "29500"), (("1",), "0")):
         assert wine.run(guarded(folder, python=python), *arguments).code == 0
-        assert got(folder, "python", "").argv == ["-I", "-c", PROBE, "gpu-1", port, "1"]
+        assert got(folder, "python", "").argv == ["-I", "-c", RENDEZVOUS_PROBE, "gpu-1", port, "1"]
     wine.run(guarded(folder, port=None, several_nodes=False, address="100% & ^"))
     assert got(folder, "python", "").argv[3:] == ["100% & ^", "0", "0"]
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from runbook.cli.argument_parser import parser
 from runbook.cli.main import main
-from runbook.lint.findings import FORMATS, LintFinding, Report, rules
+from runbook.lint.findings import REPORT_FORMATS, LintFinding, Report, rules
 from runbook.model.errors import Span
 
 from .write import PAIR, write
@@ -97,7 +97,7 @@ def test_json_of_a_clean_lint(project: Path, capsys: pytest.CaptureFixture[str])
     assert (code, json.loads(out)) == (0, {"version": 1, "findings": []})
 
 
-@pytest.mark.parametrize("output", FORMATS)
+@pytest.mark.parametrize("output", REPORT_FORMATS)
 def test_two_runs_give_the_same_bytes_whatever_the_order_of_the_paths(
     project: Path, capsys: pytest.CaptureFixture[str], output: str
 ) -> None:
@@ -105,7 +105,7 @@ def test_two_runs_give_the_same_bytes_whatever_the_order_of_the_paths(
     assert one == said(capsys, "-o", output, "inventories/good.yml", "inventories/bad.yml", "inventories")
 
 
-@pytest.mark.parametrize("output", FORMATS)
+@pytest.mark.parametrize("output", REPORT_FORMATS)
 def test_a_name_that_is_not_text_can_be_told(project: Path, output: str) -> None:
     Path(os.fsdecode(b"inventories/\xff.yml")).write_text(BAD)
     command = [sys.executable, "-m", "runbook", "lint", "-o", output, "inventories"]
@@ -270,7 +270,7 @@ WILD = st.text(alphabet="a:,%\r\n`=é\u2028", max_size=12)
 def test_nothing_escapes_a_workflow_command(file: str, message: str, help: str) -> None:
     rule = rules()["yaml.syntax"]
     report = Report((LintFinding(rule, Span(file, 1, 1), message, help),), (file,), (), lambda _: [])
-    first, *rest = FORMATS["github"](report).split("\n")
+    first, *rest = REPORT_FORMATS["github"](report).split("\n")
     assert rest == ["1 error", ""]
     match = COMMAND.fullmatch(first)
     assert match is not None
@@ -297,7 +297,7 @@ def test_the_hook_calls_what_there_is() -> None:
         assert bool(re.search(hook["files"], path)) == ours
 
 
-@pytest.mark.parametrize("output", FORMATS)
+@pytest.mark.parametrize("output", REPORT_FORMATS)
 def test_no_file_steers_the_terminal(project: Path, output: str, capsys: pytest.CaptureFixture[str]) -> None:
     Path("red\x1b[31m.yml").write_text(
         'env: {NCCL_DEBUG: "\\e[31mx", NCCL_SOCKET_IFNAME: "eth0\\e[31m, b"}\nnodes: {a: {}}\n'

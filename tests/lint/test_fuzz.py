@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from profiles import examples
 
 from runbook.files.yaml_document import read_document
-from runbook.lint.findings import FORMATS
+from runbook.lint.findings import REPORT_FORMATS
 from runbook.lint.run import lint
 
 HARD = examples(200, suppress_health_check=[HealthCheck.data_too_large])
@@ -137,9 +137,9 @@ def check(folder: str) -> None:
         assert finding.span.column >= 1
         assert finding.span.length >= 1
         assert finding.message
-    for write in FORMATS.values():
+    for write in REPORT_FORMATS.values():
         assert write(report)
-    assert len(json.loads(FORMATS["json"](report))["findings"]) == len(report.findings)
+    assert len(json.loads(REPORT_FORMATS["json"](report))["findings"]) == len(report.findings)
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from runbook.lint.findings import FORMATS, Report
+from runbook.lint.findings import REPORT_FORMATS, Report
 from runbook.lint.run import lint
 from runbook.model.secrets import holds_secret, known_tokens, names_secret, stands_for_one
 
@@ -159,7 +159,7 @@ nodes: {{node-a: {{address: 10.0.0.1}}}}
     )
     ids = [finding.rule.id for finding in report.findings if finding.rule.id.startswith("secret.")]
     assert ids == ["secret.token", "secret.value", "secret.token"]
-    for name, write in FORMATS.items():
+    for name, write in REPORT_FORMATS.items():
         shown = write(report)
         assert "NCCL_DEBG" in shown, name
         assert "hunter2" not in shown, name
@@ -190,5 +190,5 @@ def test_no_other_rule_quotes_a_secret(text: str, tmp_path: Path) -> None:
     report = lint_text(text.format(token=token), tmp_path)
     assert any(finding.rule.id.startswith("secret.") for finding in report.findings)
     assert any(not finding.rule.id.startswith("secret.") for finding in report.findings)
-    for name, write in FORMATS.items():
+    for name, write in REPORT_FORMATS.items():
         assert token[:12] not in write(report), name

@@ -37,7 +37,7 @@ def test_only_a_tool_that_had_its_time_is_told_as_hung(
     wakes_s: float, unknown: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driver = Driver(monkeypatch, wakes_s, OLD[:unknown])
-    said = gpus.query_gpus("nvidia-smi", gpus.FIELDS, 12.0, in_all_s=26.0)
+    said = gpus.query_gpus("nvidia-smi", gpus.GPU_QUERY_FIELDS, 12.0, in_all_s=26.0)
     assert driver.now <= 26.0
     assert bool(said.get("timed_out")) is (wakes_s > 12.0)
     if (unknown + 1) * wakes_s <= 26.0 and wakes_s <= 12.0:

@@ -16,7 +16,7 @@ import pytest
 from lab.memory import memory_group
 
 from runbook.node import job_control, keeper, proc
-from runbook.node.journal import BY_USER
+from runbook.node.journal import STOPPED_BY_USER
 from runbook.node.proc import born
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ def keeps(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
         running.wait(timeout=60)
 
 
-@pytest.mark.parametrize("left", [BY_USER, "", None])
+@pytest.mark.parametrize("left", [STOPPED_BY_USER, "", None])
 def test_why_it_was_stopped_is_what_whoever_did_it_has_left(tmp_path: Path, left: str | None) -> None:
     """A signal alone may be a reboot."""
     with keeps(tmp_path) as (running, folder):
@@ -162,10 +162,10 @@ def test_why_a_keeper_was_killed_is_what_whoever_did_it_has_left(tmp_path: Path,
         if before:
             running.kill()
             running.wait(timeout=60)
-        (told,) = job_control.kill({"folder": folder, "why": BY_USER})["kept"]
+        (told,) = job_control.kill({"folder": folder, "why": STOPPED_BY_USER})["kept"]
         job_control.kill({"folder": folder, "why": "rank 1 failed"})
     (journal,) = job_control.journals(folder)[0]
-    assert (journal["state"], journal["why"]) == ("running", None if before else BY_USER)
+    assert (journal["state"], journal["why"]) == ("running", None if before else STOPPED_BY_USER)
     assert not told["lives"]
 
 

@@ -38,14 +38,14 @@ def dialled(monkeypatch: pytest.MonkeyPatch, error: int, refusals: list[bool]) -
     return results[0]
 
 
-@pytest.mark.parametrize("error", mesh.EXHAUSTED)
+@pytest.mark.parametrize("error", mesh.SOCKET_SHORTAGE_ERRNOS)
 def test_a_machine_without_sockets_tells_nothing_of_the_way(error: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mesh, "ROOM_S", 0.2)
+    monkeypatch.setattr(mesh, "SOCKET_WAIT_TIMEOUT_S", 0.2)
     result = dialled(monkeypatch, error, [True])
     assert (result["outcome"], result["errno"]) == ("unmeasured", errno.errorcode[error])
 
 
-@pytest.mark.parametrize("error", mesh.EXHAUSTED)
+@pytest.mark.parametrize("error", mesh.SOCKET_SHORTAGE_ERRNOS)
 @pytest.mark.parametrize("refused", [1, 2, 15])
 def test_a_dial_waits_for_a_socket(error: int, refused: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """None: it opened at its first try."""

@@ -46,7 +46,7 @@ def test_a_ping_that_refuses_options_is_asked_plainly(
     program.write_text("\n".join([*lines, SENDS]))
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    for extra in ([], ping.SIGN_OF_LIFE):
+    for extra in ([], ping.FIRST_PING_OPTIONS):
         small = ping.ping("192.0.2.1", extra, 5)
         assert small.get("sent") == small.get("received") != None, small  # noqa: E711
     full = ping.ping("192.0.2.1", ["-M", "do", "-s", "1472"], 5)
@@ -66,7 +66,7 @@ def test_a_name_that_came_too_late_for_one_came_too_late_for_all(monkeypatch: py
             answered.wait(60)
         return look("192.0.2.1" if not more.get("flags") else name, *of, **more)
 
-    monkeypatch.setattr(ping, "LOOKUP_S", 0.05)
+    monkeypatch.setattr(ping, "LOOKUP_TIMEOUT_S", 0.05)
     monkeypatch.setattr(socket, "getaddrinfo", late)
     lookup = ping.Lookup("gpu1.lab")
     assert ping.look_at({"peer": "node-b", "address": "gpu1.lab"}, lookup, 5, float("inf"))["small"] is None
@@ -107,7 +107,7 @@ def test_peers_for_whom_there_is_no_time_are_told_as_untried(monkeypatch: pytest
         asked.append(name)
         return {"code": 0, "out": "", "err": ""}
 
-    monkeypatch.setattr(ping, "LOOKING_S", -1.0)
+    monkeypatch.setattr(ping, "LAST_START_DEADLINE_S", -1.0)
     targets = looked(monkeypatch, tool)
     assert len(targets) == PEERS
     assert all(target["resolved"] and target["small"] is None for target in targets)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from profiles import examples
 
-from runbook.diagnose.tool_outputs import LONGEST, ToolOutput, read_paste, tools
+from runbook.diagnose.tool_outputs import MAX_LINE_CHARACTERS, ToolOutput, read_paste, tools
 from runbook.parsers.tool_reading import Reading
 
 from .outputs import OUTPUTS, Output
@@ -81,7 +81,7 @@ BESIDE = {
 """Outputs of the tools that OUTPUTS has none of."""
 
 EVERY = {**OUTPUTS, **BESIDE}
-TOO_LONG = ("q" * LONGEST, " " * LONGEST + "q", " q" * LONGEST)
+TOO_LONG = ("q" * MAX_LINE_CHARACTERS, " " * MAX_LINE_CHARACTERS + "q", " q" * MAX_LINE_CHARACTERS)
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -93,13 +93,15 @@ def test_a_line_that_is_cut_proves_nothing(name: str) -> None:
         for more in TOO_LONG if line.strip() and "{" not in line[:1] else ():
             text = "\n".join([*lines[:at], line + more, *lines[at + 1 :]])
             for found in read(output, text):
-                if not any(len(each) >= LONGEST for each in found.lines):
+                if not any(len(each) >= MAX_LINE_CHARACTERS for each in found.lines):
                     continue  # the long line made the text another tool's, or a log's
                 reading = found.reading
                 assert reading.unknown, f"not unknown with a long {line!r}"
                 shown = {n for fault in reading.faults for n in fault.lines}
                 shown |= {n for support in reading.supports for n in support.lines}
-                assert not any(len(found.lines[n - 1]) >= LONGEST for n in shown), f"{shown} by half of {line!r}"
+                assert not any(len(found.lines[n - 1]) >= MAX_LINE_CHARACTERS for n in shown), (
+                    f"{shown} by half of {line!r}"
+                )
 
 
 def test_every_tool_has_an_output_that_is_cut() -> None:

@@ -17,8 +17,8 @@ from starlette.responses import PlainTextResponse
 from starlette.websockets import WebSocket
 
 from runbook.serve import guards
-from runbook.serve.guards import HEADERS, Guarded, TokenBucket
-from runbook.serve.page import READS, ROLES, Page, allows
+from runbook.serve.guards import SECURITY_HEADERS, Guarded, TokenBucket
+from runbook.serve.page import READ_METHODS, ROLES, Page, allows
 from runbook.serve.people import Person, csrf_of
 from serve.server_in_process import HOST, ORIGIN, Answer, Headers, World, filled, world_of
 
@@ -65,7 +65,7 @@ class Attacked:
         del self.reached[:]
         kind = "websocket" if page.kind == "socket" else "http"
         answer = await self.world.ask(method, more.pop("path", filled(page)), headers, kind=kind, **more)
-        for name, value in HEADERS.items():
+        for name, value in SECURITY_HEADERS.items():
             assert answer.header(name) == value or answer.status in (101, 403), (page.path, name)
         if self.reached:
             return answer
@@ -84,7 +84,7 @@ class Attacked:
     def changes(self) -> Iterator[tuple[Page, str]]:
         """What a page of ours may change."""
         for page, method in self.cases():
-            if page.role != "agent" and method not in READS:
+            if page.role != "agent" and method not in READ_METHODS:
                 yield page, method
 
     def proper(self, page: Page) -> list[tuple[str, str | bytes]]:
@@ -123,7 +123,7 @@ def without(headers: Headers, *names: str) -> list[tuple[str, str | bytes]]:
 def test_whoever_changes_things_too_fast_waits_and_nobody_else(tmp_path: Path) -> None:
     async def tried(attacked: Attacked) -> None:
         for page, method in attacked.cases():
-            if method in READS:
+            if method in READ_METHODS:
                 continue
             attacked.world.app.state.changes = TokenBucket(1, 60.0)
             headers = attacked.proper(page)
@@ -219,7 +219,7 @@ def test_only_the_one_type_of_content_is_read(kind: str, tmp_path: Path) -> None
 
     async def tried(attacked: Attacked) -> None:
         for page, method in attacked.cases():
-            if method in READS:
+            if method in READ_METHODS:
                 continue
             json, form = "application/json", "application/x-www-form-urlencoded"
             right, swapped = (json, form) if page.kind == "api" or page.role == "agent" else (form, json)
@@ -412,7 +412,7 @@ def test_nothing_is_kept_of_what_somebody_sends_who_may_not(tmp_path: Path) -> N
                 kind = "application/json" if page.kind == "api" else "application/x-www-form-urlencoded"
                 headers = [*attacked.proper(page), ("content-type", kind)]
                 assert await attacked.let_through(page, method, headers, body=b"{}")
-                assert kept.pop() == (0 if method in READS else 2)
+                assert kept.pop() == (0 if method in READ_METHODS else 2)
         finally:
             guards.bounded_body = whole
 
@@ -436,7 +436,7 @@ def test_what_is_not_in_the_table_is_not_there_and_says_so_under_the_same_header
     async def tried(attacked: Attacked) -> None:
         answer = await attacked.world.ask("GET", path, attacked.world.as_page("admin"))
         assert answer.status == 404
-        assert all(answer.header(name) == value for name, value in HEADERS.items())
+        assert all(answer.header(name) == value for name, value in SECURITY_HEADERS.items())
         assert (await attacked.world.ask("GET", path, [("host", "evil.test")])).status == 421
         assert not attacked.reached
 

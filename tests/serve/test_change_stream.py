@@ -8,7 +8,15 @@ from typing import Any
 
 import pytest
 
-from runbook.serve.change_stream import EVERYTHING, KEPT, MOST_OF_ONE, MOST_PENDING, Changed, Subscriber, messages
+from runbook.serve.change_stream import (
+    ALL_TOPICS,
+    MAX_KEPT_CHANGES,
+    MAX_PENDING_TOPICS,
+    MAX_STREAMS_PER_PERSON,
+    Changed,
+    Subscriber,
+    messages,
+)
 
 
 def on(look: Any) -> None:
@@ -61,7 +69,7 @@ def test_a_stream_that_was_cut_gets_what_it_missed() -> None:
                 assert list(again.pending) == wanted, last
         for foreign in ("00000000-1", "x", "\n", f"{changed.boot}-"):  # of another server, or of nobody
             with changed.subscribed(["c"], foreign, "eve") as again:
-                assert list(again.pending) == [EVERYTHING], foreign
+                assert list(again.pending) == [ALL_TOPICS], foreign
 
     on(look)
 
@@ -79,7 +87,7 @@ def test_a_page_hears_of_what_changed_since_it_was_read() -> None:
         with changed.subscribed([], seen, "eve") as stream:
             assert list(stream.pending) == ["meanwhile"]
         with changed.subscribed([], Changed().now, "eve") as stream:  # the page of another server
-            assert list(stream.pending) == [EVERYTHING]
+            assert list(stream.pending) == [ALL_TOPICS]
 
     on(look)
 
@@ -87,12 +95,12 @@ def test_a_page_hears_of_what_changed_since_it_was_read() -> None:
 def test_what_is_too_long_ago_is_everything() -> None:
     async def look() -> None:
         changed = begun()
-        for number in range(KEPT + 5):
+        for number in range(MAX_KEPT_CHANGES + 5):
             changed.publish(f"t{number}")
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         with changed.subscribed(["t1004"], f"{changed.boot}-4", "eve") as again:
-            assert list(again.pending) == [EVERYTHING]
+            assert list(again.pending) == [ALL_TOPICS]
         with changed.subscribed(["t1004"], f"{changed.boot}-5", "eve") as again:
             assert list(again.pending) == ["t1004"]
 
@@ -101,19 +109,19 @@ def test_what_is_too_long_ago_is_everything() -> None:
 
 def test_a_slow_stream_holds_a_bounded_number_of_topics() -> None:
     subscriber = Subscriber([], "eve")
-    for number in range(MOST_PENDING * 3):
+    for number in range(MAX_PENDING_TOPICS * 3):
         subscriber.tell(f"t{number}", number)
-    assert EVERYTHING in subscriber.pending
-    assert len(subscriber.pending) <= MOST_PENDING
+    assert ALL_TOPICS in subscriber.pending
+    assert len(subscriber.pending) <= MAX_PENDING_TOPICS
 
 
 def test_one_person_has_a_bounded_number_of_streams_and_the_oldest_ends() -> None:
     async def look() -> None:
         changed = begun()
         with changed.subscribed([], "", "bob") as other:
-            streams = [changed.subscribed([], "", "eve") for _ in range(MOST_OF_ONE + 1)]
+            streams = [changed.subscribed([], "", "eve") for _ in range(MAX_STREAMS_PER_PERSON + 1)]
             opened = [stream.__enter__() for stream in streams]
-            assert [one.closed for one in opened] == [True] + [False] * MOST_OF_ONE
+            assert [one.closed for one in opened] == [True] + [False] * MAX_STREAMS_PER_PERSON
             assert not other.closed
             for stream in streams:
                 stream.__exit__(None, None, None)

@@ -26,7 +26,7 @@ from runbook.serve import group_form
 from runbook.serve.agent_fleet import Fleet
 from runbook.serve.agent_states import AgentState, RankState
 from runbook.serve.change_stream import Changed
-from runbook.serve.group_files import MOST_BYTES, ChangedMeanwhile, NameTaken, NoGroup
+from runbook.serve.group_files import MAX_GROUP_BYTES, ChangedMeanwhile, NameTaken, NoGroup
 from runbook.serve.group_form import fields_of, opened
 from runbook.serve.pages import nodes
 from runbook.serve.pages.nodes import RankCell, rank_cells
@@ -150,11 +150,11 @@ def test_a_changed_variable_changes_no_other(workspace: Workspace) -> None:
 def test_a_file_that_could_not_be_opened_again_is_not_saved(workspace: Workspace) -> None:
     pool(workspace)
     before = workspace.groups.read("pool")
-    most = MOST_BYTES - len(POOL.encode())
+    most = MAX_GROUP_BYTES - len(POOL.encode())
     with pytest.raises(actions.Refused, match="are the most of a group"):
         saved(workspace, "pool", text=POOL + "#" + "é" * (most // 2) + "\n")
     assert workspace.groups.read("pool") == before
-    assert len(saved(workspace, "pool", text=POOL + "#" * (most - 1) + "\n").encode()) == MOST_BYTES
+    assert len(saved(workspace, "pool", text=POOL + "#" * (most - 1) + "\n").encode()) == MAX_GROUP_BYTES
     with pytest.raises(actions.Refused, match="are the most of a group"):
         saved(workspace, "pool", port="29600")
     assert workspace.groups.read("pool").text.startswith(POOL)

@@ -11,7 +11,7 @@ import pytest
 
 from runbook.model.errors import FilesWrong
 from runbook.serve.guards import TokenBucket
-from runbook.serve.people import LINK_S, SESSION_S, People, Person
+from runbook.serve.people import LOGIN_LINK_LIFETIME_S, SESSION_LIFETIME_S, People, Person
 from runbook.serve.store import Store
 
 PASSWORD = "correct horse battery"
@@ -69,7 +69,7 @@ def test_a_link_logs_in_once_within_five_minutes(people: People, later: list[flo
     assert people.by_link(link) == Person("root", "admin")
     assert people.by_link(link) is None
     link = people.link("root")
-    later[0] += LINK_S + 1
+    later[0] += LOGIN_LINK_LIFETIME_S + 1
     assert people.by_link(link) is None
     with pytest.raises(FilesWrong, match="no person"):
         people.link("nobody")
@@ -81,7 +81,7 @@ def test_a_session_is_of_one_origin_and_ends(people: People, later: list[float])
     assert person is not None
     assert (person.name, person.role) == ("root", "admin")
     assert people.by_session(secret, "http://127.0.0.1:8401") is None
-    later[0] += SESSION_S + 1
+    later[0] += SESSION_LIFETIME_S + 1
     assert people.by_session(secret, ORIGIN) is None
     later[0] = 0
     people.end_session(person.session)

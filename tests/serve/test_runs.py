@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from lab.processes import wait_until
 from profiles import examples
 
-from runbook.engine.run_folder import ENDING
+from runbook.engine.run_folder import JOB_ENDING_FILE
 from runbook.serve import run_logs as logs
 from runbook.serve.pages.nodes import _launch_verdicts
 from runbook.serve.pages.runs import measured
@@ -197,7 +197,7 @@ def test_paging_up_and_down_gives_every_line_once(lines: list[str], ended: bool)
     whole = data.decode().split("\n")
     whole = whole[:-1] if whole[-1] == "" else whole
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(logs, "WINDOW", 64)
+        patch.setattr(logs, "WINDOW_BYTES", 64)
         stream = io.BytesIO(data)
         window, up = logs.window(stream), list[str]()
         while True:
@@ -226,7 +226,7 @@ def test_what_would_act_is_text_and_long_lines_are_cut() -> None:
     data = b"\x1b[2J\x1b]0;owned\x07\xff<script>\n50 %\r100 %\n" + b"x" * 10_000 + b"\n"
     lines = logs.window(io.BytesIO(data)).lines
     assert [line.text[:40] for line in lines[:2]] == ["\\x1b[2J\\x1b]0;owned\\x07�<script>", "50 %\\r100 %"]
-    assert (len(lines[2].text), lines[2].cut) == (logs.LONGEST_SHOWN, 6000)
+    assert (len(lines[2].text), lines[2].cut) == (logs.MAX_SHOWN_LINE_BYTES, 6000)
 
 
 def test_empty_lines_are_lines_whatever_ends_the_others() -> None:
@@ -242,7 +242,7 @@ def test_empty_lines_are_lines_whatever_ends_the_others() -> None:
 
 
 def test_a_line_without_an_end_does_not_stop_the_paging() -> None:
-    data = b"x" * (3 * logs.WINDOW)
+    data = b"x" * (3 * logs.WINDOW_BYTES)
     window, seen = logs.window(io.BytesIO(data)), 0
     while True:
         seen += window.end - window.begin
@@ -299,13 +299,13 @@ def test_a_match_is_quoted_and_its_link_leads_to_it(head: bytes, length: int, pl
 @examples(300)
 def test_every_match_is_counted_once(lines: list[str], needle: str, chunk: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(logs, "_CHUNK", chunk)
+        patch.setattr(logs, "_SEARCH_PIECE_BYTES", chunk)
         found = logs.search(io.BytesIO("\n".join(lines).encode()), needle)
     assert (found.count, found.exact) == (sum(line.count(needle) for line in lines), True)
 
 
 def test_a_match_across_pieces_of_a_line_without_an_end_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logs, "_CHUNK", 100)
+    monkeypatch.setattr(logs, "_SEARCH_PIECE_BYTES", 100)
     data = (b"x" * 97 + b"error") * 50
     assert logs.search(io.BytesIO(data), "error").count == 50
 
@@ -313,7 +313,7 @@ def test_a_match_across_pieces_of_a_line_without_an_end_is_counted(monkeypatch: 
 def test_matches_are_listed_with_their_places_and_more_on_request() -> None:
     data = b"".join(b"%d Error\n" % number for number in range(250)) + b"nothing\n"
     found = logs.search(io.BytesIO(data), "error", any_case=True)
-    assert (found.count, len(found.hits), found.exact) == (250, logs.MOST_HITS, True)
+    assert (found.count, len(found.hits), found.exact) == (250, logs.MAX_HITS, True)
     assert found.hits[1].text == "1 Error"
     assert data[found.hits[1].at :].startswith(b"1 Error")
     assert logs.search(io.BytesIO(data), "error", any_case=True, skip=200).hits[0].text == "200 Error"
@@ -321,7 +321,7 @@ def test_matches_are_listed_with_their_places_and_more_on_request() -> None:
 
 
 def test_a_search_whose_time_is_over_says_how_far_it_came(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logs, "_CHUNK", 100)
+    monkeypatch.setattr(logs, "_SEARCH_PIECE_BYTES", 100)
     found = logs.search(io.BytesIO(b"an error\n" * 1000), "error", until=time.monotonic() - 1)
     assert not found.exact
     assert 0 < found.count < 1000
@@ -537,7 +537,7 @@ def test_a_wish_that_an_earlier_process_was_told_of_keeps_no_signal_from_the_pre
         try:
             about = {"group": "g", "pid": process.pid, "began": process_start(process.pid)}
             (folder / "started.json").write_text(json.dumps(about))
-            (folder / ENDING).write_text(json.dumps({"person": "ann", "at": time.time(), "now": False}))
+            (folder / JOB_ENDING_FILE).write_text(json.dumps({"person": "ann", "at": time.time(), "now": False}))
             processes = Processes(tmp_path, Runs(tmp_path / "runs", store), lambda topic: None)
             processes.end("one", "ann", now=now)
             assert process.wait(60) == -signal.SIGTERM
@@ -629,7 +629,7 @@ def test_a_run_by_hand_that_is_not_ended_here_is_not_marked_as_ending(tmp_path: 
             assert (await world.ask("POST", "/runs/hand/stop", headers)).status == 409
 
     asyncio.run(look())
-    assert not (folder / ENDING).exists()
+    assert not (folder / JOB_ENDING_FILE).exists()
 
 
 def test_a_group_is_started_seen_and_stopped(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from runbook.causes.catalogue import of_kind
-from runbook.engine.slurm_drain import LONGEST_REASON, Verdicts, drain, reason
+from runbook.engine.slurm_drain import MAX_REASON_CHARACTERS, Verdicts, drain, reason
 from runbook.model.events import OutcomeReached
 from runbook.model.verdict import Finding, Outcome
 
@@ -118,6 +118,6 @@ def test_a_node_that_slurm_does_not_know_is_said(monkeypatch: pytest.MonkeyPatch
 
 def test_a_reason_is_one_short_line_without_quotes() -> None:
     said = reason(finding("packet-loss", 'a "b"\n' + "x" * 500), "20261122-1")
-    assert len(said) <= LONGEST_REASON
+    assert len(said) <= MAX_REASON_CHARACTERS
     assert said.endswith("... (20261122-1)")
     assert not set(said) & set("\"'\n\\")

@@ -10,7 +10,7 @@ from runbook.cli.inventory_source import inventory_source
 from runbook.files.inventory import examine_inventory
 from runbook.files.inventory_draft import written
 from runbook.files.yaml_document import parse_document
-from runbook.importers.slurm_job import PORTS, WIDTH, draft_of_job, free_port, taken
+from runbook.importers.slurm_job import JOB_PORTS, PORTS_PER_JOB, draft_of_job, free_port, taken
 from runbook.model.errors import FilesWrong, Unreachable
 from runbook.transport.slurm import SlurmJob, SlurmNode, ended, hosts, job_in, nodes_in, refusal, unhealthy
 
@@ -200,8 +200,8 @@ def test_a_job_becomes_an_inventory_that_loads() -> None:
 
 def test_a_port_is_free_with_those_behind_it() -> None:
     first = free_port(job(), ())
-    assert first in PORTS
-    assert free_port(job(), {first + WIDTH - 1}) == first + WIDTH
+    assert first in JOB_PORTS
+    assert free_port(job(), {first + PORTS_PER_JOB - 1}) == first + PORTS_PER_JOB
     assert free_port(replace(job(), id="13"), ()) != first
 
 

@@ -178,7 +178,7 @@ def test_an_account_whose_shell_runs_nothing() -> None:
     ],
 )
 def test_what_the_bootstrap_says_when_it_gives_up(said: bytes, cause: str) -> None:
-    whole = b"motd\n" + bootstrap.MARK + b"none" + said + b"\n"
+    whole = b"motd\n" + bootstrap.SUPERVISOR_MARK + b"none" + said + b"\n"
     assert refused(Scripted(whole)).cause == cause
     assert refused(Scripted(*(whole[i : i + 1] for i in range(len(whole) - 25)), whole[-25:])).cause == cause
 
@@ -193,7 +193,7 @@ def test_what_the_bootstrap_says_when_it_gives_up(said: bytes, cause: str) -> No
     ],
 )
 def test_a_dev_null_that_cannot_be_written_is_no_missing_python(codes: str, complaint: str) -> None:
-    error = refused(Scripted(bootstrap.MARK + f"none {codes}\n".encode(), complaint=complaint))
+    error = refused(Scripted(bootstrap.SUPERVISOR_MARK + f"none {codes}\n".encode(), complaint=complaint))
     assert isinstance(error, NoPython)
     assert error.cause == "login-shell-failed"
     assert "mknod -m 666 /dev/null c 1 3" in str(error.remedy)
@@ -207,7 +207,7 @@ def test_a_login_shell_that_never_starts_us() -> None:
 
 
 def test_a_python_that_never_starts_is_no_startup_file() -> None:
-    stream = Scripted(b"motd\n" + bootstrap.STARTED + b"\nwaiting for a licence\n", hang=True)
+    stream = Scripted(b"motd\n" + bootstrap.SHELL_MARK + b"\nwaiting for a licence\n", hang=True)
     error = refused(stream, timeout=0.2)
     assert (error.cause, type(error), stream.closed) == ("python-missing", SilentPython, True)
     assert error.evidence == ("motd", "waiting for a licence")
@@ -227,8 +227,8 @@ def test_a_startup_file_that_reads_what_is_ours(start: str, python: str) -> None
     program = start + bootstrap.command(python)
     sent = bootstrap.first_input(python)
     done = subprocess.run(["sh", "-c", program], input=sent, timeout=40, capture_output=True, check=False)
-    assert bootstrap.MARK + b"none" in done.stdout, done
-    assert str(bootstrap.EATEN).encode() in done.stdout.split(), done
+    assert bootstrap.SUPERVISOR_MARK + b"none" in done.stdout, done
+    assert str(bootstrap.EXIT_STDIN_EATEN).encode() in done.stdout.split(), done
 
 
 def test_what_is_sent_first() -> None:

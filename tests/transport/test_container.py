@@ -18,7 +18,7 @@ from ports import free_port
 
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Container, Node
-from runbook.transport.container import ON_THE_HOST
+from runbook.transport.container import PROGRAMS_ON_HOST
 from runbook.transport.node_sessions import Site
 from runbook.transport.remote_program import Message
 from runbook.transport.session import Session
@@ -157,9 +157,9 @@ def test_the_host_tells_whose_processes_are_on_the_gpus_and_what_the_kernel_said
         "processes": {"42": {}},
         "dmesg": ["Xid"],
     }
-    merged = ON_THE_HOST["gpus"].merged(job, host)
+    merged = PROGRAMS_ON_HOST["gpus"].merged(job, host)
     assert (merged["gpu"]["out"], merged["apps"]["out"], merged["dmesg"]) == ("two", "42", ["Xid"])
-    without_driver = ON_THE_HOST["gpus"].merged(job, {"gpu": {"missing": True}, "processes": {}, "dmesg": ["Xid"]})
+    without_driver = PROGRAMS_ON_HOST["gpus"].merged(job, {"gpu": {"missing": True}, "processes": {}, "dmesg": ["Xid"]})
     assert (without_driver["apps"], without_driver["dmesg"]) == (job["apps"], ["Xid"])
 
 
@@ -179,5 +179,5 @@ def test_a_port_that_the_host_holds_has_its_holder_and_others_stay_the_jobs() ->
         },
         "unprivileged": 1024,
     }
-    merged = ON_THE_HOST["port"].merged(job, host)
+    merged = PROGRAMS_ON_HOST["port"].merged(job, host)
     assert merged == {**job, "ports": {**job["ports"], "81": {**taken, "holder": {"pid": 7}}}}

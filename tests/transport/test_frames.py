@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runbook.transport import node_answers
-from runbook.transport.frames import LARGEST_PAYLOAD, FrameReader, UnexpectedAnswer, decoded
+from runbook.transport.frames import MAX_PAYLOAD_BYTES, FrameReader, UnexpectedAnswer, decoded
 
 AT_ONCE = """
 import sys, threading
@@ -65,7 +65,7 @@ def test_frames_come_whole_in_whatever_pieces_they_arrive(payloads: list[bytes],
         b'{"event": "no such"}',
         b'{"event": "exit", "code": "0"}',
         b'{"event": "output", "bytes": -1}',
-        b'{"event": "output", "bytes": %d}' % (LARGEST_PAYLOAD + 1),
+        b'{"event": "output", "bytes": %d}' % (MAX_PAYLOAD_BYTES + 1),
         b'{"event": "beat", "time": NaN}',
         b'{"event": "output", "stream": 3}',
         b"[" * 100_000,

@@ -14,10 +14,10 @@ from profiles import one_in
 
 from runbook.node import __file__ as node_room
 from runbook.transport import node_programs
-from runbook.transport.node_answers import ANSWERS, PROGRAMS
+from runbook.transport.node_answers import ANSWER_TYPES, PROGRAM_MESSAGES
 
 NAMES = sorted(file.stem for file in Path(node_room).parent.glob("*.py") if file.stem != "__init__")
-CALLED = sorted({name.partition(" ")[0] for name in ANSWERS})
+CALLED = sorted({name.partition(" ")[0] for name in ANSWER_TYPES})
 
 
 class Bare(ast.NodeTransformer):
@@ -46,7 +46,7 @@ def test_only_what_is_for_readers_is_left_out(name: str) -> None:
 @pytest.mark.parametrize("name", CALLED)
 def test_a_called_program_runs_with_what_comes_along_and_what_the_supervisor_carries(name: str) -> None:
     """In a Python that finds nothing of ours."""
-    carried = node_programs.started(node_programs.SUPERVISOR).decode().rpartition("\nexec(")[0]
+    carried = node_programs.started(node_programs.SUPERVISOR_MODULE).decode().rpartition("\nexec(")[0]
     sent = json.loads(node_programs.called(name))
     assert list(sent)[-1] == name
     code = (
@@ -64,7 +64,7 @@ assert callable(module.look)
 
 
 def test_a_program_that_is_started_is_one_file() -> None:
-    for name in (*PROGRAMS, "keeper", node_programs.SUPERVISOR):
+    for name in (*PROGRAM_MESSAGES, "keeper", node_programs.SUPERVISOR_MODULE):
         ast.parse(node_programs.started(name), feature_version=(3, 8))
         assert b"ModuleType" in node_programs.started(name)
 

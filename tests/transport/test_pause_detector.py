@@ -14,15 +14,18 @@ import pytest
 
 from runbook.model.errors import Unreachable
 from runbook.transport import pause_detector
-from runbook.transport.bootstrap import MARK
+from runbook.transport.bootstrap import SUPERVISOR_MARK
 from runbook.transport.pause_detector import Awake, Pace, Pause
-from runbook.transport.session import SILENCE_S, Session
+from runbook.transport.session import SILENCE_TIMEOUT_S, Session
 
 from .local_sessions import Scripted, eventually, opened
 
 pytestmark = pytest.mark.xdist_group("session")
 
-HELLO = MARK + b'{"event": "hello", "time": 0, "python": "3.11.2", "executable": "/usr/bin/python3", "rejected": [], '
+HELLO = (
+    SUPERVISOR_MARK
+    + b'{"event": "hello", "time": 0, "python": "3.11.2", "executable": "/usr/bin/python3", "rejected": [], '
+)
 HELLO += (
     b'"hostname": "a", "platform": "linux", "pid": 7, "uid": 0, "home": "/root", "machine": "m", "folder": "/root/x"}\n'
 )
@@ -33,7 +36,7 @@ def silent_node(awake: Awake | None = None) -> Session:
     """It has said hello and nothing since, for longer than either end bears."""
     node = Session("node-a", Scripted(HELLO, hang=True), {}, sys.executable, 20.0, awake)
     assert eventually(lambda: node._listening)
-    node._last_heard -= 2 * SILENCE_S
+    node._last_heard -= 2 * SILENCE_TIMEOUT_S
     return node
 
 
@@ -150,10 +153,10 @@ def most_at_once(count: int) -> int:
 
 
 def test_a_machine_that_keeps_up_lets_all_begin(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pause_detector, "LATE_S", 60.0)
-    assert most_at_once(12) > pause_detector.AT_LEAST
+    monkeypatch.setattr(pause_detector, "MAX_LATENESS_S", 60.0)
+    assert most_at_once(12) > pause_detector.MIN_UNDER_WAY
 
 
 def test_a_machine_that_does_not_lets_few_begin(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pause_detector, "LATE_S", -1.0)
-    assert most_at_once(12) <= pause_detector.AT_LEAST + 1
+    monkeypatch.setattr(pause_detector, "MAX_LATENESS_S", -1.0)
+    assert most_at_once(12) <= pause_detector.MIN_UNDER_WAY + 1

@@ -361,7 +361,7 @@ def test_a_configuration_that_takes_too_long_is_not_read_another_way(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """That might lead to another host, as another user."""
-    monkeypatch.setattr(ssh_config, "SSH_G_S", 0.2)
+    monkeypatch.setattr(ssh_config, "SSH_G_TIMEOUT_S", 0.2)
     config(home, 'Match exec "sleep 30"\n  User slow\nHost *\n  User other\n')
     with pytest.raises(Unreachable) as caught:
         resolve("node-a", Ssh())

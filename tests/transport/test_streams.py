@@ -12,7 +12,7 @@ import pytest
 from checks.made_up_cluster import node
 
 from runbook.transport import agent, stream
-from runbook.transport.agent import ASK, OPENED, SOCKET, AgentStream, framed
+from runbook.transport.agent import AGENT_SOCKET_FILE, ASK_FRAME, OPENED_FRAME, AgentStream, framed
 from runbook.transport.stream import ProcessStream, Stream
 
 MUCH = b"x" * (8 << 20)
@@ -38,7 +38,7 @@ def closes(blocked: Stream) -> bool:
 
 
 def test_a_program_that_does_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream, "ENDING_S", 0.2)
+    monkeypatch.setattr(stream, "END_TIMEOUT_S", 0.2)
     program = ProcessStream(["/bin/sleep", "60"])
     assert closes(program)
     program._process.wait()
@@ -48,14 +48,14 @@ def test_a_server_that_does_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agent, "ENDING_S", 0.2)
     with TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as listener:
         monkeypatch.setenv("RUNBOOK_DATA", folder)
-        listener.bind(str(Path(folder, SOCKET)))
+        listener.bind(str(Path(folder, AGENT_SOCKET_FILE)))
         listener.listen(1)
         served: list[socket.socket] = []
 
         def serve() -> None:
             served.append(listener.accept()[0])
-            assert agent._read(served[0])[0] == ASK
-            served[0].sendall(framed(OPENED))
+            assert agent._read(served[0])[0] == ASK_FRAME
+            served[0].sendall(framed(OPENED_FRAME))
 
         serving = threading.Thread(target=serve)
         serving.start()

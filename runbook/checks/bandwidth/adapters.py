@@ -20,9 +20,9 @@ from runbook.parsers.infiniband import Port
 from runbook.transport import node_answers
 from runbook.transport.node_answers import AdapterFacts, IbstatAnswer
 
-UNITS = {"": 1e-9, "K": 1e-6, "M": 1e-3, "G": 1.0, "T": 1e3}
+TC_RATE_UNITS = {"": 1e-9, "K": 1e-6, "M": 1e-3, "G": 1.0, "T": 1e3}
 """Gbit/s by the unit that `tc` prints."""
-RATE = r"(\d+(?:\.\d+)?)([KMGT]?)bit"
+TC_RATE = r"(\d+(?:\.\d+)?)([KMGT]?)bit"
 """A rate as `tc` prints it: a number, and the prefix of its unit."""
 
 
@@ -57,9 +57,11 @@ class SlowReason:
 def ask(at: Context) -> dict[str, NodeAdapters | Outcome]:
     """The adapters of every node by name, or the outcome of a node that could not be asked."""
     adapters = at.ask(
-        node_answers.ADAPTERS, lambda node: {"interfaces": [*interfaces_of(at, node), "lo"]}, timeout_s=6.0
+        node_answers.ADAPTERS_PROGRAM, lambda node: {"interfaces": [*interfaces_of(at, node), "lo"]}, timeout_s=6.0
     )
-    rdma = at.inventory.rendezvous.backend == "nccl" and at.ask(node_answers.IBSTAT, lambda node: {}, timeout_s=10.0)
+    rdma = at.inventory.rendezvous.backend == "nccl" and at.ask(
+        node_answers.IBSTAT_PROGRAM, lambda node: {}, timeout_s=10.0
+    )
     found: dict[str, NodeAdapters | Outcome] = {}
     for node in at.nodes:
         answer, ib = adapters[node.name], rdma[node.name] if rdma else None
@@ -176,8 +178,8 @@ def shapers(name: str, tc: Mapping[str, str]) -> list[SlowReason]:
 
 def rate_after(word: str, text: str) -> float | None:
     """The Gbit/s after this word in the output of `tc`, or None."""
-    match = re.search(rf"\b{word} {RATE}", text)
-    return float(match[1]) * UNITS[match[2]] if match else None
+    match = re.search(rf"\b{word} {TC_RATE}", text)
+    return float(match[1]) * TC_RATE_UNITS[match[2]] if match else None
 
 
 def mbit_text(gbps: float) -> str:

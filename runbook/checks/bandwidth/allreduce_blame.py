@@ -17,11 +17,11 @@ from runbook.model.remedy import Remedy
 from runbook.model.units import bandwidth_text, listed, some
 from runbook.model.verdict import Finding
 
-STARVED = 1 / 3
+MAX_SLOW_RANK_SHARE = 1 / 3
 """A rank is slow by itself below this part of the fastest rank: sound machines of one cluster differ by less, even when
 other programs run on them."""
 
-QUEUED = (0.6, 0.5, 0.3)
+QUEUED_RANK_LIMITS = (0.6, 0.5, 0.3)
 """A rank is also slow by itself below the first part of the fastest rank, if its threads waited for a CPU for more than
 the second share of the time, and for the third share more than those of the rank that waited least."""
 
@@ -78,9 +78,9 @@ def _starved(members: Sequence[RankMember], found: Isolation) -> dict[str, Findi
     charges: dict[str, Finding] = {}
     for member in members:
         rate, waited = found.alone.get(member.rank.rank, (best, 0.0))
-        part, share, more = QUEUED
+        part, share, more = QUEUED_RANK_LIMITS
         queued = rate < part * best and waited > max(share, least + more)
-        if rate >= STARVED * best and not queued:
+        if rate >= MAX_SLOW_RANK_SHARE * best and not queued:
             continue
         node = member.rank.node
         if not verdict.clean and node not in involved:

@@ -20,8 +20,8 @@ from runbook.checks.ranks.pool import RankPool
 from runbook.model.errors import Unreachable
 from runbook.model.grouping import grouped
 
-SLOWER_THAN_GATE = 0.7
-SLOWER_THAN_BEST = 0.5
+GATE_MET_SLOW_SHARE = 0.7
+GATE_MISSED_SLOW_SHARE = 0.5
 """A link is slow if it is below the gate and below a part of the fastest link: 0.7 if the fastest meets the gate, which
 proves that the gate is possible; else 0.5, since healthy links of one cluster differ by no more."""
 
@@ -72,7 +72,7 @@ def rounds(links: Iterable[Link]) -> list[list[Link]]:
 def slow_links(measured: Mapping[Link, float], gate: float) -> list[Link]:
     """Links that are slow beside the fastest one, the slowest first. Rates and gate are in GB/s."""
     best = max(measured.values(), default=0.0)
-    part = SLOWER_THAN_GATE if best >= gate else SLOWER_THAN_BEST
+    part = GATE_MET_SLOW_SHARE if best >= gate else GATE_MISSED_SLOW_SHARE
     return sorted((link for link, rate in measured.items() if rate < min(gate, part * best)), key=measured.__getitem__)
 
 
@@ -155,11 +155,11 @@ def _once(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-DEADLINE_S = 20.0
+BOTTLENECK_DEADLINE_S = 20.0
 """Seconds for all measurements of a slow AllReduce together."""
-WAY_S = 0.25
+BOTTLENECK_DIRECTION_S = 0.25
 """Seconds for which one direction is measured."""
-MOST_ROUNDS = 4
+MAX_SECOND_LOOK_ROUNDS = 4
 """How many rounds the second look inside nodes may take; with more suspects than these have room for, the slowest are
 measured."""
 
@@ -206,7 +206,7 @@ def isolate(pool: RankPool, at: Context, gate: float) -> Isolation:
     numbers = {member.label: member.rank.rank for member in pool.members}
     inside = [link for members in by_node.values() for link in ring([member.label for member in members])]
     try:
-        ranks = MeasuringRanks(pool, at, DEADLINE_S)
+        ranks = MeasuringRanks(pool, at, BOTTLENECK_DEADLINE_S)
         at.say("too slow: measuring every rank alone")
         found.alone = ranks.alone()
         if uneven(found.alone):
@@ -217,7 +217,7 @@ def isolate(pool: RankPool, at: Context, gate: float) -> Isolation:
             _look_inside(ranks, found.inside, inside, numbers, gate)
         if len(by_node) > 1:
             at.say("too slow: measuring between the nodes, each direction")
-            done = look(ranks, pool.members, seconds=WAY_S, leaf_of=leaves(at.nodes), enough=gate)
+            done = look(ranks, pool.members, seconds=BOTTLENECK_DIRECTION_S, leaf_of=leaves(at.nodes), enough=gate)
             found.between, found.stopped = between(done), done.stopped
     except (Unfinished, Unreachable) as error:
         found.stopped = str(error)
@@ -228,7 +228,7 @@ def between(done: Search) -> LinkLayer:
     """The layer of links between nodes, from a search. Only nodes and links far below the others are blamed: a little
     slower does not explain why the AllReduce is slow."""
     judged, best = done.verdict, done.best
-    limit = SLOWER_THAN_GATE * judged.normal.median
+    limit = GATE_MET_SLOW_SHARE * judged.normal.median
 
     def slow(links: Iterable[Link]) -> bool:
         return all(best[link] < limit for link in links if link in best)
@@ -256,11 +256,11 @@ def _look_inside(
 
     def measure(group: Sequence[Link]) -> dict[Link, float]:
         pairs = {link: (numbers[link.source], numbers[link.destination]) for link in group}
-        moved = ranks.meet([(*pair, WAY_S) for pair in pairs.values()])
+        moved = ranks.meet([(*pair, BOTTLENECK_DIRECTION_S) for pair in pairs.values()])
         return {link: moved[pair].gbytes for link, pair in pairs.items()}
 
     for group in rounds(links):
         layer.first |= measure(group)
-    for group in rounds(second_look(layer.first, gate))[:MOST_ROUNDS]:
+    for group in rounds(second_look(layer.first, gate))[:MAX_SECOND_LOOK_ROUNDS]:
         layer.second |= measure(group)
     layer.verdict = judge(layer.first, layer.second, gate)

@@ -21,25 +21,25 @@ from runbook.model.grouping import grouped
 from runbook.model.units import from_to, link_text, listed, significant
 from runbook.model.verdict import Finding
 
-SHOWN = 6
+MAX_SHOWN_LINKS = 6
 """How many links are shown as evidence; `links.csv` has them all."""
 
-LATE_TIMES, LATE_US = 5.0, 100.0
+MIN_LATE_FACTOR, MIN_LATE_US = 5.0, 100.0
 """A node gets a warning when a few bytes take this many times as long as is usual, and this many microseconds longer,
 with every partner."""
 
-VAGUE = 0.25
+MIN_MENTIONED_NOISE = 0.25
 """The noise is mentioned when it hides rates that are up to this far below the median."""
 
-WITHOUT_CPU = 0.2
+MIN_STARVED_TRANSFERS_SHARE = 0.2
 """When this part of all transfers does not count, since an end had no CPU, slow links all over prove nothing either:
 the machines may be short of time in ways that are not seen."""
 
-SHARED = 0.6
+MIN_DUPLEX_SHARE = 0.6
 """A node gets a warning when less than this part of one direction's rate remains while the other direction is busy, and
 other nodes keep more."""
 
-VERBS = {Role.SENDS: ("sends", "whoever receives"), Role.RECEIVES: ("receives", "whoever sends")}
+ROLE_VERBS = {Role.SENDS: ("sends", "whoever receives"), Role.RECEIVES: ("receives", "whoever sends")}
 """For a node's role, the verb of a sentence, and its partners in words."""
 
 
@@ -138,14 +138,14 @@ class _FindingsOfLinks:
         """The slowest of these links as lines of evidence, each with its rounds."""
         lines = []
         slowest = sorted(links, key=self.rates.__getitem__)
-        for link in slowest[:SHOWN]:
+        for link in slowest[:MAX_SHOWN_LINKS]:
             rounds = sorted(each.round + 1 for each in self.of_link[link] if each.counts)
             numbers = ", ".join(map(str, rounds))
             lost = self._lost([link])
             losses = "" if lost is None else f", {lost:.1%} lost"
             lines.append(f"{link}: {self._of_usual(link)}{losses}, round{'s' * (len(rounds) > 1)} {numbers}")
-        if len(slowest) > SHOWN:
-            lines.append(f"and {len(slowest) - SHOWN} more in links.csv")
+        if len(slowest) > MAX_SHOWN_LINKS:
+            lines.append(f"and {len(slowest) - MAX_SHOWN_LINKS} more in links.csv")
         return tuple(lines)
 
     # Findings.
@@ -171,7 +171,7 @@ class _FindingsOfLinks:
         """A finding for every node, when links are slow all over and an end got no CPU in many transfers; else
         empty."""
         waits = [each for each in self.done.found if not each.counts]
-        if len(waits) < WITHOUT_CPU * len(self.done.found):
+        if len(waits) < MIN_STARVED_TRANSFERS_SHARE * len(self.done.found):
             return {}
         seen = f"links are slow all over, and in {len(waits)} of {len(self.done.found)} transfers an end got no CPU"
         return {node: too_busy_finding(node, seen, self._evidence_of(waits)) for node in self.done.nodes}
@@ -189,8 +189,8 @@ class _FindingsOfLinks:
         roles = [end.role for end in self.verdict.nodes if end.name == name]
         links = self._links(name, roles)
         slow = [link for link in links if self.judged.best[link].suspect] or links
-        what = " and ".join(VERBS[role][0] for role in roles)
-        whoever = "with every other node" if len(roles) > 1 else VERBS[roles[0]][1]
+        what = " and ".join(ROLE_VERBS[role][0] for role in roles)
+        whoever = "with every other node" if len(roles) > 1 else ROLE_VERBS[roles[0]][1]
         says = f"{name} {what} at {self._span(slow)}, {whoever} ({len(slow)} tried){self._loss(slow)}; {self._others()}"
         mates = [end.name for end in self.verdict.nodes]
         leaf = self.done.leaf_of.get(name)
@@ -229,7 +229,7 @@ class _FindingsOfLinks:
             for link in self.rates
             if link.end(leaf.role).name in nodes and link.end(leaf.role.opposite).name not in nodes
         ]
-        verb = VERBS[leaf.role][0]
+        verb = ROLE_VERBS[leaf.role][0]
         where = {
             True: f"and among themselves they are fast: what joins {leaf.name} to the others is slow",
             False: "among themselves as well",
@@ -308,7 +308,7 @@ class _FindingsOfLinks:
         return tuple(
             f"{each.link}: {gbps(each.moved.gbytes)} in round {each.round + 1}, did not run for "
             f"{each.moved.waited:.2f} of {each.moved.seconds:.2f} s: does not count"
-            for each in found[:SHOWN]
+            for each in found[:MAX_SHOWN_LINKS]
         )
 
     def _warnings(self) -> dict[str, list[str]]:
@@ -326,19 +326,19 @@ class _FindingsOfLinks:
                     f"{gbps(worst)} ({part}) beside others, and what was measured alone as much as any"
                 )
                 found[shared[0].source] = [text]
-            for link in [link for link in self.verdict.open if link not in shared][:SHOWN]:
+            for link in [link for link in self.verdict.open if link not in shared][:MAX_SHOWN_LINKS]:
                 if link.source not in self.found and link.destination not in self.found:
                     counted = [each.moved for each in self.of_link[link] if each.counts]
                     worst, lost = min(each.gbytes for each in counted), max(each.losses or 0.0 for each in counted)
                     losses = f", {lost:.1%} of the TCP segments lost" if lost >= self.lossy_from else ""
                     seen = f"{gbps(worst)} ({worst / self.median:.0%} of the median){losses}"
                     found.setdefault(link.source, []).append(f"{link} was slow once, {seen}, and nothing confirms it")
-        for link in self.done.never_counted[:SHOWN]:
+        for link in self.done.never_counted[:MAX_SHOWN_LINKS]:
             if not self.found.keys() & {link.source, link.destination}:
                 text = f"{link} could not be judged: it was slow each time, and each time one of its nodes had no CPU"
                 found.setdefault(link.source, []).append(text)
         normal = self.verdict.normal
-        if len(self.done.nodes) > 2 and 1 - normal.suspect > VAGUE:
+        if len(self.done.nodes) > 2 and 1 - normal.suspect > MIN_MENTIONED_NOISE:
             text = (
                 f"noise of {normal.sigma:.0%}: rates above {normal.suspect:.0%} of the median cannot be "
                 "distinguished from it"
@@ -373,7 +373,7 @@ class _FindingsOfLinks:
                 ),
             )
             for node, us in least.items()
-            if us > max(LATE_TIMES * usual, usual + LATE_US)
+            if us > max(MIN_LATE_FACTOR * usual, usual + MIN_LATE_US)
         ]
 
     def _half_duplex(self) -> list[tuple[str, str]]:
@@ -391,7 +391,7 @@ class _FindingsOfLinks:
         return [
             (node, f"{node} keeps {part:.0%} of its rate while both ways are busy, others {usual:.0%}: {where}")
             for node, part in middle.items()
-            if part < SHARED
+            if part < MIN_DUPLEX_SHARE
         ]
 
 

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 
 from runbook.checks.bandwidth.slow_links import Judgement, Link, Measured, Role
 
-EVERYBODY_UP_TO = 8
+MAX_ALL_MEASURED_NODES = 8
 """With up to this many nodes every pair is measured."""
-MOST_EXTRA_ROUNDS = 9
+MAX_EXTRA_ROUNDS = 9
 """How many rounds may follow the first ones: what is not settled by then is reported as unsettled."""
 
-PROBES = 2
+MAX_LEAF_PROBES = 2
 """How many other links between the same two leaves are measured beside a slow one."""
 
 
@@ -49,7 +49,7 @@ class Schedule:
         self.nodes = tuple(nodes)
         self.leaf_of = dict(leaf_of or {})
         self._groups = groups(self.nodes, self.leaf_of)
-        everybody = every_pair or len(nodes) <= EVERYBODY_UP_TO
+        everybody = every_pair or len(nodes) <= MAX_ALL_MEASURED_NODES
         self._first = round_robin(self.nodes) if everybody else [crossing(self._groups)]
         self._inside = not everybody  # whether a second round is due, inside the groups
 
@@ -64,7 +64,7 @@ class Schedule:
         far; `again`: pairs that were measured and proved nothing."""
         if number < len(self._first):
             return [Meeting(*pair) for pair in self._first[number]]
-        if judged is None or number >= len(self) + MOST_EXTRA_ROUNDS:
+        if judged is None or number >= len(self) + MAX_EXTRA_ROUNDS:
             return []
         met = {frozenset((each.link.source, each.link.destination)) for each in measured}
         booked = _Round(self.nodes, self.leaf_of)
@@ -125,7 +125,7 @@ class Schedule:
         receivers = [node for node in self._of(self.leaf_of[link.destination]) if judged.proven(node, Role.RECEIVES)]
         found = 0
         for one in senders:
-            if found == PROBES:
+            if found == MAX_LEAF_PROBES:
                 return
             free = [other for other in receivers if booked.free(other) and frozenset((one, other)) not in met]
             if booked.free(one) and free:

@@ -18,16 +18,16 @@ from runbook.model.grouping import grouped
 from runbook.model.inventory import Node
 from runbook.model.units import counted
 
-ALONE_S = 0.4
+RANK_ALONE_S = 0.4
 """Seconds for which a rank is measured alone."""
-UNEVEN = 0.5
+MIN_EVEN_RATE_SHARE = 0.5
 """When the slowest rank reaches less than this part of the fastest, ranks are measured again before one is blamed:
 other programs run as well."""
 
-STALL_S = 10.0
+TRANSFER_STALL_TIMEOUT_S = 10.0
 """Seconds of a stall, in which nothing moves at all. Even over a link of 100 kbit/s a message takes less."""
 
-Pair = tuple[int, int, float]
+TimedRankPair = tuple[int, int, float]
 """Two ranks, and for about how many seconds each direction lasts."""
 
 
@@ -80,10 +80,12 @@ class MeasuringRanks:
         return found
 
     def _alone(self) -> dict[int, tuple[float, float]]:
-        said = self._run({"alone": ALONE_S}, "alone")
+        said = self._run({"alone": RANK_ALONE_S}, "alone")
         return {int(each["rank"]): (float(each["gbytes"]), float(each["waited"])) for each in said}
 
-    def meet(self, pairs: Sequence[Pair], *, trips: int = 0, both: bool = False) -> dict[tuple[int, int], PairMeasured]:
+    def meet(
+        self, pairs: Sequence[TimedRankPair], *, trips: int = 0, both: bool = False
+    ) -> dict[tuple[int, int], PairMeasured]:
         """What every pair moved, by source and destination. All pairs are measured at once; no rank may be in two of
         them."""
         mine = {rank: pair for pair in pairs for rank in pair[:2]}
@@ -122,7 +124,7 @@ class MeasuringRanks:
     def _halts(self, hear: Callable[[RankMember, Mapping[str, Any]], None]) -> Iterator[Halt]:
         while True:
             left = max(0.1, self._ends - time.monotonic())
-            halt = self._pool.until("done", timeout_s=left, stall_s=lambda: STALL_S, on_message=hear)
+            halt = self._pool.until("done", timeout_s=left, stall_s=lambda: TRANSFER_STALL_TIMEOUT_S, on_message=hear)
             if halt is None:
                 return
             yield halt
@@ -142,24 +144,24 @@ def _moved(said: Mapping[str, Any]) -> PairMeasured:
 def uneven(alone: Mapping[int, tuple[float, float]]) -> bool:
     """Whether ranks differ so much, measured alone, that they are measured again."""
     rates = [rate for rate, _ in alone.values()]
-    return min(rates, default=0.0) < UNEVEN * max(rates, default=0.0)
+    return min(rates, default=0.0) < MIN_EVEN_RATE_SHARE * max(rates, default=0.0)
 
 
-LONGER = 3.0
+LONG_TRANSFER_FACTOR = 3.0
 """A long transfer takes this many times as long as a short one."""
 
-TRIES = 3
+MAX_LINK_TRIES = 3
 """How many times a link is tried at most, as long as no measurement of it counts."""
 
-EXPLAINED = 0.5
+MIN_EXPLAINED_SHARE = 0.5
 """A slow rate does not count when an end did not run for this part of the time that was lost."""
 
 
-LOSSY, LOSSY_TIMES = 0.01, 5.0
+MIN_LOSSY_SHARE, MIN_LOSSY_FACTOR = 0.01, 5.0
 """A link loses packets when it loses at least this share of its TCP segments (a burst of losses counts as one), and
 this many times the median of all links: losses all over a busy network accuse no link."""
 
-LOSSY_PART = 0.4
+LOSSY_TRANSFER_SHARE = 0.4
 """A transfer that lost packets counts as if it had carried this part of its bytes, so that lossy links are found as
 slow ones are. On a short path TCP hides losses that would cost most of the rate on a fast or a long path."""
 
@@ -197,7 +199,8 @@ class Search:
         return [
             Measured(
                 each.link,
-                min(self.enough, each.moved.gbytes) * (LOSSY_PART if (each.moved.losses or 0.0) >= least else 1.0),
+                min(self.enough, each.moved.gbytes)
+                * (LOSSY_TRANSFER_SHARE if (each.moved.losses or 0.0) >= least else 1.0),
                 each.round,
                 each.meeting.asked,
                 each.meeting.long,
@@ -211,7 +214,7 @@ class Search:
     def lossy_from(self) -> float:
         """The share of lost segments from which on a link counts as losing packets."""
         losses = [each.moved.losses for each in self.found if each.counts and each.moved.losses is not None]
-        return max(LOSSY, LOSSY_TIMES * statistics.median(losses)) if losses else math.inf
+        return max(MIN_LOSSY_SHARE, MIN_LOSSY_FACTOR * statistics.median(losses)) if losses else math.inf
 
     def judge(self) -> Judgement:
         return Judgement(self.nodes, self.measured, self.leaf_of)
@@ -234,7 +237,9 @@ class Search:
     def again(self) -> list[tuple[str, str]]:
         """Pairs with a link for which no measurement counts yet, as long as another try may help."""
         open_ = [
-            all_[0] for all_ in self._tried.values() if len(all_) < TRIES and not any(each.counts for each in all_)
+            all_[0]
+            for all_ in self._tried.values()
+            if len(all_) < MAX_LINK_TRIES and not any(each.counts for each in all_)
         ]
         return list(dict.fromkeys((each.meeting.one, each.meeting.other) for each in open_))
 
@@ -289,15 +294,19 @@ def look(
     return done
 
 
-def _rails(by_node: Mapping[str, Sequence[RankMember]], meeting: Meeting, seconds: float) -> list[Pair]:
+def _rails(by_node: Mapping[str, Sequence[RankMember]], meeting: Meeting, seconds: float) -> list[TimedRankPair]:
     """The pairs of ranks of two nodes: ranks with the same place on each. With GPUs each pair has its own adapter."""
     here, there = by_node[meeting.one], by_node[meeting.other]
-    lasts = seconds * (LONGER if meeting.long else 1.0)
+    lasts = seconds * (LONG_TRANSFER_FACTOR if meeting.long else 1.0)
     return [(one.rank.rank, other.rank.rank, lasts) for one, other in zip(here, there, strict=False)]
 
 
 def _found(
-    link: Link, number: int, meeting: Meeting, pairs: Sequence[Pair], moved: Mapping[tuple[int, int], PairMeasured]
+    link: Link,
+    number: int,
+    meeting: Meeting,
+    pairs: Sequence[TimedRankPair],
+    moved: Mapping[tuple[int, int], PairMeasured],
 ) -> MeasuredLink:
     """The measurement of a link, from its pairs of ranks. A link is as fast as its slowest pair allows: AllReduce gives
     all pairs the same work."""
@@ -329,7 +338,7 @@ def with_counts(before: Sequence[MeasuredLink], new: Sequence[MeasuredLink]) -> 
 def starved(moved: PairMeasured, usual: Normal) -> bool:
     """Whether the rate is slow, and most of the lost time is explained by an end that did not run."""
     ratio = moved.gbytes / usual.median if usual.median else 1.0
-    return ratio < usual.suspect and moved.waited >= EXPLAINED * (1 - ratio) * moved.seconds
+    return ratio < usual.suspect and moved.waited >= MIN_EXPLAINED_SHARE * (1 - ratio) * moved.seconds
 
 
 def leaves(nodes: Sequence[Node]) -> dict[str, str]:

@@ -18,44 +18,44 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
 
-CONFIRMATIONS = 3
+MIN_CONFIRMATIONS = 3
 """How many different proven partners an accused node must have met, and how many tries an accused link must have
 had."""
 
-SUSPECT, CONFIRMED, MEAN = 0.10, 0.07, 0.095
+MIN_SUSPECT_DROP, MIN_CONFIRMED_DROP, MIN_MEAN_DROP = 0.10, 0.07, 0.095
 """Shares below the median. A single rate is suspect from the first on; each rate of an accused must be below by the
 second, and their mean by the third."""
 
 SUSPECT_SIGMAS, CONFIRMED_SIGMAS, MEAN_SIGMAS = 3.3, 2.3, 3.1
 """The same three limits in standard deviations, which count where they are wider: noise accuses no node."""
 
-WIDEST = 0.5
+MAX_TOLERATED_DROP = 0.5
 """A rate of less than half the median is suspect, however wide the noise."""
 
-ANCHOR = 0.9
+ANCHOR_QUANTILE = 0.9
 """The quantile at which the search for the median of the sound rates begins. With half of all nodes slow in both
 directions, a quarter of the links is sound; of four nodes, a sixth."""
 
-NEAR = 0.85
+MIN_ANCHOR_SHARE = 0.85
 """Rates of at least this part of the anchor begin the search. Also the tolerance for chance in the number of sound
 links."""
-ALONE = 0.4
+MAX_FAST_UPLINK_SHARE = 0.4
 """This part of the links out of a leaf with too narrow an uplink may be fast: those that have the uplink to themselves
 for a while."""
 
-SHARED = 0.1
+MAX_OTHERS_SLOW_SHARE = 0.1
 """All leaves have narrow uplinks, as many networks are built, when more than this part of the links between other
 leaves was slow as well, and a link out of the leaf was fast, if only alone."""
 
-COMMON = 0.4
+MAX_SLOW_NODES_SHARE = 0.4
 """When more than this part of the nodes is slow, single faults do not explain it."""
 
-OWN_REFERENCE = 12
+MIN_REFERENCE_LINKS = 12
 """A round with this many links that were not asked about is its own reference; with fewer, all rounds share one."""
 
 MAD_TO_SIGMA = 1.4826
 """The standard deviation of normally distributed numbers is this many times their MAD."""
-ENOUGH_FOR_MAD = 24
+MIN_MAD_RATES = 24
 """With fewer rates the MAD is unreliable; the standard deviation, without the slow rates, is close enough."""
 
 
@@ -115,33 +115,33 @@ class Normal:
     @property
     def suspect(self) -> float:
         """The part of the median below which a rate is suspect."""
-        return 1 - min(max(SUSPECT, SUSPECT_SIGMAS * self.sigma), WIDEST)
+        return 1 - min(max(MIN_SUSPECT_DROP, SUSPECT_SIGMAS * self.sigma), MAX_TOLERATED_DROP)
 
     @property
     def confirmed(self) -> float:
         """The part of the median below which each rate of an accused must be."""
-        return 1 - min(max(CONFIRMED, CONFIRMED_SIGMAS * self.sigma), WIDEST)
+        return 1 - min(max(MIN_CONFIRMED_DROP, CONFIRMED_SIGMAS * self.sigma), MAX_TOLERATED_DROP)
 
     @property
     def mean(self) -> float:
         """The part of the median below which the mean of an accused's rates must be."""
-        return 1 - min(max(MEAN, MEAN_SIGMAS * self.sigma), WIDEST)
+        return 1 - min(max(MIN_MEAN_DROP, MEAN_SIGMAS * self.sigma), MAX_TOLERATED_DROP)
 
 
 def normal(rates: Iterable[float]) -> Normal:
     """What is usual among the sound ones of these rates. Slow rates cannot drag it down: the search starts near the
     top, and takes in every rate that noise explains."""
     ordered = sorted(rates)
-    anchor = ordered[round(ANCHOR * (len(ordered) - 1))]
-    near = [rate for rate in ordered if rate >= NEAR * anchor]
+    anchor = ordered[round(ANCHOR_QUANTILE * (len(ordered) - 1))]
+    near = [rate for rate in ordered if rate >= MIN_ANCHOR_SHARE * anchor]
     found = Normal(anchor, 0.0)
     for _ in range(6):
         median = statistics.median(near)
         spread = MAD_TO_SIGMA * statistics.median(abs(rate - median) for rate in near)
-        if len(near) < ENOUGH_FOR_MAD:
+        if len(near) < MIN_MAD_RATES:
             spread = min(spread, statistics.pstdev(near))
         found = Normal(median, spread / median if median else 0.0)
-        wider = [rate for rate in ordered if rate >= median - max(SUSPECT_SIGMAS * spread, SUSPECT * median)]
+        wider = [rate for rate in ordered if rate >= median - max(SUSPECT_SIGMAS * spread, MIN_SUSPECT_DROP * median)]
         if len(wider) == len(near):
             break
         near = wider
@@ -186,8 +186,8 @@ def compared(measured: Sequence[Measured], leaf_of: Mapping[str, str]) -> dict[L
         if not each.asked:
             company[crosses, each.round].append(each.gbytes)
     every = [each.gbytes for each in measured]
-    usual = {crosses: normal(rates if len(rates) >= OWN_REFERENCE else every) for crosses, rates in kinds.items()}
-    own = {place: normal(rates) for place, rates in company.items() if len(rates) >= OWN_REFERENCE}
+    usual = {crosses: normal(rates if len(rates) >= MIN_REFERENCE_LINKS else every) for crosses, rates in kinds.items()}
+    own = {place: normal(rates) for place, rates in company.items() if len(rates) >= MIN_REFERENCE_LINKS}
     noise = normal(every).sigma if every else 0.0  # the spread of a few rates alone may be far too small
     found: dict[Link, list[RelativeRate]] = defaultdict(list)
     for each in measured:
@@ -255,7 +255,7 @@ class Judgement:
     def _enough(self, end: Endpoint) -> bool:
         """Whether the end met enough proven partners, and was slow with all of them."""
         against = self._slow_ends[end]
-        least = min(CONFIRMATIONS, len(self.nodes) - 1)
+        least = min(MIN_CONFIRMATIONS, len(self.nodes) - 1)
         return (
             len(against) >= least >= 2
             and all(rate.confirmed for rate in against)
@@ -288,7 +288,7 @@ class Judgement:
         """Nodes about which more must be known, with the roles in question."""
         found: dict[str, list[Role]] = defaultdict(list)
         for end, against in self._slow_ends.items():
-            done = self._enough(end) or len(against) >= 2 * CONFIRMATIONS
+            done = self._enough(end) or len(against) >= 2 * MIN_CONFIRMATIONS
             if not done and not self._explained(end) and len(self.nodes) > 2:
                 found[end.name].append(end.role)
         return found
@@ -313,16 +313,16 @@ class Judgement:
         leaves = self.leaves_of(link)
         least = 2 if leaves and any(leaves.end(role) in self.shared_uplinks for role in Role) else 1
         alone = sum(rate.alone for rate in rates)
-        return len(rates) >= CONFIRMATIONS and alone >= least and self.best[link].confirmed
+        return len(rates) >= MIN_CONFIRMATIONS and alone >= least and self.best[link].confirmed
 
     @property
     def links_to_repeat(self) -> list[tuple[Link, bool]]:
         """Slow links to measure again, each with whether the longer transfer is due."""
         return [
-            (link, len(self.rates[link]) >= CONFIRMATIONS - 1)
+            (link, len(self.rates[link]) >= MIN_CONFIRMATIONS - 1)
             for link in self._slow_links
             if not self._confirmed_link(link)
-            and len(self.rates[link]) < 2 * CONFIRMATIONS
+            and len(self.rates[link]) < 2 * MIN_CONFIRMATIONS
             and self.leaves_of(link) not in self.slow_leaf_pairs
         ]
 
@@ -332,7 +332,8 @@ class Judgement:
         return [
             link
             for link in self._slow_links
-            if (leaves := self.leaves_of(link)) and len(self._between[leaves]) < min(CONFIRMATIONS, self._width(leaves))
+            if (leaves := self.leaves_of(link))
+            and len(self._between[leaves]) < min(MIN_CONFIRMATIONS, self._width(leaves))
         ]
 
     @cached_property
@@ -423,7 +424,7 @@ class Judgement:
             links = self._between[leaves]
             proven = [link for link in links if all(link.end(role) in self._proven for role in Role)]
             if (
-                len(proven) >= min(CONFIRMATIONS, self._width(leaves)) >= 2
+                len(proven) >= min(MIN_CONFIRMATIONS, self._width(leaves)) >= 2
                 and len({link.source for link in proven}) > 1 < len({link.destination for link in proven})
                 and any(self._confirmed_link(link) for link in proven)
                 and all(self.best[link].confirmed for link in links)
@@ -441,7 +442,7 @@ class Judgement:
         mostly = {link for _, link in crossing if self._mostly_slow(link)}
         for leaf, size in self._sizes.items():
             elsewhere = [link for leaves, link in crossing if leaf not in (leaves.source, leaves.destination)]
-            if len(mostly.intersection(elsewhere)) > COMMON * len(elsewhere):
+            if len(mostly.intersection(elsewhere)) > MAX_SLOW_NODES_SHARE * len(elsewhere):
                 continue
             others_too = sum(any(rate.suspect for rate in self._beside[link]) for link in elsewhere)
             for role in Role:
@@ -451,10 +452,10 @@ class Judgement:
                 tried = {link.end(role).name for _, link in slow}
                 never_fast = all(self.best[link].suspect for _, link in own)
                 if (
-                    len(slow) >= (1 - ALONE) * len(own)
-                    and (never_fast or others_too <= SHARED * len(elsewhere))
+                    len(slow) >= (1 - MAX_FAST_UPLINK_SHARE) * len(own)
+                    and (never_fast or others_too <= MAX_OTHERS_SLOW_SHARE * len(elsewhere))
                     and len(proven) > 1
-                    and len(tried) >= min(CONFIRMATIONS, size) >= 2
+                    and len(tried) >= min(MIN_CONFIRMATIONS, size) >= 2
                 ):
                     found[Endpoint(leaf, role)] = [link for _, link in slow]
         return found
@@ -517,11 +518,11 @@ class Judgement:
             return False
         slow = {end.name for end in self._slow_ends if self._explained(end) or self._enough(end)}
         sound = sum(not rate.suspect for rate in self.best.values())
-        # A link is sound if both ends are: at least this many links, with COMMON of the nodes slow, and NEAR for
-        # chance.
-        fewest = NEAR * (1 - COMMON) ** 2 * len(self.best)
+        # A link is sound if both ends are: at least this many links, with MAX_SLOW_NODES_SHARE of the nodes slow, and
+        # MIN_ANCHOR_SHARE for chance.
+        fewest = MIN_ANCHOR_SHARE * (1 - MAX_SLOW_NODES_SHARE) ** 2 * len(self.best)
         return (
-            len(slow) > COMMON * len(self.nodes)
+            len(slow) > MAX_SLOW_NODES_SHARE * len(self.nodes)
             or sound < fewest
             or len(
                 self._apart(
@@ -530,7 +531,7 @@ class Judgement:
                     if self.best[link].confirmed and any(rate.alone for rate in self.rates[link])
                 )
             )
-            >= max(CONFIRMATIONS, COMMON * len(self.nodes) / 2)
+            >= max(MIN_CONFIRMATIONS, MAX_SLOW_NODES_SHARE * len(self.nodes) / 2)
         )
 
     def _apart(self, links: Iterable[Link]) -> list[Link]:

@@ -11,7 +11,7 @@ from itertools import chain
 from runbook.causes.catalogue import finding_for
 from runbook.checks.context import Context
 from runbook.checks.network.dial import Dial, number
-from runbook.checks.network.mesh import PATIENT_S, Mesh
+from runbook.checks.network.mesh import PATIENT_DIAL_TIMEOUT_S, Mesh
 from runbook.checks.network.packet_filters import peers_of, rules_of
 from runbook.checks.network.pairs import BlamedNodes, ends, groupings
 from runbook.firewall.collected_rules import Evidence
@@ -20,11 +20,11 @@ from runbook.model.grouping import grouped
 from runbook.model.units import counted
 from runbook.model.verdict import Finding
 
-PROOF = 3
+MIN_PROOF_PORTS = 3
 """How many ports must be silent again, and how many must open again at once, as proof: with a packet loss of 30 % the
 chance of that is one in a thousand."""
 
-MOST_OF_A_WAY, MOST = 8, 64
+MAX_DIRECTION_PORTS, MAX_RETRIED_PORTS = 8, 64
 """How many ports are tried again: of one direction between two nodes, and in all."""
 
 
@@ -41,7 +41,7 @@ def dead_path_findings(at: Context, mesh: Mesh) -> dict[str, list[Finding]]:
     """Findings by node for dead ones among parallel paths. A dial tries several ports of its own, so when some of these
     are never answered, another port hides it. A rank has one port for each connection, and would wait for ever."""
     late = [dial for dial in mesh.dials if opened_late(dial)]
-    if len(late) < PROOF or at.left_s < 2 * PATIENT_S:
+    if len(late) < MIN_PROOF_PORTS or at.left_s < 2 * PATIENT_DIAL_TIMEOUT_S:
         return {}
     at.say(f"{len(late)} connections opened only from another port of their own: trying the same ports again")
     proven = same_again(late, mesh)
@@ -69,8 +69,8 @@ def opened_late(dial: Dial) -> bool:
 
 def same_again(late: Iterable[Dial], mesh: Mesh) -> dict[tuple[str, str], SameAgain]:
     """By source and destination, the results when the same ports were tried again, where they cannot be chance."""
-    some = [each[:MOST_OF_A_WAY] for each in grouped(((d.source, d.destination), d) for d in late).values()]
-    dials = [dial for each in some for dial in each][:MOST]
+    some = [each[:MAX_DIRECTION_PORTS] for each in grouped(((d.source, d.destination), d) for d in late).values()]
+    dials = [dial for each in some for dial in each][:MAX_RETRIED_PORTS]
     was_silent = {_from(dial, dial.from_ports[0]).flow for dial in dials}
     # Tried side by side, so that a limit on the number of connections stops both kinds alike.
     again = mesh.from_ports([_from(dial, port) for dial in dials for port in (dial.from_ports[0], _opened(dial))])
@@ -80,7 +80,7 @@ def same_again(late: Iterable[Dial], mesh: Mesh) -> dict[tuple[str, str], SameAg
         silent = [dial for dial in tried if dial.flow in was_silent and _unanswered(dial)]
         others = [dial for dial in tried if dial.flow not in was_silent]
         opened = [dial for dial in others if dial.outcome == "open" and not dial.retransmitted]
-        if len(silent) >= PROOF and len(opened) >= PROOF and not any(map(_unanswered, others)):
+        if len(silent) >= MIN_PROOF_PORTS and len(opened) >= MIN_PROOF_PORTS and not any(map(_unanswered, others)):
             found[pair] = SameAgain(silent, opened)
     return found
 

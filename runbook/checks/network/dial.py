@@ -14,28 +14,28 @@ from dataclasses import dataclass
 
 from runbook.checks.context import Context
 from runbook.files.address import ipv4_first, is_ip
-from runbook.firewall.evaluate import EPHEMERAL
+from runbook.firewall.evaluate import DEFAULT_EPHEMERAL_PORTS
 from runbook.model.grouping import grouped
 from runbook.model.inventory import Inventory
 from runbook.model.units import some, spans_of
 
-Spans = Sequence[tuple[int, int]]
+PortRanges = Sequence[tuple[int, int]]
 """Ranges of ports, both ends included."""
 
-ANY_PORT: Spans = ((1, 65535),)
+ANY_PORT: PortRanges = ((1, 65535),)
 UNMEASURED = "unmeasured"
 """The outcome of a dial that was not tried yet, or that proves nothing because an end had no CPU."""
 
-NOWHERE = "0.0.0.0"
+UNRESOLVED_ADDRESS = "0.0.0.0"
 """Stands for the address of a name that does not resolve."""
 
-LOOKUP_S = 3.0
+NAME_LOOKUP_TIMEOUT_S = 3.0
 """Seconds for looking up all names of an inventory together."""
 
-LOOKUPS = 32
+MAX_CONCURRENT_LOOKUPS = 32
 """How many names are looked up at a time."""
 
-OPENED_AT_ONCE = {
+OPENED_FIRST_TRY = {
     "outcome": "open",
     "errno": None,
     "seconds": 0.0,
@@ -119,7 +119,7 @@ def folded(dials: Iterable[Dial]) -> str:
     return some(spans_of(sorted({dial.port for dial in dials})))
 
 
-def needed_ports(inventory: Inventory, dials: Iterable[Dial], handed_out: Spans = ()) -> list[tuple[int, int]]:
+def needed_ports(inventory: Inventory, dials: Iterable[Dial], handed_out: PortRanges = ()) -> list[tuple[int, int]]:
     """The ports that one command should open for these dials: the rendezvous port, the promised ranges, and the
     ephemeral ports if any are blocked. `handed_out`: the ephemeral ranges of the kernels that are dialled."""
     dials = list(dials)
@@ -134,15 +134,15 @@ def needed_ports(inventory: Inventory, dials: Iterable[Dial], handed_out: Spans 
     return sorted(set(ports))
 
 
-def ephemeral_range(dials: list[Dial], handed_out: Spans = ()) -> tuple[int, int]:
+def ephemeral_range(dials: list[Dial], handed_out: PortRanges = ()) -> tuple[int, int]:
     """The lowest and highest ephemeral port: of the kernels' ranges, or of Linux's default range where none is known,
     widened by the ephemeral ports that were dialled."""
     seen = [(dial.port, dial.port) for dial in dials if dial.kind == "ephemeral"]
-    lows, highs = zip(*(handed_out or (EPHEMERAL,)), *seen, strict=True)
+    lows, highs = zip(*(handed_out or (DEFAULT_EPHEMERAL_PORTS,)), *seen, strict=True)
     return min(lows), max(highs)
 
 
-def why_so_many(dials: Iterable[Dial], remedy: str, handed_out: Spans = ()) -> tuple[str, ...]:
+def why_so_many(dials: Iterable[Dial], remedy: str, handed_out: PortRanges = ()) -> tuple[str, ...]:
     """A line that says why a remedy opens the ports that the kernel hands out, when it does."""
     dials = list(dials)
     if not any(dial.kind == "ephemeral" for dial in dials):
@@ -164,7 +164,8 @@ def number(at: Context, name: str) -> str:
 
 
 def numeric(at: Context, address: str) -> str:
-    """An address as a number. For a name, the address that it has on this machine, or NOWHERE if it has none."""
+    """An address as a number. For a name, the address that it has on this machine, or UNRESOLVED_ADDRESS if it has
+    none."""
     try:
         return str(ipaddress.ip_address(address))
     except ValueError:
@@ -176,9 +177,9 @@ def numeric(at: Context, address: str) -> str:
 
 
 def looked_up(names: Collection[str]) -> dict[str, str]:
-    """The first address of each name, or NOWHERE where there is none within LOOKUP_S: getaddrinfo itself has no
-    deadline."""
-    found, left = dict.fromkeys(names, NOWHERE), list(names)
+    """The first address of each name, or UNRESOLVED_ADDRESS where there is none within NAME_LOOKUP_TIMEOUT_S:
+    getaddrinfo itself has no deadline."""
+    found, left = dict.fromkeys(names, UNRESOLVED_ADDRESS), list(names)
 
     def look() -> None:
         while left:
@@ -186,8 +187,8 @@ def looked_up(names: Collection[str]) -> dict[str, str]:
                 name = left.pop()
                 found[name] = str(socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)[0][4][0])
 
-    threads = [threading.Thread(target=look, daemon=True) for _ in range(min(LOOKUPS, len(left)))]
-    deadline = time.monotonic() + LOOKUP_S
+    threads = [threading.Thread(target=look, daemon=True) for _ in range(min(MAX_CONCURRENT_LOOKUPS, len(left)))]
+    deadline = time.monotonic() + NAME_LOOKUP_TIMEOUT_S
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -10,29 +10,29 @@ from runbook.causes.catalogue import finding_for, mend
 from runbook.checks.context import Context, Facts
 from runbook.checks.network.dial import seen_of
 from runbook.checks.network.mesh import Mesh
-from runbook.firewall.evaluate import EPHEMERAL
+from runbook.firewall.evaluate import DEFAULT_EPHEMERAL_PORTS
 from runbook.model.grouping import grouped
 from runbook.model.inventory import Node
 from runbook.model.units import counted
 from runbook.model.verdict import Finding
 
-NO_PORT = "ephemeral-ports-exhausted"
+NO_PORT_CAUSE = "ephemeral-ports-exhausted"
 
-PORTS_A_RANK = 4
+MIN_PORTS_PER_RANK = 4
 """The least number of ports that a rank needs: one for its connection to the store, one to listen on for its peers, and
 twice that, since a closed port stays taken for a minute (TIME_WAIT). Two gloo ranks on two nodes start with two ports
 each, and fail when an earlier try has left one in TIME_WAIT."""
 
-FEW_PORTS = 1024
+MIN_EPHEMERAL_PORTS = 1024
 """With fewer ports, the next job may find none."""
 
-WAITING_SHARE = 0.5
+MAX_TIME_WAIT_SHARE = 0.5
 """When more than this share of the connections is in TIME_WAIT, that is why no port is left."""
 
-LOOK_S = 5.0
+SOCKET_COUNT_TIMEOUT_S = 5.0
 """Seconds that a node may take to count its sockets."""
 
-WHO = "sudo ss -Htanp | grep -o 'users:.*' | sort | uniq -c | sort -rn | head"
+SOCKET_HOLDERS_COMMAND = "sudo ss -Htanp | grep -o 'users:.*' | sort | uniq -c | sort -rn | head"
 """The command that shows which processes hold the most connections."""
 
 
@@ -55,16 +55,16 @@ def how_many(facts: Mapping[str, Any]) -> int | None:
 def too_few(at: Context, node: Node) -> bool:
     """Whether the node's kernel hands out fewer ports than the ranks there need at least."""
     ports = how_many(at.facts(node.name))
-    return ports is not None and ports < PORTS_A_RANK * node.slots
+    return ports is not None and ports < MIN_PORTS_PER_RANK * node.slots
 
 
 def few_ports_warning(facts: Mapping[str, Any]) -> list[str]:
-    """A warning when the kernel hands out fewer than FEW_PORTS ports."""
+    """A warning when the kernel hands out fewer than MIN_EPHEMERAL_PORTS ports."""
     bounds, ports = port_range(facts), how_many(facts)
-    if bounds is None or ports is None or ports >= FEW_PORTS:
+    if bounds is None or ports is None or ports >= MIN_EPHEMERAL_PORTS:
         return []
     few = f"the kernel has only {counted(ports, 'port')} ({bounds[0]}-{bounds[1]}) for all that dials or listens"
-    return [f"{few}: a large job needs more; `{mend(NO_PORT, 'more')}` is usual"]
+    return [f"{few}: a large job needs more; `{mend(NO_PORT_CAUSE, 'more')}` is usual"]
 
 
 def without_ports(mesh: Mesh) -> dict[str, list[str]]:
@@ -94,9 +94,9 @@ def _ask(at: Context, names: Collection[str]) -> dict[str, Facts]:
     out."""
 
     def one(node: Node) -> Facts:
-        return at.session(node).call("ephemeral_ports", {}, timeout_s=LOOK_S)
+        return at.session(node).call("ephemeral_ports", {}, timeout_s=SOCKET_COUNT_TIMEOUT_S)
 
-    found = at.each(one, at.reached(names), timeout_s=LOOK_S + 1.0)
+    found = at.each(one, at.reached(names), timeout_s=SOCKET_COUNT_TIMEOUT_S + 1.0)
     return {
         name: answer
         for name, answer in found.items()
@@ -109,7 +109,7 @@ def _finding(at: Context, node: str, sockets: Facts | None, seen: list[str], pee
     evidence."""
     bounds = (sockets["low"], sockets["high"]) if sockets else port_range(at.facts(node))
     which = f" ({bounds[0]}-{bounds[1]})" if bounds else ""
-    narrow = bounds is None or bounds[1] - bounds[0] < EPHEMERAL[1] - EPHEMERAL[0]
+    narrow = bounds is None or bounds[1] - bounds[0] < DEFAULT_EPHEMERAL_PORTS[1] - DEFAULT_EPHEMERAL_PORTS[0]
     reserved = sockets["reserved"] if sockets else 0
     usable = bounds[1] - bounds[0] + 1 - reserved if bounds else None
     if usable is not None and (sockets is None or usable <= 0 or sockets["taken"] - sockets["ours"] < usable):
@@ -124,7 +124,7 @@ def _finding(at: Context, node: str, sockets: Facts | None, seen: list[str], pee
     lines = [
         *seen[:4],
         f"net.ipv4.ip_local_port_range of {node}: {' '.join(map(str, bounds)) if bounds else 'unknown'}",
-        *(_who(node, sockets) if sockets else [f"who holds them: `{WHO}`"]),
+        *(_who(node, sockets) if sockets else [f"who holds them: `{SOCKET_HOLDERS_COMMAND}`"]),
     ]
     holder = next((one["pid"] for one in sockets["holders"] if one["pid"]), None) if sockets else None
     way = "holder" if holder else "holders"
@@ -132,9 +132,11 @@ def _finding(at: Context, node: str, sockets: Facts | None, seen: list[str], pee
         way = "reserved"
     elif narrow:
         way = "more"
-    elif sockets and sockets["waiting"] > WAITING_SHARE * (sockets["connected"] + sockets["waiting"]):
+    elif sockets and sockets["waiting"] > MAX_TIME_WAIT_SHARE * (sockets["connected"] + sockets["waiting"]):
         way = "time-wait"
-    return finding_for(NO_PORT, says, tuple(lines), peers, way=way, node=node, pid=holder, who=WHO)
+    return finding_for(
+        NO_PORT_CAUSE, says, tuple(lines), peers, way=way, node=node, pid=holder, who=SOCKET_HOLDERS_COMMAND
+    )
 
 
 def _who(node: str, sockets: Facts) -> list[str]:
@@ -148,7 +150,7 @@ def _who(node: str, sockets: Facts) -> list[str]:
     for one in sockets["holders"][:4]:
         number = counted(one["sockets"], "socket")
         if one["pid"] is None:
-            lines.append(f"user {one['user']} holds {number}; root can see which process: `{WHO}`")
+            lines.append(f"user {one['user']} holds {number}; root can see which process: `{SOCKET_HOLDERS_COMMAND}`")
         else:
             lines.append(f"process {one['pid']} of {one['user']} holds {number}: {one['command'] or '?'}")
     return lines

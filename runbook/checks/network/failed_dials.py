@@ -25,7 +25,7 @@ from runbook.checks.network.packet_filters import by_policy, peers_of, rules_of,
 from runbook.checks.network.pairs import BlamedNodes, groupings
 from runbook.checks.network.routing import Sent, gone, turned_away
 from runbook.firewall.collected_rules import Evidence
-from runbook.firewall.evaluate import EPHEMERAL, Flow, NumberRange
+from runbook.firewall.evaluate import DEFAULT_EPHEMERAL_PORTS, Flow, NumberRange
 from runbook.firewall.explain_connection import (
     Blocked,
     Ends,
@@ -41,7 +41,7 @@ from runbook.model.grouping import grouped
 from runbook.model.units import counted, listed
 from runbook.model.verdict import Finding
 
-MOST_LINES = 10
+MAX_DIAL_EVIDENCE_LINES = 10
 """How many lines of evidence a finding has at most."""
 
 
@@ -86,13 +86,13 @@ class Accusation:
         finding = replace(
             mine,
             remedy=command_line(remedies, self.node) if differ else mine.remedy,
-            evidence=tuple(dict.fromkeys((*mine.evidence, *its.evidence)))[:MOST_LINES],
+            evidence=tuple(dict.fromkeys((*mine.evidence, *its.evidence)))[:MAX_DIAL_EVIDENCE_LINES],
             peers=tuple(dict.fromkeys((*mine.peers, *its.peers))),
         )
         return replace(self, finding=finding, remedies=remedies)
 
 
-SEEN: Mapping[str, Seen] = {
+FILTER_OUTCOMES: Mapping[str, Seen] = {
     "dropped": "dropped",
     "rejected": "rejected",
     "refused": "refused",
@@ -104,17 +104,17 @@ SEEN: Mapping[str, Seen] = {
 others."""
 
 
-ENOUGH = 4
+MIN_CLEAN_CONNECTIONS = 4
 """This many connections that open at once show that a path loses next to nothing."""
 
 
-REPEATED = 3
+MIN_RETRANSMITTED_SEGMENTS = 3
 """This many retransmitted segments on connections that did work show that a path loses packets."""
 
-LEAST_CHANCE = 0.01
+MIN_CHANCE = 0.01
 """Something less likely than this did not happen by chance."""
 
-OPENED = ("reset", "silent", "lost")
+ESTABLISHED_OUTCOMES = ("reset", "silent", "lost")
 """Outcomes of dials that got as far as an established connection."""
 
 
@@ -167,7 +167,7 @@ class Trouble:
             if dials[0].outcome == "dropped" and not self._clean(dials[0]) and self._gone(dials[0]) is None:
                 found += [
                     dial
-                    for dial in spread(dials, ENOUGH)
+                    for dial in spread(dials, MIN_CLEAN_CONNECTIONS)
                     if not sure(self.blocked([dial])) and not ((reason := self._turned_away(dial)) and reason[2])
                 ]
         return found
@@ -178,7 +178,7 @@ class Trouble:
         found: list[Dial] = []
         for dials in self.groups:
             if dials[0].source != dials[0].destination and not (
-                dials[0].outcome in SEEN and sure(self.blocked(dials[:1]))
+                dials[0].outcome in FILTER_OUTCOMES and sure(self.blocked(dials[:1]))
             ):
                 found += dials
         return found
@@ -189,7 +189,7 @@ class Trouble:
         if self.at.facts(dial.source).get("asks_ecn"):
             return False  # a device that drops packets with ECN passes the kernel's repeated one, which is without
         opened = self._opened_between(dial)
-        return len(opened) >= ENOUGH and all(other.tries == 1 for other in opened)
+        return len(opened) >= MIN_CLEAN_CONNECTIONS and all(other.tries == 1 for other in opened)
 
     def findings(self) -> dict[str, list[Finding]]:
         """Findings by guilty node: one for each rule or kind of trouble."""
@@ -215,7 +215,9 @@ class Trouble:
         named = {accusation.rule for _, accusation in judged} - {""}
         found = []
         for dials, accusation in judged:
-            blocked = self.blocked(dials) if named and accusation.guess and dials[0].outcome in SEEN else None
+            blocked = (
+                self.blocked(dials) if named and accusation.guess and dials[0].outcome in FILTER_OUTCOMES else None
+            )
             known = blocked is not None and blocked.rule in named
             found.append((dials, self._filtered(dials, blocked) if known else accusation))
         return self._by_likely_rule(found)
@@ -230,7 +232,7 @@ class Trouble:
         found = []
         for of in joined.values():
             dials, accusation = [dial for some, _ in of for dial in some], of[0][1]
-            blocked = self.blocked(dials) if len(of) > 1 and dials[0].outcome in SEEN else None
+            blocked = self.blocked(dials) if len(of) > 1 and dials[0].outcome in FILTER_OUTCOMES else None
             if blocked is None or blocked.rule != accusation.rule:
                 found += of
             else:
@@ -256,7 +258,7 @@ class Trouble:
         """The groups, joined where one rule stops them in the same way, so that one command opens all of them."""
         joined: dict[tuple[object, ...], list[Dial]] = {}
         for dials in self.groups:
-            blocked = self.blocked(dials[:1]) if dials[0].outcome in SEEN else None
+            blocked = self.blocked(dials[:1]) if dials[0].outcome in FILTER_OUTCOMES else None
             key: tuple[object, ...] = (dials[0].source, dials[0].destination, dials[0].outcome)
             if blocked is not None and sure(blocked):
                 key = (blocked.rule, *((name, one.leg) for name, one in blocked.explanations if one.blocks))
@@ -271,7 +273,7 @@ class Trouble:
             d for d in dials if (d.source, d.destination, d.outcome) == (first.source, first.destination, first.outcome)
         ]
         return explain_blocked(
-            SEEN[first.outcome],
+            FILTER_OUTCOMES[first.outcome],
             replace(self._flow(first), ports=folded(alike)),
             self._ends(dials),
             listener_was_up=first.mode != "knock",
@@ -291,9 +293,9 @@ class Trouble:
             dial.port,
             in_interface=to_itself,
             out_interface=to_itself,
-            state="established" if dial.outcome in OPENED else "new",
+            state="established" if dial.outcome in ESTABLISHED_OUTCOMES else "new",
             packet_length=self._mtu(dial.source) if dial.outcome == "lost" else None,
-            source_ports=(min(dial.from_ports), max(dial.from_ports)) if dial.from_ports else EPHEMERAL,
+            source_ports=(min(dial.from_ports), max(dial.from_ports)) if dial.from_ports else DEFAULT_EPHEMERAL_PORTS,
         )
 
     def _ends(self, dials: Sequence[Dial]) -> Ends:
@@ -354,7 +356,7 @@ class Trouble:
         """The accusation for these failed dials of one direction: the guilty node and the finding."""
         if misled := self._misled(dials):
             return misled
-        blocked = self.blocked(dials) if dials[0].outcome in SEEN else None
+        blocked = self.blocked(dials) if dials[0].outcome in FILTER_OUTCOMES else None
         return self._not_filtered(dials, blocked) or self._filtered(dials, blocked)
 
     def _misled(self, dials: list[Dial]) -> Accusation | None:
@@ -366,7 +368,7 @@ class Trouble:
             says = f"{source} cannot resolve {first.address}"
             finding = finding_for("name-unresolvable", says, seen, (destination,), way="node", source=source)
             return Accusation(source, finding)
-        if first.outcome in ("stranger", *OPENED) and (led := self.elsewhere(dials)):
+        if first.outcome in ("stranger", *ESTABLISHED_OUTCOMES) and (led := self.elsewhere(dials)):
             finding = shown(Finding(led.cause, led.says, led.remedy, led.evidence), led.node, dials)
             return Accusation(led.node, finding, led.rule, led.remedies, source == destination)
         if first.outcome == "stranger":
@@ -406,7 +408,7 @@ class Trouble:
         quiet = first.outcome in ("dropped", "silent", "lost")
         if quiet and not sure(blocked) and not by_chance and (lossy := self._lossy(dials)):
             return Accusation(destination, lossy_link(source, destination, lossy, seen), guess=True)
-        if first.outcome in OPENED and not (blocked and (sure(blocked) or blocked.remedies)):
+        if first.outcome in ESTABLISHED_OUTCOMES and not (blocked and (sure(blocked) or blocked.remedies)):
             return Accusation(destination, self._broken(dials, seen), guess=True)
         return None
 
@@ -453,7 +455,7 @@ class Trouble:
         if dial.outcome not in ("dropped", "rejected"):
             return None
         near, far = self.source_of(dial), self.destination_of(dial)
-        port, any_port = NumberRange.exactly(dial.port), NumberRange(*EPHEMERAL)
+        port, any_port = NumberRange.exactly(dial.port), NumberRange(*DEFAULT_EPHEMERAL_PORTS)
         ways = (
             (dial.source, Sent(far, near, any_port, port), f"TCP {dial.port} to {dial.destination} ({far})"),
             (
@@ -496,7 +498,7 @@ class Trouble:
         same = self._opened_between(dials[0])
         slow = [dial for dial in same if dial.tries > 1]
         repeated = sum(dial.retransmitted or 0 for dial in same)
-        if not slow and repeated < REPEATED:
+        if not slow and repeated < MIN_RETRANSMITTED_SEGMENTS:
             return None
         unread = None in (self.evidence.get(dials[0].source), self.evidence.get(dials[0].destination))
         if unread and dials[0].outcome == "dropped" and not _by_chance(dials, same):
@@ -540,7 +542,7 @@ def _by_chance(dials: Sequence[Dial], opened: Sequence[Dial]) -> bool:
     send."""
     lost = sum(dial.tries - 1 + (dial.retransmitted or 0) for dial in opened)
     rate = (lost + 1) / (lost + 2 * len(opened) + 1)
-    return rate ** max(dial.tries for dial in dials) >= LEAST_CHANCE
+    return rate ** max(dial.tries for dial in dials) >= MIN_CHANCE
 
 
 def _ends(dials: Sequence[Dial]) -> frozenset[str]:
@@ -566,7 +568,7 @@ def lossy_link(source: str, destination: str, lossy: str, seen: tuple[str, ...])
 def shown(finding: Finding, node: str, dials: Sequence[Dial]) -> Finding:
     """The finding, with what was seen of these dials before its own evidence, and with their other ends as peers."""
     ends = dict.fromkeys(name for dial in dials for name in (dial.source, dial.destination))
-    evidence = (*seen_of(dials)[:4], *finding.evidence)[:MOST_LINES]
+    evidence = (*seen_of(dials)[:4], *finding.evidence)[:MAX_DIAL_EVIDENCE_LINES]
     return replace(finding, evidence=evidence, peers=tuple(name for name in ends if name != node))
 
 

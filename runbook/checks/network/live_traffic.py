@@ -20,24 +20,24 @@ from runbook.checks.network.mesh import Mesh, Want
 from runbook.checks.network.packet_filters import rules_of
 from runbook.checks.network.routing import smaller
 from runbook.firewall.collected_rules import Evidence
-from runbook.firewall.evaluate import EPHEMERAL, Flow
+from runbook.firewall.evaluate import DEFAULT_EPHEMERAL_PORTS, Flow
 from runbook.firewall.explain_connection import Blocked, Ends, explain_blocked, sure
 from runbook.model.inventory import Node
 from runbook.model.units import bytes_text
 from runbook.model.verdict import Finding
-from runbook.transport.node_answers import RANK_CONNECTIONS, RankConnections
+from runbook.transport.node_answers import RANK_CONNECTIONS_PROGRAM, RankConnections
 
-MOST_NODES_READ_AHEAD = 16
+MAX_NODES_READ_AHEAD = 16
 """With up to this many nodes, all rules are read while the dials are under way; with more, only the rules of the nodes
 involved."""
 
-REPLY_S = 1.2
+LIVE_REPLY_TIMEOUT_S = 1.2
 """Seconds that an opened connection may take to each byte: fewer than for a check, since the time is short."""
 
-OTHERS_S = 1.0
+MIN_RULES_COMPARISON_S = 1.0
 """Seconds for which connections that do not stand still are compared with the rules at least."""
 
-RESENT = 2
+MIN_CONSECUTIVE_RESENDS = 2
 """A segment that was sent again this many times in a row was not lost by chance."""
 
 
@@ -87,10 +87,10 @@ def between(at: Context, *, timeout_s: float = 5.0) -> Between:
     peers = {name: [address for other, address in numbers.items() if other != name] for name in names}
     pool = ThreadPoolExecutor(2, thread_name_prefix="between")
     seeing = pool.submit(rank_connections, at)
-    few = len(names) <= MOST_NODES_READ_AHEAD
+    few = len(names) <= MAX_NODES_READ_AHEAD
     reading = pool.submit(rules_of, at, names, peers, timeout_s=at.left_s) if few else None
     pool.shutdown(wait=False)
-    with Mesh(at, lambda _: [Want(0, "ephemeral"), Want(0, "ephemeral")], reply_s=REPLY_S) as mesh:
+    with Mesh(at, lambda _: [Want(0, "ephemeral"), Want(0, "ephemeral")], reply_s=LIVE_REPLY_TIMEOUT_S) as mesh:
         mesh.dial(("greet", "up", "down"), extra=lambda peer: door(at, peer))
         evidence = reading.result() if reading else None
         trouble = Trouble.of(at, mesh.dials, evidence)
@@ -136,7 +136,7 @@ def rank_connections(at: Context) -> dict[str, RankConnections]:
     """By node, the connections of this run's ranks. A node that does not answer at once is left out."""
 
     def one(node: Node) -> RankConnections:
-        return at.session(node).call(RANK_CONNECTIONS, {"run_id": at.run.run_id}, timeout_s=min(1.5, at.left_s))
+        return at.session(node).call(RANK_CONNECTIONS_PROGRAM, {"run_id": at.run.run_id}, timeout_s=min(1.5, at.left_s))
 
     return {name: answer for name, answer in at.each(one).items() if not isinstance(answer, BaseException)}
 
@@ -166,7 +166,7 @@ def joined_up(at: Context, seen: Mapping[str, RankConnections]) -> list[RankConn
             if (reverse := (*server[1:], *client[1:])) in found:
                 key, client, server = reverse, server, client
             said = found[key].said if key in found else ()
-            if one["resent"] >= RESENT and one["unacked"]:
+            if one["resent"] >= MIN_CONSECUTIVE_RESENDS and one["unacked"]:
                 way = f"{name} → {one['remote']}:{one['remote_port']} from port {one['local_port']}"
                 waiting = f"{bytes_text(one['unacked'])} not acknowledged, sent again {one['resent']} times"
                 said += (f"{way} (process {one['pid']}): {waiting}",)
@@ -187,8 +187,8 @@ def all_stopped(
 ) -> Iterator[tuple[str, Finding]]:
     """The rules that stop connections, each with its node: at most one between two nodes, and none for pairs that are
     already `known`. A job has thousands of connections: those that stand still come first, the others until the
-    deadline, but for OTHERS_S at least."""
-    until = max(at.deadline, time.monotonic() + OTHERS_S)
+    deadline, but for MIN_RULES_COMPARISON_S at least."""
+    until = max(at.deadline, time.monotonic() + MIN_RULES_COMPARISON_S)
     for stream in streams:
         ends = frozenset((stream.client, stream.server))
         if not stream.still and time.monotonic() > until:
@@ -201,7 +201,7 @@ def all_stopped(
 def stopped(at: Context, stream: RankConnection, evidence: Mapping[str, Evidence | None]) -> tuple[str, Finding] | None:
     """The rule that stops an established connection, and its node, or None. For a connection that stands still the rule
     need not be certain."""
-    handed_out = {port_range(at.facts(name)) or EPHEMERAL for name in (stream.client, stream.server)}
+    handed_out = {port_range(at.facts(name)) or DEFAULT_EPHEMERAL_PORTS for name in (stream.client, stream.server)}
     ports = [*sorted(handed_out), *at.inventory.network.ports, (at.inventory.rendezvous.port,) * 2]
     blocked: Blocked | None = None
     for length in (None, 1500) if stream.still else (None,):

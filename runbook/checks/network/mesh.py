@@ -11,8 +11,8 @@ from typing import Any
 
 from runbook.causes.catalogue import finding_for
 from runbook.checks.context import Context, Facts, no_answer
-from runbook.checks.network.dial import OPENED_AT_ONCE, UNMEASURED, Dial
-from runbook.checks.network.pairs import ALL_UP_TO, Pairs
+from runbook.checks.network.dial import OPENED_FIRST_TRY, UNMEASURED, Dial
+from runbook.checks.network.pairs import MAX_ALL_DIALLED_NODES, Pairs
 from runbook.model.errors import Unreachable
 from runbook.model.grouping import grouped
 from runbook.model.inventory import Node
@@ -21,34 +21,34 @@ from runbook.transport.frames import UnexpectedAnswer
 from runbook.transport.node_answers import AwakeFacts
 from runbook.transport.remote_program import Answer, ProgramNotStarted, Remote
 
-OPEN_S = 0.5
+BRIEF_DIAL_TIMEOUT_S = 0.5
 """Seconds that a dial waits for an answer to its four SYNs, on the node's own clock, which stands still while the node
 sleeps. That is enough for an open port to answer; silence is no proof of a drop unless a rule explains it."""
 
-PATIENT_S = 2.2
+PATIENT_DIAL_TIMEOUT_S = 2.2
 """Seconds that a dial waits when nothing explains the silence: time for seven SYNs of our own, and for the kernel's
 repetitions."""
 
-REPLY_S = 2.2
+REPLY_TIMEOUT_S = 2.2
 """Seconds that an opened connection may take to its first byte, and to each next byte."""
 
-AT_ONCE, AT_ONCE_AGAIN = 64, 8
+MAX_CONCURRENT_DIALS, MIN_CONCURRENT_REDIALS = 64, 8
 """How many dials a node has under way at once: at first, and again. The second number is raised where so few at once
-would take longer than AGAIN_S."""
+would take longer than REDIAL_TIMEOUT_S."""
 
-AGAIN_S = 15.0
+REDIAL_TIMEOUT_S = 15.0
 """Seconds for dialling again, all turns together."""
 
-TURNS = 3
+MAX_REDIALS = 3
 """How many times a dial is tried again at most, as long as it cannot be measured."""
 
-LISTEN_S = 30.0
+LISTENING_TIMEOUT_S = 30.0
 """Seconds that a node has to listen on its ports."""
 
-ANSWER_S = 1.0
+NODE_DEADLINE_MARGIN_S = 1.0
 """Seconds between a node's own deadline and ours."""
 
-UNHEARD = ("silent", "lost")
+PROGRAM_FAULT_OUTCOMES = ("silent", "lost")
 """Outcomes that may be the fault of the program at the other end, and not only of its kernel."""
 
 
@@ -72,7 +72,9 @@ class Mesh:
     `silent`: by node, the outcome of a node whose program did not answer. `dials`: the result of every dial so far.
     """
 
-    def __init__(self, at: Context, wants: Callable[[Node], Sequence[Want]], *, reply_s: float = REPLY_S) -> None:
+    def __init__(
+        self, at: Context, wants: Callable[[Node], Sequence[Want]], *, reply_s: float = REPLY_TIMEOUT_S
+    ) -> None:
         self._at = at
         self._reply_s = reply_s
         self._wants = wants
@@ -117,7 +119,7 @@ class Mesh:
         }
         remote = self._at.session(node).program("mesh", arguments, timeout_s=self._at.left_s)
         self._remotes[node.name] = remote
-        for message in remote.messages(min(LISTEN_S, self._at.left_s)):
+        for message in remote.messages(min(LISTENING_TIMEOUT_S, self._at.left_s)):
             refused = Counter(error["port"] for error in message["errors"])
             bound = [want for want in wants if not _taken_from(refused, want.port)]
             ports = message["ports"]
@@ -156,31 +158,33 @@ class Mesh:
                 wanted += [Dial(source, name, *where, "knock") for where in (extra(up[name]) if extra else ())]
             if wanted:
                 orders[source] = wanted
-        self.dials += self._dialled(orders, OPEN_S, AT_ONCE)
+        self.dials += self._dialled(orders, BRIEF_DIAL_TIMEOUT_S, MAX_CONCURRENT_DIALS)
 
-    def again(self, failed: Sequence[Dial], within_s: float = AGAIN_S) -> list[Dial]:
+    def again(self, failed: Sequence[Dial], within_s: float = REDIAL_TIMEOUT_S) -> list[Dial]:
         """Dials these once more, patiently and few at a time. The results take their place in `dials`, and are
-        returned. A dial that cannot be measured is tried again, up to TURNS times in all. When time runs out, or a node
-        does not answer meanwhile, the silence of a kernel remains as the result; the silence of a program proves
+        returned. A dial that cannot be measured is tried again, up to MAX_REDIALS times in all. When time runs out, or
+        a node does not answer meanwhile, the silence of a kernel remains as the result; the silence of a program proves
         nothing and becomes `unmeasured`."""
-        deadline = time.monotonic() + min(within_s, self._at.left_s - ANSWER_S)
+        deadline = time.monotonic() + min(within_s, self._at.left_s - NODE_DEADLINE_MARGIN_S)
         found: dict[Dial, Dial] = {}
         doubted = failed
-        for _ in range(TURNS):
+        for _ in range(MAX_REDIALS):
             left_s = deadline - time.monotonic()
-            if not failed or left_s < PATIENT_S:
+            if not failed or left_s < PATIENT_DIAL_TIMEOUT_S:
                 break
             now = self._once_more(failed, left_s)
             found |= {dial.untried: dial for dial in now}
             failed = [dial for dial in now if dial.outcome == UNMEASURED]
-        self._nothing_known({dial.untried for dial in doubted if dial.outcome in UNHEARD} - found.keys())
+        self._nothing_known({dial.untried for dial in doubted if dial.outcome in PROGRAM_FAULT_OUTCOMES} - found.keys())
         return list(found.values())
 
     def from_ports(self, dials: Sequence[Dial]) -> list[Dial]:
         """The results of dialling each from the first port of its `from_ports`, with one try of ours and the kernel's
         repetition. `dials` stays as it is."""
         silent = dict(self.silent)
-        found = self._sent(grouped((dial.source, dial) for dial in dials), PATIENT_S, AT_ONCE, chosen=True)
+        found = self._sent(
+            grouped((dial.source, dial) for dial in dials), PATIENT_DIAL_TIMEOUT_S, MAX_CONCURRENT_DIALS, chosen=True
+        )
         self.silent = silent
         return found
 
@@ -188,7 +192,7 @@ class Mesh:
         """Marks these dials, as far as they are in `dials`, as `unmeasured`."""
         self.dials = [replace(d, outcome=UNMEASURED) if d.untried in untried else d for d in self.dials]
 
-    def again_by_pair(self, some: Sequence[Dial], within_s: float = AGAIN_S) -> None:
+    def again_by_pair(self, some: Sequence[Dial], within_s: float = REDIAL_TIMEOUT_S) -> None:
         """Dials `some` of each pair's silent connections again. When one of them finds more than silence, all other
         silent dials of that pair are tried again too; those that there is no time for become `unmeasured`, since they
         may open as well."""
@@ -206,11 +210,11 @@ class Mesh:
     def _once_more(self, failed: Sequence[Dial], within_s: float) -> list[Dial]:
         """The results of dialling these again, which also take their place in `dials`."""
         orders = grouped((dial.source, dial) for dial in failed)
-        rounds = max(1, int(within_s / 2 / PATIENT_S))
-        at_once = max(AT_ONCE_AGAIN, math.ceil(max(map(len, orders.values())) / rounds))
+        rounds = max(1, int(within_s / 2 / PATIENT_DIAL_TIMEOUT_S))
+        at_once = max(MIN_CONCURRENT_REDIALS, math.ceil(max(map(len, orders.values())) / rounds))
         self.busy = {}
         silent = dict(self.silent)
-        found = self._dialled(orders, PATIENT_S, at_once, within_s)
+        found = self._dialled(orders, PATIENT_DIAL_TIMEOUT_S, at_once, within_s)
         self.silent = silent
         told = {dial.untried for dial in found}
         self.dials = [dial for dial in self.dials if dial.untried not in told] + found
@@ -226,7 +230,9 @@ class Mesh:
         for dial in found:
             if dial.outcome == UNMEASURED and dial.source in self._awake:
                 self.busy[dial.source] = busiest(self.busy.get(dial.source), self._awake[dial.source])
-        unheard = sorted({dial.destination for dial in found if dial.outcome in UNHEARD} & set(self.listening))
+        unheard = sorted(
+            {dial.destination for dial in found if dial.outcome in PROGRAM_FAULT_OUTCOMES} & set(self.listening)
+        )
         if not unheard:
             return found
         before = dict(self._awake)
@@ -236,7 +242,9 @@ class Mesh:
                 if load and sleepy(load):
                     self.busy[name] = busiest(self.busy.get(name), load)
         return [
-            replace(dial, outcome=UNMEASURED) if dial.outcome in UNHEARD and dial.destination in self.busy else dial
+            replace(dial, outcome=UNMEASURED)
+            if dial.outcome in PROGRAM_FAULT_OUTCOMES and dial.destination in self.busy
+            else dial
             for dial in found
         ]
 
@@ -255,22 +263,24 @@ class Mesh:
 
         def one(source: Node) -> Answer | None:
             remote, dials = self._remotes[source.name], orders[source.name]
-            within_s = min(self._at.left_s - ANSWER_S, most_s, self._longest_s(len(dials), open_s, at_once))
+            within_s = min(
+                self._at.left_s - NODE_DEADLINE_MARGIN_S, most_s, self._longest_s(len(dials), open_s, at_once)
+            )
             order = {"open_s": open_s, "reply_s": self._reply_s, "within_s": max(1.0, within_s), "at_once": at_once}
-            order["hold"] = len(self.listening) <= ALL_UP_TO
+            order["hold"] = len(self.listening) <= MAX_ALL_DIALLED_NODES
             targets: list[dict[str, Any]] = [
                 {"address": dial.address, "port": dial.port, "mode": dial.mode} for dial in dials
             ]
             if chosen:
                 targets = [{**to, "from_port": dial.from_ports[0]} for to, dial in zip(targets, dials, strict=True)]
             remote.tell({"dial": targets, **order})
-            for message in remote.messages(min(self._at.left_s, max(1.0, within_s) + ANSWER_S)):
+            for message in remote.messages(min(self._at.left_s, max(1.0, within_s) + NODE_DEADLINE_MARGIN_S)):
                 results = message["results"]
                 if len(results) != len(dials):
                     raise UnexpectedAnswer(f"{len(results)} results of {len(dials)} dials")
                 self._awake[source.name] = message["awake"]
                 for dial, result in zip(dials, results, strict=True):
-                    told: dict[str, Any] = {**(result or OPENED_AT_ONCE)}
+                    told: dict[str, Any] = {**(result or OPENED_FIRST_TRY)}
                     told["from_ports"] = dial.from_ports if chosen else tuple(told.get("from_ports", ()))
                     found.append(replace(dial, **told))
                 return None
@@ -311,15 +321,15 @@ def _taken_from(counts: Counter[int], port: int) -> bool:
     return counts[port] >= 0
 
 
-TOO_BUSY = "node-too-busy"
+TOO_BUSY_CAUSE = "node-too-busy"
 
-LATE_S = 0.5
+MIN_CPU_GAP_S = 0.5
 """Seconds. A program that got no CPU for so long at a time may have seemed silent to the other end."""
 
 
 def sleepy(awake: AwakeFacts) -> bool:
     """Whether a program ran so late, or was so short of descriptors, that its peers may have taken it for silent."""
-    return float(awake["latest_s"]) >= LATE_S or int(awake.get("shut_out", 0)) > 0
+    return float(awake["latest_s"]) >= MIN_CPU_GAP_S or int(awake.get("shut_out", 0)) > 0
 
 
 def too_busy(node: str, awake: AwakeFacts | None, what: str) -> Finding:
@@ -344,7 +354,7 @@ def too_busy(node: str, awake: AwakeFacts | None, what: str) -> Finding:
 
 def too_busy_finding(node: str, seen: str, evidence: Iterable[str]) -> Finding:
     """The finding for a node that was too busy. `seen`: what could not be measured, and how late the node ran."""
-    return finding_for(TOO_BUSY, f"{node} was too busy to be measured: {seen}", tuple(evidence), node=node)
+    return finding_for(TOO_BUSY_CAUSE, f"{node} was too busy to be measured: {seen}", tuple(evidence), node=node)
 
 
 def busiest(one: AwakeFacts | None, other: AwakeFacts) -> AwakeFacts:

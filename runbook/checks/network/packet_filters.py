@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from runbook.firewall.network_policy import Forbids
     from runbook.transport.kubernetes_pods import Pod
 
-ON_THE_WAY_S = 1.5
+ANSWER_OVERHEAD_S = 1.5
 """Seconds for the start of the program on a node and for the way of its answer."""
 
-NOT_TOLD = (Unreachable, ProgramNotStarted, ValueError, TimeoutError)
+UNASKED_NODE_ERRORS = (Unreachable, ProgramNotStarted, ValueError, TimeoutError)
 """Errors of a node that could not be asked."""
 
 
@@ -39,7 +39,10 @@ def rules_of(
 
     A busy node sends what it has read shortly before the time is up: the kernel's rules are there long before the front
     ends (Python programs, all of them) have listed theirs."""
-    asked = {"seconds": round(max(1.0, min(6.0, timeout_s - ON_THE_WAY_S)), 1), **({"routes": True} if routes else {})}
+    asked = {
+        "seconds": round(max(1.0, min(6.0, timeout_s - ANSWER_OVERHEAD_S)), 1),
+        **({"routes": True} if routes else {}),
+    }
 
     def one(node: Node) -> Evidence | None:
         asking = {"peers": list(peers.get(node.name, ())), **asked}
@@ -49,7 +52,7 @@ def rules_of(
 
     evidence: dict[str, Evidence | None] = dict.fromkeys(names)
     for name, found in at.each(one, at.reached(names), timeout_s=timeout_s).items():
-        if isinstance(found, BaseException) and not isinstance(found, NOT_TOLD):
+        if isinstance(found, BaseException) and not isinstance(found, UNASKED_NODE_ERRORS):
             raise found
         evidence[name] = found if isinstance(found, Evidence) else None
     return evidence
@@ -66,7 +69,7 @@ def peers_of(at: Context, dials: Iterable[Dial]) -> dict[str, list[str]]:
     return {name: sorted(listed) for name, listed in found.items()}
 
 
-OF_PODS = (
+UNEXPLAINED_PODS_EVIDENCE = (
     "a NetworkPolicy may be what drops it: `kubectl get networkpolicies --namespace {namespace}`; packet filters of "
     "the machines below the pods cannot be seen from here"
 )
@@ -126,4 +129,4 @@ def _forbidden(at: Context, source: Pod, destination: Pod, dial: Dial) -> Forbid
 def unseen(at: Context, dials: Sequence[Dial]) -> tuple[str, ...]:
     """Lines of evidence: a note for dials between pods that nothing else explains."""
     pod = next((p for name in (dials[0].destination, dials[0].source) if (p := at.run.site.pod(name))), None)
-    return () if pod is None or pod.host_network else (OF_PODS.format(namespace=pod.namespace),)
+    return () if pod is None or pod.host_network else (UNEXPLAINED_PODS_EVIDENCE.format(namespace=pod.namespace),)

@@ -20,22 +20,22 @@ from runbook.model.node_ranges import fold
 from runbook.model.units import listed
 from runbook.model.verdict import Finding
 
-ALL_UP_TO = 16
+MAX_ALL_DIALLED_NODES = 16
 """Up to this many nodes, every pair is tried."""
 
-MOST_GROUPS_OF_EACH = 8
+MAX_GROUPS_PER_NODE = 8
 """Up to this many subnets, each node tries one node of each. With more, one pair of nodes crosses each two subnets."""
 
-MOST_GROUPS = 128
+MAX_CROSSED_GROUPS = 128
 """With more groups than this, only some of them are crossed, evenly chosen."""
 
 SUBNET_BITS = {4: 24, 6: 64}
 """The length of a subnet's prefix that is assumed, by IP version."""
 
-AROUND = 3
+MAX_PAIR_NEIGHBOURS = 3
 """How many other nodes of the far end's group each end of a failed pair tries in addition."""
 
-MOST_AROUND = 2000
+MAX_ADDED_PAIRS = 2000
 """How many pairs are added around failed pairs, roughly."""
 
 
@@ -86,7 +86,7 @@ def chosen(
 ) -> Pairs:
     """The pairs to try. `groupings`: mappings from nodes to their subnet, rack or another group that may be cut off as
     one."""
-    if wanted == "all" or len(names) <= ALL_UP_TO:
+    if wanted == "all" or len(names) <= MAX_ALL_DIALLED_NODES:
         return Pairs.every(names)
     count = len(names)
     steps = [1 << power for power in range(count.bit_length()) if 1 << power <= count // 2]
@@ -122,7 +122,7 @@ def _crossing(groups: Sequence[Sequence[str]]) -> list[tuple[str, str]]:
     count = len(groups)
     if count < 2 or 2 * count > sum(map(len, groups)):
         return []
-    if count <= MOST_GROUPS_OF_EACH:
+    if count <= MAX_GROUPS_PER_NODE:
         return [
             (name, there[at % len(there)])
             for here in groups
@@ -130,7 +130,7 @@ def _crossing(groups: Sequence[Sequence[str]]) -> list[tuple[str, str]]:
             if there is not here
             for at, name in enumerate(here)
         ]
-    groups = groups[:: -(-count // MOST_GROUPS)]
+    groups = groups[:: -(-count // MAX_CROSSED_GROUPS)]
     return [
         (here[b % len(here)], there[a % len(there)])
         for a, here in enumerate(groups)
@@ -148,11 +148,11 @@ def around(tried: Pairs, failed: Iterable[tuple[str, str]], groupings: Sequence[
         for near, far in ((one, other), (other, one)):
             alike = [n for grouping in groupings for n in names if grouping.get(n) == grouping.get(far) is not None]
             fresh = [n for n in dict.fromkeys((*alike, *names)) if n not in known[near] and n not in (near, far)]
-            for name in fresh[:AROUND]:
+            for name in fresh[:MAX_PAIR_NEIGHBOURS]:
                 known[near].add(name)
                 known[name].add(near)
                 more.append((near, name))
-        if len(more) >= MOST_AROUND:
+        if len(more) >= MAX_ADDED_PAIRS:
             break
     return Pairs.of(names, more)
 
@@ -181,7 +181,7 @@ def culprits(pairs: Iterable[frozenset[str]]) -> Mapping[str, list[str]]:
     return blamed
 
 
-MISSING = 8
+MIN_PAIRS_PER_EXCEPTION = 8
 """Of this many pairs between two groups that cannot talk, one pair may seem to be in order: packets get lost by
 chance."""
 
@@ -238,7 +238,7 @@ def _apart(bad: set[frozenset[str]], tried: set[frozenset[str]], grouping: Mappi
         ends = members(frozenset().union(*pairs), grouping)
         if len(couple) < 2 or "" in couple or any(len(names) < 2 for names in ends):
             return None
-        if (len(crossed[couple]) - len(pairs)) * MISSING > len(crossed[couple]):
+        if (len(crossed[couple]) - len(pairs)) * MIN_PAIRS_PER_EXCEPTION > len(crossed[couple]):
             return None
     guilty = culprits(between)
     nodes = grouped(
@@ -307,11 +307,11 @@ def ends(name: str, peers: Iterable[str]) -> str:
     return f"{name} and {'each of ' if len(others) > 1 else ''}{several(others)}"
 
 
-FEW = 6
+MAX_LISTED_NAMES = 6
 """How many names are listed one by one."""
 
 
 def several(names: Sequence[str]) -> str:
-    """These names in words: `node-a and node-b`. More than FEW are shown as ranges, which leave none out:
+    """These names in words: `node-a and node-b`. More than MAX_LISTED_NAMES are shown as ranges, which leave none out:
     `node-[a-d,i-l]`."""
-    return listed(names) if len(names) <= FEW else fold(names)
+    return listed(names) if len(names) <= MAX_LISTED_NAMES else fold(names)

@@ -20,9 +20,9 @@ from runbook.model.verdict import Finding
 if TYPE_CHECKING:
     from runbook.firewall.collected_rules import Evidence
 
-REFUSALS = ("blackhole", "unreachable", "prohibit")
+REFUSING_ROUTE_TYPES = ("blackhole", "unreachable", "prohibit")
 """Types of routes and actions of policy rules that refuse a packet."""
-SAYS_NOTHING = frozenset(
+NON_SELECTOR_KEYS = frozenset(
     (
         *("priority", "table", "action", "protocol", "goto", "suppress_prefixlen", "suppress_ifgroup", "unresolved"),
         *("not", "src", "srclen", "dst", "dstlen", "fwmask", "iif_detached", "oif_detached"),
@@ -96,7 +96,7 @@ def _matches(rule: Mapping[str, Any], sent: Sent) -> Truth:
 
 def selectors(rule: Mapping[str, Any]) -> list[str]:
     """The keys of a policy rule that select packets by more than source and destination address."""
-    return [key for key in rule if key not in SAYS_NOTHING and not key.endswith(("_end",))]
+    return [key for key in rule if key not in NON_SELECTOR_KEYS and not key.endswith(("_end",))]
 
 
 def _selects(key: str, rule: Mapping[str, Any], sent: Sent) -> Truth:
@@ -133,14 +133,14 @@ def _leads(
     text, narrow = rule_text(rule), _is_narrow(rule)
     target = ipaddress.ip_address(address)
     remove = _remove(rule, address)
-    if rule.get("action") in REFUSALS:
+    if rule.get("action") in REFUSING_ROUTE_TYPES:
         return RouteRefusal(f"policy rule `{text}` refuses it", remove, certain, text, narrow)
     table = str(rule.get("table", "main"))
     best = _best(rule, routes, address)
     if best is None:
         return False
     kind = best.get("type", "unicast")
-    if kind not in REFUSALS:
+    if kind not in REFUSING_ROUTE_TYPES:
         return bool(kind != "throw")
     words = f"{kind} {best['dst']}" + (f" table {table}" if table != "main" else "")
     via = f", to which policy rule `{text}` leads," if table not in ("main", "local", "default") else ""
@@ -238,7 +238,7 @@ def rule_text(rule: Mapping[str, Any]) -> str:
         f"{rule.get('priority')}: {'not ' if 'not' in rule else ''}from {end('src') if 'src' in rule else 'all'}"
         + (f" to {end('dst')}" if rule.get("dst", "all") != "all" else "")
         + "".join(selector(key) for key in selectors(rule))
-        + (f" {rule['action']}" if rule.get("action") in REFUSALS else f" lookup {rule.get('table')}")
+        + (f" {rule['action']}" if rule.get("action") in REFUSING_ROUTE_TYPES else f" lookup {rule.get('table')}")
     )
 
 

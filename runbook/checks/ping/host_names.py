@@ -16,7 +16,7 @@ from runbook.model.remedy import Remedy
 from runbook.model.units import listed
 from runbook.model.verdict import Finding
 
-SLOW_S = 2.0
+MIN_SLOW_LOOKUP_S = 2.0
 """Seconds. A lookup that takes longer has waited for a name server that did not answer."""
 
 
@@ -59,7 +59,11 @@ def name_warnings(seen: Observations, node: Node) -> Iterator[str]:
         if len(seen.at.nodes) > 1 and _nobody_dials(seen, node, name, said):
             means = ", ".join(said["addresses"])
             yield f"harmless to this job: its own name {name} means {means} there; peers dial the interface's address"
-    slow = {name: said["seconds"] for name, said in lookups.items() if said["addresses"] and said["seconds"] >= SLOW_S}
+    slow = {
+        name: said["seconds"]
+        for name, said in lookups.items()
+        if said["addresses"] and said["seconds"] >= MIN_SLOW_LOOKUP_S
+    }
     if slow:
         name, seconds = max(slow.items(), key=lambda item: item[1])
         yield (
@@ -129,7 +133,7 @@ def _unresolvable(
 ) -> Finding:
     """The finding for a name that the node cannot resolve, with the reason as far as it is known."""
     servers, answer = _servers(seen, node), seen.answers[node.name]
-    late = f" within {lookup['seconds']:.1f} s" if lookup["seconds"] >= SLOW_S else ""
+    late = f" within {lookup['seconds']:.1f} s" if lookup["seconds"] >= MIN_SLOW_LOOKUP_S else ""
     says = f"{node.name} cannot resolve {name}" + (f": no answer{late} from {servers}" if late else "")
     evidence = [f"getaddrinfo({name}) on {node.name} finds nothing{late}; /etc/resolv.conf: {servers}"]
     sources = answer.get("name_sources") or ""

@@ -21,18 +21,18 @@ from runbook.model.verdict import Finding
 if TYPE_CHECKING:
     from runbook.firewall.explain_node import Explanation
 
-LOSS_TOLERATED = 0.025
+MAX_LOSS_SHARE = 0.025
 """The share of lost echoes that is tolerated: 7 of 300. With a loss of 5 %, 7 or fewer are lost once in fifty times;
 with a loss of 1 %, more than 7 once in eighty."""
 
-ENOUGH = 50
+MIN_ECHOES = 50
 """Of this many echoes, a loss of 10 % takes two or more in 97 of 100 rounds. Some ping programs send three at most."""
 
-SLOW_S = 0.15
+MIN_RETRANSMITTED_DIAL_S = 0.15
 """Seconds. A segment that is sent again after a timeout waits for at least the kernel's 200 ms. Where the kernel does
 not count what it sent again, a faster transfer lost nothing."""
 
-CHI_SQUARE = 6.63
+MAX_CHI_SQUARE = 6.63
 """The square of the difference of two counts, over their sum: between equal losses it exceeds this once in a hundred
 times."""
 
@@ -64,14 +64,14 @@ def losses(seen: Observations, pairs: Iterable[Pair]) -> list[Loss]:
         if lost < 2 and len(_rounds(pair)) > 1:
             continue
         flows, once = _flows(seen, pair), _lost_once(pair)
-        found.append(Loss(pair, sent, lost, lost <= sent * LOSS_TOLERATED or flows or once, flows, once))
+        found.append(Loss(pair, sent, lost, lost <= sent * MAX_LOSS_SHARE or flows or once, flows, once))
     return found
 
 
 def loses(pair: Pair) -> bool:
     """Whether more echoes are lost than chance explains."""
     sent, lost = _counted(pair)
-    return pair.echoes_lost and lost > sent * LOSS_TOLERATED
+    return pair.echoes_lost and lost > sent * MAX_LOSS_SHARE
 
 
 def loss_findings(seen: Observations, found: Iterable[Loss]) -> dict[str, list[Finding]]:
@@ -132,7 +132,7 @@ def _counted(pair: Pair) -> tuple[int, int]:
 def _lost_once(pair: Pair) -> bool:
     """Whether there was a second round, and it lost at most one echo: a lasting loss would show there."""
     again = pair.target.get("again") or {}
-    return int(again.get("sent", 0)) >= ENOUGH and again["sent"] - again.get("received", 0) <= 1
+    return int(again.get("sent", 0)) >= MIN_ECHOES and again["sent"] - again.get("received", 0) <= 1
 
 
 def _summary(loss: Loss) -> list[str]:
@@ -154,7 +154,7 @@ def _direction(seen: Observations, name: str, peers: list[str]) -> str:
     if any(None in both for both in counts):
         return ""
     sends, arrives = (sum(count or 0 for count in way) for way in zip(*counts, strict=True))
-    if min(sends, arrives) * 4 > max(sends, arrives) or (sends - arrives) ** 2 <= CHI_SQUARE * (sends + arrives):
+    if min(sends, arrives) * 4 > max(sends, arrives) or (sends - arrives) ** 2 <= MAX_CHI_SQUARE * (sends + arrives):
         return ""
     return (
         f"; what {name} sends gets lost, not what arrives there"
@@ -184,7 +184,7 @@ def _flows(seen: Observations, pair: Pair) -> bool:
         return False
     counted = [_sent_again(seen.pair(*way)) for way in ((pair.source, pair.peer), (pair.peer, pair.source))]
     if None in counted:
-        return all(dial.seconds < SLOW_S for dial in dials)
+        return all(dial.seconds < MIN_RETRANSMITTED_DIAL_S for dial in dials)
     return not any(counted)
 
 

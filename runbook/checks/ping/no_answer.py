@@ -20,29 +20,29 @@ from runbook.files.address import is_ip
 from runbook.model.command_quoting import word
 from runbook.model.remedy import Remedy
 from runbook.model.units import counted
-from runbook.model.verdict import Finding, Found
+from runbook.model.verdict import Finding, FindingsByNode
 from runbook.parsers.ping import cause_of_reason
 
 if TYPE_CHECKING:
     from runbook.firewall.collected_rules import Evidence
     from runbook.firewall.explain_connection import Blocked
 
-ROUTER_SAYS = re.compile(r"^From (\S+?):? icmp_seq=\d+ (.+)$", re.MULTILINE)
+ROUTER_MESSAGE = re.compile(r"^From (\S+?):? icmp_seq=\d+ (.+)$", re.MULTILINE)
 """A line in which ping reports a router's message: the router's address, and its reason."""
-FEW_HOPS = 32
+MIN_USUAL_TTL = 32
 """A packet that may cross fewer hops than this has a lowered limit: every system starts with more."""
-SYSCTL_LASTS = "the fix lasts until the next boot: to keep it, write it into /etc/sysctl.d"
+SYSCTL_UNTIL_BOOT = "the fix lasts until the next boot: to keep it, write it into /etc/sysctl.d"
 """The line of evidence beside a remedy that sets a sysctl."""
 NO_BUFFER = "No buffer space available"
 """What the kernel says when its neighbour table is full."""
-OWN_REFUSALS = {"EINVAL": "blackhole", "EACCES": "prohibit"}
+REFUSING_ROUTE_ERRNOS = {"EINVAL": "blackhole", "EACCES": "prohibit"}
 """How a route that refuses is known by the errno of `connect`. For an `unreachable` route the errno is the one that
 routers cause too."""
 
 
-def silence_findings(seen: Observations, pairs: list[Pair]) -> Found:
+def silence_findings(seen: Observations, pairs: list[Pair]) -> FindingsByNode:
     """Findings for pairs without an answer, by guilty node."""
-    found: Found = defaultdict(list)
+    found: FindingsByNode = defaultdict(list)
     if not pairs:
         return found
     evidence = seen.rules({name for pair in pairs for name in pair.ends})
@@ -100,7 +100,7 @@ def _no_room_for_neighbours(seen: Observations, pair: Pair) -> tuple[str, Findin
                     f"on {name}: `sysctl net.{family}.neigh.default.gc_thresh3` is the most it keeps, of all networks "
                     "and containers"
                 ),
-                SYSCTL_LASTS,
+                SYSCTL_UNTIL_BOOT,
             ),
             tuple({pair.source, pair.peer} - {name}),
             family=word(family),
@@ -120,9 +120,9 @@ def _refuses_itself(seen: Observations, pair: Pair) -> tuple[str, Finding] | Non
     """The finding when one end's own kernel refuses to send, with an errno that no packet causes: a route does that,
     even where there is no iproute2 to show it."""
     for way in filter(None, (pair, seen.pair(pair.peer, pair.source))):
-        refused = next((d for d in way.dials if d.outcome == "rejected" and d.errno in OWN_REFUSALS), None)
+        refused = next((d for d in way.dials if d.outcome == "rejected" and d.errno in REFUSING_ROUTE_ERRNOS), None)
         if refused is not None:
-            kind = OWN_REFUSALS[str(refused.errno)]
+            kind = REFUSING_ROUTE_ERRNOS[str(refused.errno)]
             return way.source, finding_for(
                 "no-route",
                 f"the kernel of {way.source} itself refuses to send to {way.peer} ({way.numeric}), with "
@@ -196,7 +196,7 @@ def _reverse_path(seen: Observations, pair: Pair, *, proven: bool) -> tuple[str,
         (
             *proof,
             f"{pair.peer}: ip route get {back.numeric}: dev {leaves}; a route by {arrives} mends it as well",
-            SYSCTL_LASTS,
+            SYSCTL_UNTIL_BOOT,
         ),
         (pair.source,),
         way="sysctl",
@@ -204,10 +204,10 @@ def _reverse_path(seen: Observations, pair: Pair, *, proven: bool) -> tuple[str,
     )
 
 
-def clone_findings(seen: Observations, pairs: Iterable[Pair]) -> Found:
+def clone_findings(seen: Observations, pairs: Iterable[Pair]) -> FindingsByNode:
     """Findings for silent pairs whose ends have the same hardware address. What other nodes lose on their way to either
     end follows from that."""
-    found: Found = {}
+    found: FindingsByNode = {}
     for guilty, finding in filter(None, (_same_hardware(seen, pair) for pair in pairs)):
         found.setdefault(guilty, [finding])
     return found
@@ -340,7 +340,7 @@ def _short_lived(seen: Observations, pair: Pair, evidence: dict[str, Evidence | 
     """The finding when packets of one end may cross so few hops that a router on the way drops them."""
     for way in (pair, seen.pair(pair.peer, pair.source)):
         known = evidence.get(way.source) if way else None
-        if way is None or known is None or known.ttl is None or known.ttl >= FEW_HOPS or not way.route.get("via"):
+        if way is None or known is None or known.ttl is None or known.ttl >= MIN_USUAL_TTL or not way.route.get("via"):
             continue
         return way.source, finding_for(
             "host-unreachable",
@@ -349,7 +349,7 @@ def _short_lived(seen: Observations, pair: Pair, evidence: dict[str, Evidence | 
             (
                 *pair.echo_says(),
                 f"{way.source} → {way.numeric}: by {way.route.get('dev')} via {way.route['via']}",
-                SYSCTL_LASTS,
+                SYSCTL_UNTIL_BOOT,
             ),
             (way.peer,),
             way="sysctl",
@@ -362,7 +362,7 @@ def _router(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
     """The finding when a router on the way says why it does not pass the packets on. A message from the sender's own
     address only means that no machine answers ARP. Without iproute2 the route does not tell which address that is."""
     own = {pair.route.get("src"), *seen.own[pair.source], *(dial.local for dial in pair.dials)}
-    for router, says in ROUTER_SAYS.findall(str(pair.small.get("raw", ""))):
+    for router, says in ROUTER_MESSAGE.findall(str(pair.small.get("raw", ""))):
         if router in own or router == pair.numeric:
             continue
         lines = (

@@ -23,10 +23,10 @@ from runbook.transport.node_answers import NetworkInterface, PingAnswer
 if TYPE_CHECKING:
     from runbook.firewall.collected_rules import Evidence
 
-REFUSED = re.compile(r"\b(?:connect|sendmsg|sendto): ")
+KERNEL_SEND_ERROR = re.compile(r"\b(?:connect|sendmsg|sendto): ")
 """The words before an error of the kernel in ping's output, when the kernel would not send."""
 
-ANSWERS = ("open", "refused", "reset", "stranger", "silent", "lost")
+BOTH_WAYS_OUTCOMES = ("open", "refused", "reset", "stranger", "silent", "lost")
 """Outcomes of dials that prove that packets travel both ways, whatever became of the connection."""
 
 
@@ -69,7 +69,7 @@ class Pair:
     @property
     def answered(self) -> bool:
         """Whether a dial got any answer at all."""
-        return any(dial.outcome in ANSWERS for dial in self.dials)
+        return any(dial.outcome in BOTH_WAYS_OUTCOMES for dial in self.dials)
 
     @property
     def full_dials(self) -> tuple[Dial, ...]:
@@ -151,7 +151,7 @@ def not_sent(echoes: Facts) -> bool:
     """Whether a ping program is missing, or says neither what it sent nor why the kernel would not send."""
     if not echoes or "sent" in echoes or echoes.get("timed_out"):
         return False
-    return not REFUSED.search(str(echoes.get("raw", "")))
+    return not KERNEL_SEND_ERROR.search(str(echoes.get("raw", "")))
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from runbook.model.verdict import Finding
 if TYPE_CHECKING:
     from runbook.firewall.collected_rules import Evidence
 
-LEAST = 1280
+MIN_IPV6_MTU = 1280
 """The least MTU of IPv6: no network is configured for less."""
 
 
@@ -213,14 +213,15 @@ def _rule(
 
 def _different(seen: Observations, way: VanishingWay) -> SizeReason | None:
     """The reason when the MTUs of the ends differ: the node with the unusual value is named. When two values are
-    equally common, the wrong one is the one below LEAST, or else the larger: the smaller one passes everywhere."""
+    equally common, the wrong one is the one below MIN_IPV6_MTU, or else the larger: the smaller one passes
+    everywhere."""
     values = {node.name: seen.mtus[node.name] for node in seen.nodes if node.name in seen.mtus}
     mine, its = values.get(way.source), values.get(way.destination)
     if not mine or not its or mine == its:
         return None
     ranked = Counter(values.values()).most_common()
     decided = len(ranked) == 1 or ranked[0][1] > ranked[1][1]
-    sound = [mtu for mtu in (mine, its) if mtu >= LEAST] or [mine, its]
+    sound = [mtu for mtu in (mine, its) if mtu >= MIN_IPV6_MTU] or [mine, its]
     usual = ranked[0][0] if decided else min(sound)
     odd = way.source if its == usual or (mine != usual and mine > its) else way.destination
     others = [name for name, mtu in values.items() if mtu == usual]

@@ -13,7 +13,7 @@ from runbook.checks.base import Check, pairs_argument
 from runbook.checks.context import Context, Facts
 from runbook.checks.network.dial import UNMEASURED, Dial
 from runbook.checks.network.ephemeral_ports import exhausted, without_ports
-from runbook.checks.network.mesh import TURNS, Mesh, Want, sleepy, too_busy
+from runbook.checks.network.mesh import MAX_REDIALS, Mesh, Want, sleepy, too_busy
 from runbook.checks.network.pairs import Pairs, chosen, groupings
 from runbook.checks.ping.host_names import name_findings, name_warnings, names_used
 from runbook.checks.ping.loss import chance_findings, loses, loss_findings, losses, warning
@@ -33,7 +33,7 @@ from runbook.launch.ranks import socket_interface
 from runbook.model.inventory import Node
 from runbook.model.units import counted, listed
 from runbook.model.verdict import Finding, Outcome
-from runbook.transport.node_answers import PING, AwakeFacts, PingAnswer, PingTarget
+from runbook.transport.node_answers import PING_PROGRAM, AwakeFacts, PingAnswer, PingTarget
 
 
 @dataclass(frozen=True)
@@ -93,12 +93,12 @@ class Ping(Check):
             reverse = at.data_address(at.inventory.master)
             return {"names": names, "hostname": own, "reverse": reverse, "targets": targets(at, node, pairs)}
 
-        said = at.ask(PING, arguments, timeout_s=30.0)
-        for _ in range(TURNS):
+        said = at.ask(PING_PROGRAM, arguments, timeout_s=30.0)
+        for _ in range(MAX_REDIALS):
             doubtful = [node for node in at.nodes if overslept(said[node.name])]
             if not doubtful:
                 break
-            again = at.ask(PING, arguments, timeout_s=30.0, nodes=doubtful)
+            again = at.ask(PING_PROGRAM, arguments, timeout_s=30.0, nodes=doubtful)
             said.update(again)
         return said
 

@@ -15,20 +15,20 @@ from runbook.model.command_quoting import word
 from runbook.model.grouping import grouped
 from runbook.model.inventory import Node
 from runbook.model.units import listed
-from runbook.model.verdict import Finding, Found
+from runbook.model.verdict import Finding, FindingsByNode
 
 
-def address_findings(seen: Observations) -> Found:
+def address_findings(seen: Observations) -> FindingsByNode:
     """Findings by node about addresses, before any packet is looked at."""
     if seen.at.inventory.one_machine or len(seen.nodes) < 2:
         return {}
     return _shared(seen) or _led_to_another(seen) or _of_another(seen) or _taken_for_own(seen) or _families(seen)
 
 
-def _shared(seen: Observations) -> Found:
+def _shared(seen: Observations) -> FindingsByNode:
     """Findings for two nodes with one address, in the inventory or on their interfaces."""
     at = seen.at
-    found: Found = defaultdict(list)
+    found: FindingsByNode = defaultdict(list)
     for first, second in _sharing(seen):
         apart = at.machine(first.name) != at.machine(second.name)
         if first.address == second.address and (apart or second.connection != "local"):
@@ -45,10 +45,10 @@ def _shared(seen: Observations) -> Found:
     return found
 
 
-def _led_to_another(seen: Observations) -> Found:
+def _led_to_another(seen: Observations) -> FindingsByNode:
     """Findings for nodes whose login leads to the machine of another node, which has the other node's address and not
     theirs."""
-    found: Found = {}
+    found: FindingsByNode = {}
     for nodes in grouped((seen.at.machine(node.name), node) for node in seen.nodes).values():
         own = seen.own[nodes[0].name]
         there = [node.name for node in nodes if node.address in own]
@@ -70,10 +70,10 @@ def _led_to_another(seen: Observations) -> Found:
     return found
 
 
-def _of_another(seen: Observations) -> Found:
+def _of_another(seen: Observations) -> FindingsByNode:
     """Findings for nodes for which the inventory has the address of another node: what is measured there is not
     theirs."""
-    found: Found = {}
+    found: FindingsByNode = {}
     for node in seen.nodes:
         own, machine = seen.own[node.name], seen.at.machine(node.name)
         others = [name for name in seen.owners.get(node.address, ()) if seen.at.machine(name) != machine]
@@ -102,10 +102,10 @@ def wrong_address(seen: Observations, name: str, whose: str, evidence: tuple[str
     )
 
 
-def _taken_for_own(seen: Observations) -> Found:
+def _taken_for_own(seen: Observations) -> FindingsByNode:
     """Findings for nodes whose kernel keeps packets to a peer: it has a route of type `local`, without the address on
     an interface."""
-    found: Found = defaultdict(list)
+    found: FindingsByNode = defaultdict(list)
     for pair in seen.pairs:
         if not pair.route.get("local") or pair.numeric in seen.own[pair.source] or is_loopback(pair.numeric):
             continue
@@ -183,14 +183,14 @@ def _carrying(seen: Observations, node: str, address: str) -> tuple[str, str] | 
     return next((place for place in seen.prefixes(node) if place[1].partition("/")[0] == address), None)
 
 
-def _families(seen: Observations) -> Found:
+def _families(seen: Observations) -> FindingsByNode:
     """Findings for nodes without an address of the IP version that most others use: the job speaks only one version."""
     reach = {node.name: _versions(seen, node.name) for node in seen.nodes}
     if len(reach) < 2 or not all(reach.values()) or set.intersection(*reach.values()):
         return {}
     votes = Counter(version for versions in reach.values() for version in versions)
     common = 4 if votes[4] >= votes[6] else 6
-    found: Found = {}
+    found: FindingsByNode = {}
     for name, versions in reach.items():
         if common in versions:
             continue
@@ -242,10 +242,10 @@ def address_warnings(seen: Observations, node: Node) -> Iterator[str]:
             yield f"what it sends to {listed(peers)} leaves by {device}, not by {place}: `ip route get` tells why"
 
 
-def wrong_interface(seen: Observations, pairs: list[Pair]) -> Found:
+def wrong_interface(seen: Observations, pairs: list[Pair]) -> FindingsByNode:
     """Findings for nodes whose chosen interface cannot be reached, while their address in the inventory, on another
     interface, answers."""
-    found: Found = {}
+    found: FindingsByNode = {}
     for peer in dict.fromkeys(pair.peer for pair in pairs):
         node = seen.at.inventory.node(peer)
         stuck = [pair for pair in pairs if pair.peer == peer and pair.target.get("spare_answers")]
@@ -271,10 +271,10 @@ def wrong_interface(seen: Observations, pairs: list[Pair]) -> Found:
     return found
 
 
-def flapped(seen: Observations) -> Found:
+def flapped(seen: Observations) -> FindingsByNode:
     """Findings for nodes whose link went down or up since `reach` looked, by the kernel's own count: losses meanwhile
     follow from that."""
-    found: Found = {}
+    found: FindingsByNode = {}
     for node in seen.nodes:
         name = seen.data_interface(node.name)
         now = seen.interface(node.name, name) if name else None
@@ -298,10 +298,10 @@ def flapped(seen: Observations) -> Found:
     return found
 
 
-def strangers(seen: Observations) -> Found:
+def strangers(seen: Observations) -> FindingsByNode:
     """Findings for nodes whose address another machine on the segment uses, by its hardware address. Only where TCP to
     that address failed for a node."""
-    found: Found = {}
+    found: FindingsByNode = {}
     for pair in seen.pairs:
         opened = [dial.outcome in ("open", "lost") for dial in pair.full_dials]
         if not opened or all(opened) or pair.peer in found:

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from runbook.checks.ranks.pool import RankMember, RankPool
 
 
-Kind = Literal["differs", "behind", "uniform", "idle"]
+CallRelation = Literal["differs", "behind", "uniform", "idle"]
 """How ranks stand to each other: CallComparison says what each word means."""
 
-UNEVEN = ("alltoall", "allgatherv", "gather", "scatter", "reducescatterv", "send", "recv")
+UNEVEN_OPERATIONS = ("alltoall", "allgatherv", "gather", "scatter", "reducescatterv", "send", "recv")
 """Operations whose sizes may differ between ranks; their names have letters only."""
 
 
@@ -37,7 +37,7 @@ class Call:
     def alike(self) -> tuple[object, ...]:
         """The part of the call that must be the same on every rank."""
         letters = re.sub(r"[^a-z]", "", self.operation.lower())
-        return (letters,) if letters.lstrip("_").startswith(UNEVEN) else (letters, self.sizes, self.dtypes)
+        return (letters,) if letters.lstrip("_").startswith(UNEVEN_OPERATIONS) else (letters, self.sizes, self.dtypes)
 
     def __str__(self) -> str:
         if not self.sizes:
@@ -66,7 +66,7 @@ class CallComparison:
     `made`: what each rank called, where that is known.
     """
 
-    kind: Kind
+    kind: CallRelation
     number: int
     ranks: tuple[int, ...]
     made: Mapping[int, Call]
@@ -102,7 +102,7 @@ def compare_all(dumps: Mapping[int, Mapping[str, Any]]) -> list[CallComparison]:
         for name, trace in read_dump(rank, dump).items():
             groups[name].append(trace)
     found = [result for name, traces in groups.items() if (result := compare(traces, name))]
-    order: Sequence[Kind] = ("differs", "behind", "uniform", "idle")
+    order: Sequence[CallRelation] = ("differs", "behind", "uniform", "idle")
     return sorted(found, key=lambda comparison: (order.index(comparison.kind), comparison.number))
 
 
@@ -155,10 +155,14 @@ def _shape(call: Call) -> tuple[object, ...]:
     count = 1
     for side in (side for shape in call.sizes for side in shape):
         count *= side
-    return re.sub(r"[^a-z]", "", call.operation.lower()), count, tuple(_DTYPES.get(d, d).lower() for d in call.dtypes)
+    return (
+        re.sub(r"[^a-z]", "", call.operation.lower()),
+        count,
+        tuple(_FLIGHT_RECORDER_DTYPES.get(d, d).lower() for d in call.dtypes),
+    )
 
 
-_DTYPES = {"float32": "Float", "float64": "Double", "float16": "Half", "int32": "Int", "int64": "Long"}
+_FLIGHT_RECORDER_DTYPES = {"float32": "Float", "float64": "Double", "float16": "Half", "int32": "Int", "int64": "Long"}
 """Flight Recorder's (C++) names of types, by torch's Python names."""
 
 
@@ -177,7 +181,7 @@ def _number(facts: Mapping[str, Any], name: str) -> int:
     return max(0, int(facts.get(name, 0)))
 
 
-MISMATCH = ("data size doesn't match expected size", "mismatch between collectives", "collective mismatch")
+SIZE_MISMATCH_PHRASES = ("data size doesn't match expected size", "mismatch between collectives", "collective mismatch")
 """What gloo and torch's own debugging say, in lower case, when the sizes of two ranks do not fit."""
 
 
@@ -228,7 +232,7 @@ def mismatched(pool: RankPool, doing: str) -> dict[str, list[Finding]]:
     """Findings by node for ranks that made another call than the others: by the records, or by what gloo prints as it
     aborts."""
     seen = comparison(pool)
-    aborted = [m for m in pool.members if any(phrase in "".join(m.log).lower() for phrase in MISMATCH)]
+    aborted = [m for m in pool.members if any(phrase in "".join(m.log).lower() for phrase in SIZE_MISMATCH_PHRASES)]
     guilty: Sequence[int] = ()
     if seen and seen.kind == "differs":
         own = faithless(pool)
@@ -325,7 +329,7 @@ def elsewhere(pool: RankPool, doing: str) -> dict[str, list[Finding]]:
     return found
 
 
-WORKS = {"fill", "compare", "room_for", "allreduce"}
+LOCAL_WORK_FUNCTIONS = {"fill", "compare", "room_for", "allreduce"}
 """Functions in which rank.py works on its own data; in all others it waits in a call of torch for other ranks."""
 
 
@@ -334,7 +338,7 @@ def busy_by_itself(stack: Sequence[str]) -> bool:
     call of torch, in code that Python runs in between, or in work on the rank's own data."""
     ours = next((frame.rpartition(" in ")[2] for frame in stack if 'rank.py"' in frame), "")
     if 'rank.py"' in stack[0]:
-        return ours in WORKS
+        return ours in LOCAL_WORK_FUNCTIONS
     for_orders = ours == "main" and any('queue.py"' in frame for frame in stack)
     return "/torch/" not in stack[0] and ours != "dial" and not for_orders
 
@@ -362,7 +366,7 @@ def _meant(member: RankMember) -> str:
 
 def _tells(line: str) -> bool:
     """Whether a line says that sizes do not fit."""
-    return any(phrase in line.lower() for phrase in MISMATCH)
+    return any(phrase in line.lower() for phrase in SIZE_MISMATCH_PHRASES)
 
 
 def _people(members: Sequence[RankMember]) -> str:

@@ -29,20 +29,20 @@ if TYPE_CHECKING:
     from runbook.checks.ranks.pool import RankMember, RankPool
 
 
-WATCH_S = 0.4
+RANK_OBSERVATION_S = 0.4
 """Seconds for which a node watches its ranks: whether they use a CPU, and whether their connections carry data."""
 
-WRITE_S = 0.25
+STACK_DUMP_WAIT_S = 0.25
 """Seconds that a rank has to write down its stacks and its flight record."""
 
-MOST_BUSY = 4
+MAX_BUSY_PROGRAMS = 4
 """How many busy programs of a node are shown."""
 
-ASLEEP = "TtDZX"
+SIGNAL_DEAF_STATES = "TtDZX"
 """States of a process that handles no signal: stopped, traced, waiting in the kernel, or dead."""
 
 
-def gather(pool: RankPool, *, watch_s: float = WATCH_S, timeout_s: float = 6.0) -> None:
+def gather(pool: RankPool, *, watch_s: float = RANK_OBSERVATION_S, timeout_s: float = 6.0) -> None:
     """Looks at every rank on every node that still answers, in parallel. Returns after `timeout_s` at the latest."""
     nodes = [name for name in dict.fromkeys(m.rank.node for m in pool.members) if name in pool.run.site.sessions]
     executor = ThreadPoolExecutor(max(1, min(64, len(nodes))), thread_name_prefix="evidence")
@@ -68,14 +68,14 @@ def _gather_node(pool: RankPool, name: str, watch_s: float) -> None:
         seen = facts["ranks"].get(str(member.rank.rank), {})
         member.processes = seen.get("processes", [])
         member.works = bool(seen.get("works"))
-        awake = not any(process["state"] in ASLEEP for process in member.processes)
+        awake = not any(process["state"] in SIGNAL_DEAF_STATES for process in member.processes)
         if awake and member.remote and "started" in member.steps:
             with contextlib.suppress(Unreachable):
                 member.remote.signal("SIGUSR1")
                 member.remote.tell({"do": "flight"})
                 asked.append(member)
     if asked:
-        time.sleep(WRITE_S)
+        time.sleep(STACK_DUMP_WAIT_S)
     for member in members:
         if member in asked or member.over or member.failure:  # a stopped rank's files are out of date
             _read(pool, session, member, facts["ranks"].get(str(member.rank.rank), {}).get("stack"))
@@ -120,7 +120,7 @@ def main_stack(text: str) -> tuple[str, ...]:
     return ()
 
 
-PASSES_ON = bounded(
+PASSTHROUGH_FRAME = bounded(
     r"/torch/(?:\S*/)?(?:c10d_logger|_ops|_contextlib|_tensor|_compile|eval_frame|external_utils)\.py\""
     r"|/torch/.* in (?:wrapper|wrapped|inner|_fn|decorate_\w+|__torch_function__"
     r"|__call__|_call_impl|_wrapped_call_impl)$"
@@ -167,12 +167,12 @@ def busy_lines(pool: RankPool, node: str) -> tuple[str, ...]:
     return tuple(
         f"pid {one['pid']} of {one['user']} uses {one['cpu']:.0%} of a CPU: {one['command']}"
         for one in (pool.seen.get(node) or {}).get("busy", ())
-    )[:MOST_BUSY]
+    )[:MAX_BUSY_PROGRAMS]
 
 
 def telling(stack: Sequence[str]) -> list[str]:
     """The frames of a stack without those in which torch only passes a call on; all frames if there are no others."""
-    return [frame for frame in stack if not PASSES_ON.search(frame)] or list(stack)
+    return [frame for frame in stack if not PASSTHROUGH_FRAME.search(frame)] or list(stack)
 
 
 def log_name(pool: RankPool, member: RankMember) -> str:

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 from runbook.causes.catalogue import finding_for
 from runbook.checks.context import Context, no_answer
-from runbook.checks.network.ephemeral_ports import NO_PORT, exhausted
+from runbook.checks.network.ephemeral_ports import NO_PORT_CAUSE, exhausted
 from runbook.checks.network.live_traffic import Between, between
 from runbook.checks.ranks.collective_calls import absent, comparison, elsewhere, mismatched
 from runbook.checks.ranks.evidence import (
-    WATCH_S,
+    RANK_OBSERVATION_S,
     gather,
     kept,
     progress,
@@ -22,26 +22,26 @@ from runbook.checks.ranks.evidence import (
     stopped,
 )
 from runbook.checks.ranks.own_failure import own_failure
-from runbook.checks.ranks.pool import TOO_SLOW, Halt, RankPool
+from runbook.checks.ranks.pool import MIN_SLOW_DATA_FACTOR, Halt, RankPool
 from runbook.model.units import bytes_text
-from runbook.model.verdict import Finding, Found, Outcome
+from runbook.model.verdict import Finding, FindingsByNode, Outcome
 
 if TYPE_CHECKING:
     from runbook.checks.ranks.pool import RankMember
 
-LOOK_S = 5.0
+STALL_QUESTIONS_TIMEOUT_S = 5.0
 """Seconds that nodes have to answer questions about ranks that stall."""
-TRICKLE = 16 * 1024
+MIN_FLOW_BYTES_PER_S = 16 * 1024
 """Bytes a second between ranks. With fewer no data flows: the store and keep-alives alone send less."""
 
-LONGER_S = 1.5
+LONG_OBSERVATION_S = 1.5
 """Seconds for which ranks are watched before a stall is reported: one lost packet stops a slow link for a while."""
 
-FULL_QUEUE = 64 * 1024
+MIN_FULL_QUEUE_BYTES = 64 * 1024
 """Bytes that wait to be sent on a node. More, where other nodes have few, means that the node sends slowly."""
 
 
-def stuck(pool: RankPool, halt: Halt, doing: str) -> Found:
+def stuck(pool: RankPool, halt: Halt, doing: str) -> FindingsByNode:
     """Findings by the node at fault, from evidence gathered before and from a look at the traffic between the nodes
     now."""
     suspected = halt.kind in ("suspected", "silent")
@@ -52,10 +52,12 @@ def stuck(pool: RankPool, halt: Halt, doing: str) -> Found:
     broken = [member for member in pool.members if member.aftermath]
     waited = f"nothing moved for {halt.seconds:.0f} s" if halt.kind == "late" else "no rank makes progress"
     if not broken and not suspected and behind(pool, doing):
-        gather(pool, watch_s=LONGER_S)  # a rank that was only late, on a busy machine, has come to the call by now
+        gather(
+            pool, watch_s=LONG_OBSERVATION_S
+        )  # a rank that was only late, on a busy machine, has come to the call by now
         if found := behind(pool, doing):
             return with_folder(pool, found)
-    if not broken and (flows := moving(pool)) > TRICKLE:
+    if not broken and (flows := moving(pool)) > MIN_FLOW_BYTES_PER_S:
         return flowing(pool, halt, doing, flows)
     seen = look_between(pool)
     if seen.findings:
@@ -68,8 +70,8 @@ def stuck(pool: RankPool, halt: Halt, doing: str) -> Found:
         return {}
     if broken:
         return with_folder(pool, connection_lost(pool, broken, doing, seen))
-    gather(pool, watch_s=LONGER_S)
-    if (flows := moving(pool)) > TRICKLE:
+    gather(pool, watch_s=LONG_OBSERVATION_S)
+    if (flows := moving(pool)) > MIN_FLOW_BYTES_PER_S:
         return flowing(pool, halt, doing, flows)
     if found := elsewhere(pool, doing):  # on a busy machine a rank may only now have reached the place where it stays
         return with_folder(pool, found)
@@ -86,15 +88,15 @@ def stuck(pool: RankPool, halt: Halt, doing: str) -> Found:
     return with_folder(pool, {node.name: [finding] for node in pool.inventory.nodes})
 
 
-def flowing(pool: RankPool, halt: Halt, doing: str, rate: float) -> Found:
+def flowing(pool: RankPool, halt: Halt, doing: str, rate: float) -> FindingsByNode:
     """Nothing when the data flows at `rate`, in bytes a second, unless far more was promised or the time is up."""
-    as_promised = halt.promised is None or rate > halt.promised / TOO_SLOW
+    as_promised = halt.promised is None or rate > halt.promised / MIN_SLOW_DATA_FACTOR
     if halt.kind in ("suspected", "silent") or (as_promised and halt.kind != "late"):
         return {}
     return with_folder(pool, slow(pool, doing, rate, halt.promised))
 
 
-def with_folder(pool: RankPool, found: Found) -> Found:
+def with_folder(pool: RankPool, found: FindingsByNode) -> FindingsByNode:
     """The findings, of which the first now says in which folder the evidence is kept."""
     first = next(iter(found))
     head, *rest = found[first]
@@ -102,9 +104,9 @@ def with_folder(pool: RankPool, found: Found) -> Found:
     return found
 
 
-def asleep(pool: RankPool, doing: str) -> Found:
+def asleep(pool: RankPool, doing: str) -> FindingsByNode:
     """Findings for ranks that are stopped, or wait in the kernel, by node."""
-    found: Found = {}
+    found: FindingsByNode = {}
     for member in pool.members:
         process = next((process for process in member.processes if process["state"] in "TtD"), None)
         if process:
@@ -112,7 +114,7 @@ def asleep(pool: RankPool, doing: str) -> Found:
     return found
 
 
-def behind(pool: RankPool, doing: str) -> Found:
+def behind(pool: RankPool, doing: str) -> FindingsByNode:
     """Ranks that came less far than others, when no record of calls says more: a rank that waits in an earlier
     collective may only be one whose data does not arrive."""
     if found := elsewhere(pool, doing):
@@ -148,13 +150,13 @@ def moving(pool: RankPool) -> float:
     return total / 2  # both ends count each byte
 
 
-def slow(pool: RankPool, doing: str, rate: float, promised: float | None) -> Found:
+def slow(pool: RankPool, doing: str, rate: float, promised: float | None) -> FindingsByNode:
     """Findings for data that flows much more slowly than promised. They name the nodes on which packets queue up far
     more than on others, or all nodes."""
     queued: dict[str, int] = {
         name: sum(int(rank.get("queued") or 0) for rank in facts["ranks"].values()) for name, facts in pool.seen.items()
     }
-    full = [name for name, size in queued.items() if size > FULL_QUEUE and size > 4 * min(queued.values())]
+    full = [name for name, size in queued.items() if size > MIN_FULL_QUEUE_BYTES and size > 4 * min(queued.values())]
     nodes = full if 0 < len(full) < len(queued) else [node.name for node in pool.inventory.nodes]
     sender = (
         f"what {', '.join(nodes)} sends queues up there" if nodes == full else "no single sender is seen to be slow"
@@ -171,7 +173,7 @@ def slow(pool: RankPool, doing: str, rate: float, promised: float | None) -> Fou
     return {name: [finding] for name in nodes}
 
 
-def connection_lost(pool: RankPool, broken: Sequence[RankMember], doing: str, seen: Between) -> Found:
+def connection_lost(pool: RankPool, broken: Sequence[RankMember], doing: str, seen: Between) -> FindingsByNode:
     """Findings when ranks report a broken connection and no rank died: the network broke it, between the two nodes at
     its ends."""
     first = min(broken, key=lambda member: member.heard)
@@ -207,12 +209,15 @@ def look_between(pool: RankPool) -> Between:
     """What lies between the nodes of the ranks now; nothing where there is one machine only."""
     if len(pool.inventory.nodes) < 2 or pool.inventory.one_machine:
         return Between()
-    return between(at_nodes(pool), timeout_s=LOOK_S)
+    return between(at_nodes(pool), timeout_s=STALL_QUESTIONS_TIMEOUT_S)
 
 
 def at_nodes(pool: RankPool) -> Context:
-    """A context for questions to the nodes of the ranks. It gives them LOOK_S to answer, and prints nothing."""
-    return Context(pool.run, pool.inventory, "ranks", time.monotonic() + LOOK_S, lambda *_, **__: None)
+    """A context for questions to the nodes of the ranks. It gives them STALL_QUESTIONS_TIMEOUT_S to answer, and prints
+    nothing."""
+    return Context(
+        pool.run, pool.inventory, "ranks", time.monotonic() + STALL_QUESTIONS_TIMEOUT_S, lambda *_, **__: None
+    )
 
 
 def ruled_out(pool: RankPool, seen: Between) -> tuple[str, ...]:
@@ -251,7 +256,7 @@ def outcomes_of_halt(pool: RankPool, halt: Halt, doing: str) -> list[Outcome]:
             )
         if member.lost:
             unknown[member.rank.node] = no_answer(member.rank.node, "launch", member.lost)
-    gather(pool, watch_s=0.05 if halt.kind == "died" else WATCH_S)
+    gather(pool, watch_s=0.05 if halt.kind == "died" else RANK_OBSERVATION_S)
     # The last words of a node that went silent prove nothing about the other nodes.
     unknown |= {name: finding for name, finding in at_nodes(pool).lost_nodes().items() if name not in unknown}
     guilty = mismatched(pool, doing)
@@ -280,12 +285,12 @@ def with_ports_counted(pool: RankPool, guilty: dict[str, list[Finding]]) -> dict
     """The findings, with how many ports the node has and which processes hold them: a rank only reports that it got
     none."""
     words = {
-        node: [finding.says for finding in findings if finding.cause == NO_PORT]
+        node: [finding.says for finding in findings if finding.cause == NO_PORT_CAUSE]
         for node, findings in guilty.items()
-        if any(finding.cause == NO_PORT for finding in findings)
+        if any(finding.cause == NO_PORT_CAUSE for finding in findings)
     }
     for node, finding in exhausted(at_nodes(pool), words).items():
-        guilty[node] = [finding, *(other for other in guilty[node] if other.cause != NO_PORT)]
+        guilty[node] = [finding, *(other for other in guilty[node] if other.cause != NO_PORT_CAUSE)]
     return guilty
 
 

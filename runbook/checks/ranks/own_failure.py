@@ -24,10 +24,13 @@ if TYPE_CHECKING:
     from runbook.diagnose.scan import Scanner
 
 
-LIMITS: Mapping[int | None, str] = {signal.SIGXCPU: "CPU time (`ulimit -t`)", signal.SIGXFSZ: "file size (`ulimit -f`)"}
+SIGNAL_LIMITS: Mapping[int | None, str] = {
+    signal.SIGXCPU: "CPU time (`ulimit -t`)",
+    signal.SIGXFSZ: "file size (`ulimit -f`)",
+}
 """The limits behind the signals that the kernel sends when a process exceeds one."""
 
-STOPPED = {
+SCRIPT_STOP_CAUSES = {
     "workdir-missing": ("workdir-not-writable", "the folder that it works in is missing, or closed to this user"),
     "environment-missing": ("activation-failed", "the environment that `activate:` asks for is not there: {activate}"),
     "address-unresolved": ("name-unresolvable", "MASTER_ADDR does not resolve there"),
@@ -38,17 +41,17 @@ STOPPED = {
 """Why the launch script stopped, by the script's event: the cause, and what the event means. The cause's page has a
 remedy with the event's name, or one for ranks."""
 
-NO_ROOM = bounded(
+OUT_OF_RESOURCES = bounded(
     r"MemoryError|can't allocate memory|not enough memory|Cannot allocate memory|can't start new thread"
     r"|Resource temporarily unavailable|failed to map segment|thread.* failed",
     re.IGNORECASE,
 )
 """What a program prints when a limit of its own refuses it memory or processes."""
 
-LAUNCH_SCRIPT = re.compile(r"^\S*/[\w.-]+\.sh: (?:line )?(?:\d+: )?")
+LAUNCH_SCRIPT_PREFIX = re.compile(r"^\S*/[\w.-]+\.sh: (?:line )?(?:\d+: )?")
 """How a shell begins its messages about the launch script: with a path that means nothing to the user."""
 
-ERROR = bounded(r"\berror\b|\w(Error|Exception):|cannot |failed|not found|no such", re.IGNORECASE)
+ERROR_LINE = bounded(r"\berror\b|\w(Error|Exception):|cannot |failed|not found|no such", re.IGNORECASE)
 """A line that says what is wrong, when a program ends without a traceback."""
 
 
@@ -77,9 +80,11 @@ def exited(pool: RankPool, member: RankMember, doing: str) -> Finding:
         return finding_for("activation-failed", says, evidence, way="replaced", activate=node.activate)
     means = meaning(tail)
     place = last_place(tail)
-    said = next((line for line in reversed(tail) if place or ERROR.search(line)), "")
+    said = next((line for line in reversed(tail) if place or ERROR_LINE.search(line)), "")
     early = " before its work was done" if code == 0 else ""
-    limits = f"; see the limits there: `ulimit -a` in `sh` on {node.name}" if NO_ROOM.search("".join(tail)) else ""
+    limits = (
+        f"; see the limits there: `ulimit -a` in `sh` on {node.name}" if OUT_OF_RESOURCES.search("".join(tail)) else ""
+    )
     stray = out_of_place(tail, node.name)
     return Finding(
         means.cause if means and not stray else "program-error",
@@ -115,8 +120,8 @@ def of_signal(end: ProcessEnd, who: str, when: str, evidence: tuple[str, ...], n
     text, cause = end.signal_text, end.cause
     if end.signal == signal.SIGKILL:
         return finding_for("rank-killed", f"{who} was killed ({text}) {when}", evidence, node=node)
-    if end.signal in LIMITS:
-        says = f"{who} reached its limit of {LIMITS[end.signal]} {when}"
+    if end.signal in SIGNAL_LIMITS:
+        says = f"{who} reached its limit of {SIGNAL_LIMITS[end.signal]} {when}"
         return finding_for("rank-killed", says, evidence, way="limit")
     if cause == "terminated-from-outside":
         says = f"{who} was ended from outside ({text}) {when}: another process asked it to stop"
@@ -152,9 +157,11 @@ def reported(pool: RankPool, member: RankMember, said: Mapping[str, object], doi
     node = pool.inventory.node(member.rank.node)
     tail = pool.lines(member)
     event = str(said["event"])
-    printed = tuple(LAUNCH_SCRIPT.sub("", line) for line in tail if "could not run the activate line" not in line)
+    printed = tuple(
+        LAUNCH_SCRIPT_PREFIX.sub("", line) for line in tail if "could not run the activate line" not in line
+    )
     if event == "activation-failed":
-        why = next((line for line in reversed(printed) if ERROR.search(line)), printed[-1] if printed else "")
+        why = next((line for line in reversed(printed) if ERROR_LINE.search(line)), printed[-1] if printed else "")
         return finding_for(
             "activation-failed",
             f"on {node.name} the inventory's activate line fails with code {said.get('code')}: "
@@ -165,7 +172,7 @@ def reported(pool: RankPool, member: RankMember, said: Mapping[str, object], doi
         )
     if event == "program-missing":
         return finding_for("python-missing", f"{node.name} has no {node.interpreter}", tail, node=node.name)
-    if event in STOPPED:
+    if event in SCRIPT_STOP_CAUSES:
         return script_stopped(event, f"the launch script stopped on {node.name}", node, tail)
     text = str(said.get("text"))
     trace = said.get("traceback")
@@ -185,7 +192,7 @@ def reported(pool: RankPool, member: RankMember, said: Mapping[str, object], doi
 
 def script_stopped(event: str, who: str, node: Node, tail: tuple[str, ...]) -> Finding:
     """The finding for a launch script that stopped with this event of its own; `who` begins the sentence."""
-    cause, why = STOPPED[event]
+    cause, why = SCRIPT_STOP_CAUSES[event]
     way = event if event in causes()[cause].remedies else "rank"
     return finding_for(cause, f"{who}: {why.format(activate=node.activate)}", tail, way=way, node=node.name)
 
@@ -199,37 +206,39 @@ def remedy_for(means: Cause | None, node: Node) -> str:
     return means.remedy or f"`runbook explain {means.cause}` says how to make sure, and what mends it"
 
 
-IMPORTS = re.compile(r"^\s*(?:import|from)\s+(?P<name>\w+)\b")
+TRACEBACK_IMPORT_LINE = re.compile(r"^\s*(?:import|from)\s+(?P<name>\w+)\b")
 """A line in a traceback that imports a top-level module."""
 
-NOT_IN_IT = re.compile(r" from '(?P<name>\w+)' \((?:most likely due to a circular import\) \()?(?P<file>/[^()]+)\)")
+IMPORT_ERROR_MODULE = re.compile(
+    r" from '(?P<name>\w+)' \((?:most likely due to a circular import\) \()?(?P<file>/[^()]+)\)"
+)
 """The words in which Python names the file of a module that lacks a name."""
 
-INSTALLED = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python[\d.]+/|\.zip/")
+INSTALLED_MODULE_PATH = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python[\d.]+/|\.zip/")
 """The part of a path by which an installed Python module is known."""
 
 
 def out_of_place(lines: Sequence[str], node: str) -> str:
     """The remedy when a file that is no part of Python was imported in place of a module of the standard library, or
     when torch was imported from outside the installed packages; "" when these lines of an error show no such file."""
-    found = [(match["name"], match["file"]) for line in lines for match in [NOT_IN_IT.search(line)] if match]
+    found = [(match["name"], match["file"]) for line in lines for match in [IMPORT_ERROR_MODULE.search(line)] if match]
     for imports, frame in itertools.pairwise(lines):
-        asked, came = IMPORTS.match(imports), FRAME.search(frame)
+        asked, came = TRACEBACK_IMPORT_LINE.match(imports), TRACEBACK_FRAME.search(frame)
         if asked and came and came["file"].endswith((f"/{asked['name']}.py", f"/{asked['name']}/__init__.py")):
             found.append((asked["name"], came["file"]))
     for name, file in found:
-        if (name in sys.stdlib_module_names or name == "torch") and not INSTALLED.search(file):
+        if (name in sys.stdlib_module_names or name == "torch") and not INSTALLED_MODULE_PATH.search(file):
             return mend("program-error", "shadowed", name=name, file=file, node=node)
     return ""
 
 
-FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>\S+))?')
+TRACEBACK_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>\S+))?')
 """A frame of a traceback: file, line and function."""
 
 
 def last_place(lines: tuple[str, ...]) -> str:
     """` at FILE:LINE in FUNCTION`, for the innermost frame that a traceback names; "" when it names none."""
-    found = [match for line in lines if (match := FRAME.search(line))]
+    found = [match for line in lines if (match := TRACEBACK_FRAME.search(line))]
     if not found:
         return ""
     last = found[-1]

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from runbook.checks.capped_output import OutputFile
-from runbook.checks.context import QUIET_S, Run
+from runbook.checks.context import MAX_NODE_QUIET_S, Run
 from runbook.launch.launchers import ranks_spec
-from runbook.launch.preconditions import CODES as STOPS
+from runbook.launch.preconditions import STOP_EXIT_CODES as STOPS
 from runbook.launch.ranks import Rank, layout
 from runbook.launch.script import write
 from runbook.model.errors import Unreachable
@@ -29,28 +29,28 @@ from runbook.transport import node_answers
 from runbook.transport.remote_program import Message, Remote
 from runbook.transport.session import Session
 
-SAYS = node_answers.Messages(
-    {**node_answers.RANK, **dict.fromkeys(STOPS, node_answers.ScriptStopped)}, among_foreign_output=True
+RANK_MESSAGES = node_answers.Messages(
+    {**node_answers.RANK_MESSAGE_TYPES, **dict.fromkeys(STOPS, node_answers.ScriptStopped)}, among_foreign_output=True
 )
 """The messages about a rank: from the launch script that starts it, and from the program of the rank itself."""
 
-OF_RANK_0 = ("row", "world", "located")
+RANK_0_MESSAGES = ("row", "world", "located")
 """Messages about all ranks, which rank 0 sends; from another rank they are ignored."""
 
-SILENT_S = 2.5
+MAX_BEAT_SILENCE_S = 2.5
 """Seconds. A rank that has sent no beat for longer is looked at; beats come twice a second."""
 
-START_S = 12.0
+RANK_MESSAGE_TIMEOUT_S = 12.0
 """Seconds that a launch script may take to its first message (the activate line runs before it), and a rank between
 messages."""
 
-SHOWN_LINES = 8
+MAX_SHOWN_LINES = 8
 """How many of the last lines that a rank printed are shown."""
 
-SETTLE_S = 0.6
+FAILURE_ORIGIN_WAIT_S = 0.6
 """Seconds to wait for the origin of the first failure: a survivor may report before the rank that died."""
 
-AFTERMATH = bounded(
+PEER_FAILURE_MESSAGE = bounded(
     r"closed by peer|connection reset|broken pipe|remote process exited|\bpeer\b|socket closed|pair closure"
     r"|connection (was |has been )?(closed|lost|refused|abort(ed)?|timed out)|failed to (recv|send)|remote rank"
     r"|gloo/transport/\S+ *(read|write|send|recv|connection)|no route to host|network is (unreachable|down)"
@@ -59,7 +59,7 @@ AFTERMATH = bounded(
 )
 """What a surviving rank says when another rank or the network failed: a consequence, not a cause."""
 
-UNCAUGHT = bounded(r"^terminate called after throwing an instance of .*\n *what\(\): *(.*)", re.MULTILINE)
+UNCAUGHT_CPP_EXCEPTION = bounded(r"^terminate called after throwing an instance of .*\n *what\(\): *(.*)", re.MULTILINE)
 """What the C++ runtime prints about an exception in a thread of gloo or NCCL, before it aborts the process."""
 
 
@@ -104,14 +104,14 @@ class RankMember:
         else ""."""
         if self.failure is not None:
             return str(self.failure.get("text", ""))
-        ended = UNCAUGHT.search("".join(self.log)) if self.over else None
+        ended = UNCAUGHT_CPP_EXCEPTION.search("".join(self.log)) if self.over else None
         return ended[1] if ended else ""
 
     @property
     def aftermath(self) -> bool:
         """Whether the failure that the rank reports is likely to follow from another rank's death or a broken
         connection."""
-        return not (self.failure or {}).get("cause") and bool(AFTERMATH.search(self.said))
+        return not (self.failure or {}).get("cause") and bool(PEER_FAILURE_MESSAGE.search(self.said))
 
     def peers_among(self, members: Iterable[RankMember]) -> tuple[str, ...]:
         """The names of the nodes of these ranks, without this rank's own."""
@@ -123,7 +123,7 @@ class RankMember:
         return int(self.beat.get("size", 0)), int(self.beat.get("turn", 0))
 
 
-TOO_SLOW = 6.0
+MIN_SLOW_DATA_FACTOR = 6.0
 """Data that flows this many times more slowly than promised is slow; without a promise no data is."""
 
 
@@ -140,9 +140,9 @@ class Halt:
     promised: float | None = None
 
 
-MANY = 64
+MAX_UNBATCHED_RANKS = 64
 """With more ranks than this, messages are collected for a while before the ranks are looked at again."""
-LOOK_S = 20e-6
+BATCHING_PER_RANK_S = 20e-6
 """Seconds for each rank, for which messages are collected then."""
 
 
@@ -209,7 +209,7 @@ class RankPool:
         member.heard = member.moved = time.monotonic()
         member.remote = session.start(
             ["/bin/sh", f"{session.folder}/{script}", str(member.rank.local_rank)],
-            says=SAYS,
+            says=RANK_MESSAGES,
             on_message=lambda message: self._news.put((member, message)),
             on_log=on_log,
             on_end=on_end,
@@ -243,14 +243,14 @@ class RankPool:
         stall_s: Callable[[], float],
         on_message: Callable[[RankMember, Message], None] | None = None,
         suspicions: bool = False,
-        silence_s: float = SILENT_S,
+        silence_s: float = MAX_BEAT_SILENCE_S,
     ) -> Halt | None:
         """Waits until every rank has made `step`; returns None then.
 
-        Ends early when a rank died or reported a failure (after SETTLE_S), when no rank moved for `stall_s()` seconds,
-        or when a rank sends no beats for `silence_s`. A rank whose node could not be reached counts as dead. With
-        `suspicions` it also ends once an order after half of `stall_s()` without a move: a caller that can judge by
-        then need not wait longer."""
+        Ends early when a rank died or reported a failure (after FAILURE_ORIGIN_WAIT_S), when no rank moved for
+        `stall_s()` seconds, or when a rank sends no beats for `silence_s`. A rank whose node could not be reached
+        counts as dead. With `suspicions` it also ends once an order after half of `stall_s()` without a move: a caller
+        that can judge by then need not wait longer."""
         self._on_message = on_message or (lambda member, message: None)
         begun = time.monotonic()
         bad_since: float | None = None
@@ -264,7 +264,7 @@ class RankPool:
                 if self._being_lost():
                     continue
                 # Only survivors have reported: a rank that died, or whose node is being lost, needs time to be noticed.
-                if settled or now - bad_since > (SETTLE_S if blamed else 4 * SETTLE_S):
+                if settled or now - bad_since > (FAILURE_ORIGIN_WAIT_S if blamed else 4 * FAILURE_ORIGIN_WAIT_S):
                     return Halt("died" if any(m.over for m in self.members) else "failed", now - begun)
                 continue
             if all(step in member.steps for member in self.members):
@@ -302,13 +302,13 @@ class RankPool:
             self._drain()
             now = time.monotonic()
             waiting = [m for m in waiting if step not in m.steps and not m.failure and not m.over and not m.stopped]
-            silent = any("started" in m.steps and now - m.heard > SILENT_S for m in waiting)
-            if look and silent and now - looked > SILENT_S:
+            silent = any("started" in m.steps and now - m.heard > MAX_BEAT_SILENCE_S for m in waiting)
+            if look and silent and now - looked > MAX_BEAT_SILENCE_S:
                 look(watch_s=0.05)
                 looked = time.monotonic()
             # Beats come from the first moment on, even while torch is imported. Without beats a rank may still be at
             # work: in the activate line, or in code that keeps Python's other threads waiting.
-            late = [m for m in waiting if now - m.heard > START_S]
+            late = [m for m in waiting if now - m.heard > RANK_MESSAGE_TIMEOUT_S]
             if waiting and len(late) == len(waiting):
                 if look:
                     look()
@@ -322,14 +322,16 @@ class RankPool:
         """Whether some node with a living rank is silent, but does not count as lost yet."""
         names = {member.rank.node for member in self.members if member.remote and not member.over}
         sessions = [self.run.site.sessions[name] for name in names if name in self.run.site.sessions]
-        return any(session.silence_s > QUIET_S and not session.lost for session in sessions)
+        return any(session.silence_s > MAX_NODE_QUIET_S and not session.lost for session in sessions)
 
     def _drain(self) -> None:
         """Takes in all messages of ranks that have arrived; waits a moment for the first."""
         try:
             item = self._news.get(timeout=0.05)
-            if len(self.members) > MANY:
-                time.sleep(LOOK_S * len(self.members))  # each look is at all ranks, so there are fewer looks
+            if len(self.members) > MAX_UNBATCHED_RANKS:
+                time.sleep(
+                    BATCHING_PER_RANK_S * len(self.members)
+                )  # each look is at all ranks, so there are fewer looks
             while True:
                 self._learn(*item)
                 item = self._news.get_nowait()
@@ -374,7 +376,7 @@ class RankPool:
     def _may_say(self, member: RankMember, message: Message) -> bool:
         """Whether this rank may send that message: a rank may not speak for other ranks."""
         event, own, ranks = message.get("event"), member.rank.rank, len(self.members)
-        if event in OF_RANK_0 and own != 0:
+        if event in RANK_0_MESSAGES and own != 0:
             return False
         if event == "located":
             return all(rank < ranks for rank in message["ranks"])
@@ -389,7 +391,7 @@ class RankPool:
     def lines(self, member: RankMember) -> tuple[str, ...]:
         """The last lines that a rank printed besides its messages."""
         text = "".join(member.log)
-        return tuple(line.rstrip() for line in text.splitlines() if line.strip())[-SHOWN_LINES:]
+        return tuple(line.rstrip() for line in text.splitlines() if line.strip())[-MAX_SHOWN_LINES:]
 
     # Ending.
 

@@ -14,9 +14,9 @@ from runbook.model.units import counted, in_brief
 from runbook.model.verdict import Finding
 from runbook.parsers.nvidia_smi_facts import (
     BAD_ROWS,
-    FABRIC_WAITS,
+    FABRIC_WAITING_STATES,
     NO_SPARE_ROWS,
-    REFUSALS,
+    SMI_REFUSALS,
     App,
     Details,
     Gpu,
@@ -32,7 +32,7 @@ from runbook.transport.node_answers import GpuProcess
 SMI_DEADLINE_S = 12
 """Seconds that nvidia-smi may take: without persistence mode it wakes eight GPUs one by one, a second each."""
 
-LIST_S = 26.0
+GPU_LIST_TIMEOUT_S = 26.0
 """Seconds for the list of GPUs. A driver that does not know all the fields we ask for is asked more than once."""
 
 INFOROM_CORRUPT = 14
@@ -62,10 +62,10 @@ def refused(node: Node, smi: Mapping[str, Any], listing: Listing, facts: Mapping
     sound = smi.get("code") in (0, INFOROM_CORRUPT)
     if listing.gpus and (sound or listing.lost):
         return None
-    told = [one for one in REFUSALS if one.of_node and one.phrase in text]  # some refusals come with exit code 0
+    told = [one for one in SMI_REFUSALS if one.of_node and one.phrase in text]  # some refusals come with exit code 0
     if listing.lost and not told:
         return None
-    by_code = [one for one in REFUSALS if one.code and one.code == smi.get("code")]
+    by_code = [one for one in SMI_REFUSALS if one.code and one.code == smi.get("code")]
     for one in (told or by_code)[:1]:
         seen = (f"nvidia-smi ended with code {smi.get('code')}", *said)
         return finding_for(one.cause_of_node or one.cause, f"{node.name}: {one.says}", seen, way=one.way)
@@ -100,14 +100,14 @@ def evidence(smi: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(line.strip() for line in text.splitlines() if line.strip())[:6] or ("it printed nothing",)
 
 
-BUSY_SHARE = 0.25
+MAX_FOREIGN_MEMORY_SHARE = 0.25
 """A share of a GPU's memory. Processes that hold more belong to another job: a desktop, a monitor and the driver hold
 less."""
 
-SHARER = "nvidia-cuda-mps-server"
+MPS_SERVER = "nvidia-cuda-mps-server"
 """The MPS server. It lets several programs share a GPU that is in an exclusive mode, and that mode is meant for it."""
 
-BRIDGED = re.compile(r"PCI-?E|NVL|RTX|Quadro|TITAN|\bA[34]0\b", re.IGNORECASE)
+BRIDGED_GPU_NAMES = re.compile(r"PCI-?E|NVL|RTX|Quadro|TITAN|\bA[34]0\b", re.IGNORECASE)
 """Names of GPUs whose NVLinks need a bridge. Such a GPU without any active link may simply have no bridge."""
 
 
@@ -118,13 +118,13 @@ def health_findings(node: Node, gpus: Sequence[Gpu], details: Details) -> Iterat
         detail = details.gpus.get(bus_key(gpu.fields.get("pci.bus_id", "")) or "", {})
         for kind, what in filter(None, (_broken(gpu, detail), _fabric(detail), *_settings(gpu))):
             seen.setdefault(kind, {})[gpu.index] = f"GPU {gpu.index}: {what}"
-    for kind, (cause, says) in FAULTS.items():
+    for kind, (cause, says) in GPU_FAULTS.items():
         if kind in seen:
             what = f"GPU {gpu_numbers(seen[kind])} of {node.name} {says}"
             yield finding_for(cause, what, tuple(seen[kind].values()), way=kind, indices=gpu_numbers(seen[kind]))
 
 
-FAULTS = {
+GPU_FAULTS = {
     "lost": ("gpu-fell-off-bus", "does not answer the driver any more"),
     "reboot": ("gpu-reset-required", "needs a reboot of its node"),
     "replace": ("gpu-reset-required", NO_SPARE_ROWS),
@@ -172,7 +172,7 @@ def _fabric(detail: Mapping[str, str]) -> tuple[str, str] | None:
     if outside is None:
         return None
     state, status = outside
-    return "fabric", f"Fabric State: {state}" if state in FABRIC_WAITS else f"Fabric Status: {status}"
+    return "fabric", f"Fabric State: {state}" if state in FABRIC_WAITING_STATES else f"Fabric Status: {status}"
 
 
 def _settings(gpu: Gpu) -> Iterator[tuple[str, str]]:
@@ -219,14 +219,14 @@ def busy(
     for gpu in gpus:
         total, used = gpu.number("memory.total"), gpu.number("memory.used")
         here = [app for app in apps if app.uuid == gpu.fields["uuid"]]
-        ours = {app for app in here if processes.get(str(app.pid), {}).get("ours") or SHARER in app.program}
+        ours = {app for app in here if processes.get(str(app.pid), {}).get("ours") or MPS_SERVER in app.program}
         others = [app for app in here if app not in ours]
         mine = sum(app.mib or 0 for app in here if app in ours)
         held = max(sum(app.mib or 0 for app in others), (used or 0) - mine)
         alone = (gpu.value("compute_mode") or "").startswith("Exclusive")
         people = [(app, processes.get(str(app.pid), {})) for app in others]
         lines = [f"GPU {gpu.index}: {who(*one)}" for one in people]
-        if (others and alone) or (total and held > BUSY_SHARE * total):
+        if (others and alone) or (total and held > MAX_FOREIGN_MEMORY_SHARE * total):
             numbers.add(gpu.index)
             pids |= {app.pid for app in others}
             first = first or (who(*people[0], brief=True) if people else "")
@@ -272,7 +272,7 @@ def link_finding(node: Node, gpus: Sequence[Gpu], links: Mapping[int, Mapping[in
     short: dict[int, str] = {}
     for gpu in gpus:
         count = active.get(gpu.index)
-        if count is None or count == best[gpu.name] or (count == 0 and BRIDGED.search(gpu.name)):
+        if count is None or count == best[gpu.name] or (count == 0 and BRIDGED_GPU_NAMES.search(gpu.name)):
             continue
         dead = ", ".join(str(link) for link, up in sorted(links[gpu.index].items()) if not up) or "all"
         short[gpu.index] = f"GPU {gpu.index}: {count} of {best[gpu.name]} NVLinks active, inactive: {dead}"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from runbook.causes.catalogue import finding_for
 from runbook.checks.context import Context
 from runbook.checks.reach.gpu_faults import (
-    LIST_S,
+    GPU_LIST_TIMEOUT_S,
     SMI_DEADLINE_S,
     busy,
     health_findings,
@@ -26,22 +26,22 @@ from runbook.launch.ranks import network_environment
 from runbook.model.inventory import Node
 from runbook.model.units import counted, listed, whole_number
 from runbook.model.verdict import Finding, Outcome
-from runbook.parsers.nvidia_logs import APPLICATION, MENDED_BY, XidEvent, ago, events
+from runbook.parsers.nvidia_logs import APPLICATION_XIDS, REMEDY_BY_CAUSE, XidEvent, ago, events
 from runbook.parsers.nvidia_smi_facts import Gpu, Listing, bus_key, parse_apps, parse_details, parse_gpus, parse_links
-from runbook.transport.node_answers import GPUS
+from runbook.transport.node_answers import GPUS_PROGRAM
 
 if TYPE_CHECKING:
     from runbook.checks.ranks.pool import RankMember, RankPool
 
 
-COULD_NOT_TELL = ("tool-missing", "tool-output-unknown")
+GPU_UNKNOWN_CAUSES = ("tool-missing", "tool-output-unknown")
 """Causes that say that the check could not look."""
-LOOKS_LIKE = ("gpu-tool-hung", "no-gpu-visible", *COULD_NOT_TELL)
-"""Causes that a GPU with a fault in TROUBLE can look like."""
-TROUBLE = ("gpu-fell-off-bus", "gpu-ecc-uncorrectable", "nvlink-error", "gpu-reset-required")
+FAULT_LOOKALIKE_CAUSES = ("gpu-tool-hung", "no-gpu-visible", *GPU_UNKNOWN_CAUSES)
+"""Causes that a GPU with a fault in KERNEL_LOG_CAUSES can look like."""
+KERNEL_LOG_CAUSES = ("gpu-fell-off-bus", "gpu-ecc-uncorrectable", "nvlink-error", "gpu-reset-required")
 """Causes that the kernel log can show. Each stands before those that it leads to."""
 
-ORDER = (*TROUBLE, "fabricmanager-down", "gpu-count-mismatch", "gpu-busy")
+GPU_CAUSE_ORDER = (*KERNEL_LOG_CAUSES, "fabricmanager-down", "gpu-count-mismatch", "gpu-busy")
 """The order in which findings about GPUs are reported: roots first."""
 
 
@@ -87,7 +87,7 @@ def judge_gpus(node: Node, facts: Mapping[str, Any], device_order: object = None
         proof = dict.fromkeys((*found[0].evidence, failed.says, *failed.evidence[:3]))
         found[0] = replace(found[0], evidence=tuple(proof)[:10])
         failed = None
-    unknown = [failed] if failed and failed.cause in COULD_NOT_TELL else []
+    unknown = [failed] if failed and failed.cause in GPU_UNKNOWN_CAUSES else []
     if failed and not unknown:
         found.insert(0, failed)
     drivers = {version for gpu in named if (version := gpu.value("driver_version"))}
@@ -114,15 +114,17 @@ def one_a_cause(findings: Sequence[Finding]) -> list[Finding]:
         first = kept.get(finding.cause, finding)
         proof = tuple(dict.fromkeys((*first.evidence, *finding.evidence)))
         kept[finding.cause] = replace(first, evidence=proof[:10])
-    return sorted(kept.values(), key=lambda finding: ORDER.index(finding.cause))
+    return sorted(kept.values(), key=lambda finding: GPU_CAUSE_ORDER.index(finding.cause))
 
 
 def explains(found: Sequence[Finding], failed: Finding) -> bool:
     """Whether `failed` only follows from a faulty GPU. GPUs count as missing because of a fault only when one fell off
     the bus."""
-    if not found or found[0].cause not in TROUBLE:
+    if not found or found[0].cause not in KERNEL_LOG_CAUSES:
         return False
-    return failed.cause in LOOKS_LIKE or (failed.cause == "gpu-count-mismatch" and found[0].cause == "gpu-fell-off-bus")
+    return failed.cause in FAULT_LOOKALIKE_CAUSES or (
+        failed.cause == "gpu-count-mismatch" and found[0].cause == "gpu-fell-off-bus"
+    )
 
 
 def lost(node: Node, listing: Listing) -> list[Finding]:
@@ -162,7 +164,7 @@ def count(node: Node, listing: Listing, on_bus: int | None) -> Finding | None:
     )
 
 
-BY_KERNEL = {
+XID_TEXTS = {
     "gpu-fell-off-bus": "has fallen off the bus",
     "gpu-ecc-uncorrectable": "had a memory error that could not be corrected",
     "nvlink-error": "had an NVLink error",
@@ -189,8 +191,8 @@ def kernel_findings(node: Node, listing: Listing, log: Sequence[XidEvent]) -> tu
             warnings[f"{event.number} {event.bus}"] = (
                 f"the kernel log has Xid {event.number} of {at}, {ago(event)}: {event.text}"
             )
-        elif event.number in APPLICATION and event.recent and ours:
-            what = APPLICATION[event.number]
+        elif event.number in APPLICATION_XIDS and event.recent and ours:
+            what = APPLICATION_XIDS[event.number]
             warnings[f"{event.number} {event.bus}"] = (
                 f"a program on {at} died of {what} (Xid {event.number}), {ago(event)}: most often the program's own "
                 "fault"
@@ -199,10 +201,10 @@ def kernel_findings(node: Node, listing: Listing, log: Sequence[XidEvent]) -> tu
     for cause, those in causes.items():
         last = those[-1]
         numbers = sorted({index[event.bus] for event in those if event.bus in index})
-        says = f"{_place(last, index)} of {node.name} {BY_KERNEL[cause]}, by the kernel's log {ago(last)}"
+        says = f"{_place(last, index)} of {node.name} {XID_TEXTS[cause]}, by the kernel's log {ago(last)}"
         says += f" (Xid {last.number})"
         texts = tuple(dict.fromkeys(event.text for event in those))[-6:]
-        way = MENDED_BY[cause] if numbers else "reboot"
+        way = REMEDY_BY_CAUSE[cause] if numbers else "reboot"
         found.append(finding_for(cause, says, texts, way=way, indices=",".join(map(str, numbers))))
     return found, list(warnings.values())[:6]
 
@@ -231,7 +233,13 @@ def silent(facts: Mapping[str, Any]) -> list[str]:
     return [f"{' and '.join(queries)} {ends[how]}" for how, queries in mute.items() if queries]
 
 
-FOLLOWS = {"no-gpu-visible", "device-ordinal-invalid", "gpu-busy", "gpu-out-of-memory", "fabricmanager-down"}
+GPU_CONSEQUENCE_CAUSES = {
+    "no-gpu-visible",
+    "device-ordinal-invalid",
+    "gpu-busy",
+    "gpu-out-of-memory",
+    "fabricmanager-down",
+}
 """Causes of a rank's error that follow from a fault of its node's GPUs."""
 
 
@@ -240,8 +248,8 @@ def look_at_gpus(at: Context) -> dict[str, GpuJudgement]:
     named = [node for node in at.nodes if node.gpus]
     if not named:
         return {}
-    question = {"run_id": at.run.run_id, "deadline_s": SMI_DEADLINE_S, "in_all_s": LIST_S}
-    said = at.ask(GPUS, lambda node: question, timeout_s=30.0, nodes=named)
+    question = {"run_id": at.run.run_id, "deadline_s": SMI_DEADLINE_S, "in_all_s": GPU_LIST_TIMEOUT_S}
+    said = at.ask(GPUS_PROGRAM, lambda node: question, timeout_s=30.0, nodes=named)
     judged: dict[str, GpuJudgement] = {}
     for node in named:
         answer = said[node.name]
@@ -274,7 +282,9 @@ def torch_beside_gpus(
     torch, unproven = torch_findings(pool, node, imported)
     if judged.findings or judged.unknown:
         return [
-            f for f in torch if f.cause not in FOLLOWS and not (f.cause == "program-error" and "CUDA" in f.says)
+            f
+            for f in torch
+            if f.cause not in GPU_CONSEQUENCE_CAUSES and not (f.cause == "program-error" and "CUDA" in f.says)
         ], unproven
     if torch and (old := driver_too_old(node, judged, cuda_of(ranks))):
         return [old], unproven

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from runbook.causes.catalogue import finding_for
 from runbook.checks.base import Check
-from runbook.checks.context import IMPORT_TIMEOUT_S, Context, Facts, no_answer
+from runbook.checks.context import TORCH_IMPORT_TIMEOUT_S, Context, Facts, no_answer
 from runbook.checks.reach.gpus import GpuJudgement, all_sound, look_at_gpus, shared_gpus, torch_beside_gpus
 from runbook.checks.reach.interfaces import apart_findings, interface_findings, of_pod
 from runbook.checks.reach.workdir_and_limits import folder_findings, limit_findings, python_finding
@@ -20,7 +20,7 @@ from runbook.model.grouping import grouped
 from runbook.model.inventory import Node
 from runbook.model.units import counted
 from runbook.model.verdict import Finding, Outcome
-from runbook.parsers.clock import FAIL_S, WARN_S
+from runbook.parsers.clock import CLOCK_OFFSET_FAIL_S, CLOCK_OFFSET_WARN_S
 from runbook.transport.node_answers import HostFacts
 
 if TYPE_CHECKING:
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from runbook.transport.kubernetes_pods import Pod
 
 
-LOGIN_SHARE = 0.75
+MAX_LOGIN_TIME_SHARE = 0.75
 """The share of the stage's time that logins may take. The rest is for questions to the nodes that are reached by
 then."""
 
-IMPORT_BESIDE_FAULT_S = 3.0
+IMPORT_BESIDE_FAULT_TIMEOUT_S = 3.0
 """Seconds to wait for torch when the run is known to stop here: a node is out of reach, or a GPU is at fault and a rank
 may hang on that very GPU."""
 
@@ -44,7 +44,7 @@ class Reach(Check):
     judges_together: ClassVar[bool] = True
 
     def run(self, at: Context) -> list[Outcome]:
-        at.run.site.open(at.nodes, timeout_s=LOGIN_SHARE * at.left_s)
+        at.run.site.open(at.nodes, timeout_s=MAX_LOGIN_TIME_SHARE * at.left_s)
         reached = [node for node in at.nodes if node.name in at.run.site.sessions]
         at.say(f"logged in to {len(reached)} of {len(at.nodes)} nodes")
         pool = None
@@ -66,7 +66,7 @@ class Reach(Check):
             from runbook.checks.ranks.evidence import gather
 
             at.say("importing torch")
-            patience = IMPORT_TIMEOUT_S if waited else IMPORT_BESIDE_FAULT_S
+            patience = TORCH_IMPORT_TIMEOUT_S if waited else IMPORT_BESIDE_FAULT_TIMEOUT_S
             pool.gather("imported", timeout_s=min(patience, at.left_s), look=partial(gather, pool))
             late = {member.rank.node for member in pool.members if "imported" not in member.steps}
             imported = {member.rank.node for member in pool.members} - late
@@ -193,11 +193,11 @@ class Clocks:
         if node not in self.offsets:
             return None
         skew = self.offsets[node] - self.right
-        if abs(skew) < WARN_S:
+        if abs(skew) < CLOCK_OFFSET_WARN_S:
             return None
         way = "ahead of" if skew > 0 else "behind"
         # Two clocks that are each a little off, in different directions, are far from each other.
-        far = abs(skew) >= FAIL_S or (self._apart >= FAIL_S and abs(skew) >= self._apart / 2)
+        far = abs(skew) >= CLOCK_OFFSET_FAIL_S or (self._apart >= CLOCK_OFFSET_FAIL_S and abs(skew) >= self._apart / 2)
         if not far or len(self.offsets) == 1:
             warnings.append(f"clock is {abs(skew):.1f} s {way} the others: start chrony or systemd-timesyncd")
             return None
@@ -208,9 +208,9 @@ class Clocks:
     def proof(self, node: str) -> str | None:
         """The words for a clock that is right, else None. They mention it when this machine's clock is wrong, which is
         no node's fault."""
-        if node not in self.offsets or abs(self.offsets[node] - self.right) >= WARN_S:
+        if node not in self.offsets or abs(self.offsets[node] - self.right) >= CLOCK_OFFSET_WARN_S:
             return None
-        if abs(self.right) < WARN_S:
+        if abs(self.right) < CLOCK_OFFSET_WARN_S:
             return "clock in step"
         way = "behind" if self.right > 0 else "ahead"
         return f"clock in step with the nodes (this machine's is {abs(self.right):.0f} s {way})"
@@ -220,4 +220,9 @@ def right_clock(offsets: Mapping[str, float]) -> float:
     """The time that most clocks agree with, this machine's included, as seconds ahead of this machine's clock."""
     clocks = [0.0, *offsets.values()]  # this machine's is first: it wins a tie
     order = sorted(clocks)
-    return max(clocks, key=lambda clock: bisect_left(order, clock + WARN_S) - bisect_right(order, clock - WARN_S))
+    return max(
+        clocks,
+        key=lambda clock: (
+            bisect_left(order, clock + CLOCK_OFFSET_WARN_S) - bisect_right(order, clock - CLOCK_OFFSET_WARN_S)
+        ),
+    )

@@ -15,9 +15,9 @@ from runbook.model.command_quoting import word
 from runbook.model.inventory import Node
 from runbook.model.verdict import Finding, Outcome, with_findings
 
-FRESH_S = 3.0
+MAX_PROCESS_LOOK_AGE_S = 3.0
 """Seconds for which the last look at the processes of the ranks is recent enough."""
-STARVED = 0.6
+MIN_RUNNABLE_CPU_SHARE = 0.6
 """A share of a CPU. A process that is ready to run and gets less is short of CPU time."""
 
 
@@ -43,7 +43,9 @@ def torch_findings(pool: RankPool | None, node: Node, imported: set[str]) -> tup
         return failures[:1], []
     if node.name in imported:
         return [], []
-    if time.monotonic() - pool.looked > FRESH_S:  # one look serves all nodes: not one look for each node that is late
+    if (
+        time.monotonic() - pool.looked > MAX_PROCESS_LOOK_AGE_S
+    ):  # one look serves all nodes: not one look for each node that is late
         gather(pool)
     waiting = [member for member in members if "imported" not in member.steps]
     for member in waiting:
@@ -51,7 +53,7 @@ def torch_findings(pool: RankPool | None, node: Node, imported: set[str]) -> tup
         if asleep:
             return [stopped(member, asleep, "while starting")], []
     starved = [one["cpu"] for member in waiting for one in member.processes if is_ready_python(one)]
-    if starved and max(starved) < STARVED and (busy := busy_lines(pool, node.name)):
+    if starved and max(starved) < MIN_RUNNABLE_CPU_SHARE and (busy := busy_lines(pool, node.name)):
         seen = f"torch was not imported in time: the rank was ready to run and had {max(starved):.0%} of a CPU"
         return [], [too_busy_finding(node.name, seen, busy)]
     silent = [member for member in waiting if "started" not in member.steps]

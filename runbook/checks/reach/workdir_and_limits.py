@@ -8,16 +8,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from runbook.causes.catalogue import finding_for
-from runbook.checks.context import NOT_SAFE, Facts, folder_finding
+from runbook.checks.context import NOT_SAFE_ERROR, Facts, folder_finding
 from runbook.model.command_quoting import word
 from runbook.model.inventory import Inventory, Node
 from runbook.model.verdict import Finding
-from runbook.parsers.host_resources import FILES, MEMLOCK_KIB
+from runbook.parsers.host_resources import MIN_MEMLOCK_KIB, MIN_OPEN_FILES
 from runbook.transport import bootstrap
 
-ROOM_BYTES = 64 << 20
+MIN_FREE_BYTES = 64 << 20
 """The fewest bytes that must be free where the workdir is."""
-ROOM_FILES = 64
+MIN_FREE_INODES = 64
 """The fewest inodes that must be free where the workdir is."""
 
 
@@ -27,9 +27,9 @@ def folder_findings(node: Node, hello: Mapping[str, Any]) -> list[Finding]:
     if "folder_error" in hello:
         return [_cannot_be_made(node, hello["folder_error"], place)]
     folder, free, files = hello["folder"], hello.get("free_bytes"), hello.get("free_files")
-    if free is not None and free < ROOM_BYTES:
+    if free is not None and free < MIN_FREE_BYTES:
         return [_full(node, place, f"{free} bytes free at {folder}", f"{free >> 20} MiB left")]
-    if files is not None and files < ROOM_FILES:
+    if files is not None and files < MIN_FREE_INODES:
         return [_full(node, place, f"{files} inodes are left at {folder}", None)]
     if hello.get("noexec"):
         mount = place.get("mount")
@@ -41,7 +41,7 @@ def folder_findings(node: Node, hello: Mapping[str, Any]) -> list[Finding]:
 
 def _cannot_be_made(node: Node, error: Mapping[str, str], place: Mapping[str, Any]) -> Finding:
     """The finding for a folder of the run that cannot be made. `place`: what stands at the workdir's place."""
-    if not place or error.get("type") == NOT_SAFE:
+    if not place or error.get("type") == NOT_SAFE_ERROR:
         return folder_finding(node.name, error)
     workdir, user = place["workdir"], place["user"]
     code = error.get("errno") or error.get("type")
@@ -106,7 +106,7 @@ def _full(node: Node, place: Mapping[str, Any], seen: str, room: str | None) -> 
     if room is not None:
         says = (
             f"{node.name} has {room} where its workdir lies ({place.get('workdir')} on {mount}); "
-            f"the job needs at least {ROOM_BYTES >> 20} MiB"
+            f"the job needs at least {MIN_FREE_BYTES >> 20} MiB"
         )
     way = "inodes" if room is None else "space"
     return finding_for("disk-full", says, (seen,), way=way, node=node.name, mount=word(mount))
@@ -122,27 +122,27 @@ def python_finding(node: Node, hello: Mapping[str, Any], complaint: Sequence[str
     if node.activate or not rejected:
         return None
     name, code = node.interpreter, int(rejected[0])
-    if code == bootstrap.TOO_OLD:
+    if code == bootstrap.EXIT_TOO_OLD:
         cause, way, why = "python-too-old", "live", f"on {node.place} is older than Python 3.8"
-    elif code == bootstrap.MISSING:
+    elif code == bootstrap.EXIT_NOT_FOUND:
         cause, way, why = "python-missing", "other", f"is not there on {node.place}"
     else:
         cause, way, why = "python-missing", "broken", f"does not start on {node.place}"
-        why += "" if code == bootstrap.BROKEN else f" (exit code {code})"
+        why += "" if code == bootstrap.EXIT_NOT_STARTABLE else f" (exit code {code})"
         why += f": {complaint[-1]}" if complaint else ""
     seen = (f"`{name} --version` on {node.place}; {hello['executable']} is {hello['python']}", *complaint)
     executable, python = hello["executable"], word(name)
     return finding_for(cause, f"{name} {why}", seen, way=way, node=node.name, executable=executable, python=python)
 
 
-MEMLOCK_FAIL, MEMLOCK_WARN = MEMLOCK_KIB << 10, 1 << 30
+MIN_MEMLOCK_BYTES, MIN_SAFE_MEMLOCK_BYTES = MIN_MEMLOCK_KIB << 10, 1 << 30
 """Bytes of memory that a login may lock. Below the first, two nodes cannot start; below the second, many nodes may
 not."""
 
-FILES_FAIL, FILES_WARN = FILES, 1024
+REQUIRED_OPEN_FILES, MIN_SAFE_OPEN_FILES = MIN_OPEN_FILES, 1024
 """Numbers of open files. Each peer takes a handful; 1024 is the default of every system."""
 
-SHM_SEGMENT, SHM_WARN = 10 << 20, 1 << 30
+SHM_SEGMENT_BYTES, MIN_SAFE_SHM_BYTES = 10 << 20, 1 << 30
 """Bytes of /dev/shm. NCCL makes its smallest segment (/dev/shm/nccl-*, 9637888 bytes) for each GPU of a node that talks
 to another GPU: if there is no room for one segment a GPU, nothing starts. Docker's default, 64 MiB, is enough for two
 GPUs and not for eight."""
@@ -165,10 +165,10 @@ def _memlock(inventory: Inventory, node: Node, limits: Facts, warnings: list[str
     """A finding, or a warning, when logins may lock too little memory for RDMA."""
     soft, hard = limits.get("memlock_bytes"), limits.get("memlock_hard_bytes")
     # Root is not limited, and a user who may raise the limit may do so in `activate`.
-    if inventory.infiniband is None or soft is None or limits.get("may_lock") or soft >= MEMLOCK_WARN:
+    if inventory.infiniband is None or soft is None or limits.get("may_lock") or soft >= MIN_SAFE_MEMLOCK_BYTES:
         return None
-    can_raise = node.activate is not None and (hard is None or hard >= MEMLOCK_FAIL)
-    if inventory.rendezvous.backend != "nccl" or soft >= MEMLOCK_FAIL or can_raise:
+    can_raise = node.activate is not None and (hard is None or hard >= MIN_MEMLOCK_BYTES)
+    if inventory.rendezvous.backend != "nccl" or soft >= MIN_MEMLOCK_BYTES or can_raise:
         warnings.append(
             f"logins may lock {soft >> 10} KiB of memory (ulimit -l): RDMA registers more; set it to unlimited"
         )
@@ -181,9 +181,9 @@ def _memlock(inventory: Inventory, node: Node, limits: Facts, warnings: list[str
 def _open_files(node: Node, limits: Facts, warnings: list[str]) -> Finding | None:
     """A finding, or a warning, when logins may open too few files."""
     files = limits.get("open_files")
-    if files is None or files >= FILES_WARN or files < 0:
+    if files is None or files >= MIN_SAFE_OPEN_FILES or files < 0:
         return None
-    if files >= FILES_FAIL:
+    if files >= REQUIRED_OPEN_FILES:
         warnings.append(f"logins may have {files} files open (ulimit -n): a large job needs more; 65536 is usual")
         return None
     says = f"logins on {node.name} may have {files} files open, fewer than torch and its connections need"
@@ -210,10 +210,10 @@ def _shared_memory(node: Node, shm: Facts | None, warnings: list[str]) -> Findin
     if not shm:
         warnings.append("/dev/shm is not there, or cannot be looked at: NCCL between GPUs of one node needs it")
         return None
-    enough = shm["free_bytes"] >= SHM_SEGMENT * len(node.gpus)
-    if enough and shm["bytes"] >= SHM_WARN:
+    enough = shm["free_bytes"] >= SHM_SEGMENT_BYTES * len(node.gpus)
+    if enough and shm["bytes"] >= MIN_SAFE_SHM_BYTES:
         return None
-    size, free, need = shm["bytes"] >> 20, shm["free_bytes"] >> 20, SHM_SEGMENT * len(node.gpus) >> 20
+    size, free, need = shm["bytes"] >> 20, shm["free_bytes"] >> 20, SHM_SEGMENT_BYTES * len(node.gpus) >> 20
     if enough:
         warnings.append(f"/dev/shm has {size} MiB: NCCL between GPUs of one node needs 1 GiB or more")
         return None

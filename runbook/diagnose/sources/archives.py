@@ -18,32 +18,34 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Protocol
 
-from runbook.diagnose.sources.decoding import FREE, RATIO, Unpacked, UnreadError, packing_of
-from runbook.diagnose.sources.own_runs import MOST, RESULT
+from runbook.diagnose.sources.decoding import FREE_UNPACKED_BYTES, MAX_UNPACK_RATIO, Unpacked, UnreadError, packing_of
+from runbook.diagnose.sources.own_runs import MAX_RESULT_BYTES, RESULT_FILE
 from runbook.model.safe_text import visible
 
-BLOCK = tarfile.BLOCKSIZE
-MOST_MEMBERS = 50_000
-MEMBERS = 2000  # members that any archive may have, and one more for each BYTES_A_MEMBER of its size
-BYTES_A_MEMBER = 100
-HEADER = 64 << 10  # bytes of all headers before one member: long names, attributes
-NAME = 4096  # bytes: the longest path that a system opens
-NAMES = 8 << 20  # bytes of all names
-DIRECTORY = 8 << 20  # bytes of a zip's directory
+TAR_BLOCK_BYTES = tarfile.BLOCKSIZE
+MAX_MEMBERS = 50_000
+MAX_BASE_MEMBERS = 2000  # members that any archive may have, and one more for each BYTES_PER_MEMBER of its size
+BYTES_PER_MEMBER = 100
+MAX_HEADER_BYTES = 64 << 10  # bytes of all headers before one member: long names, attributes
+MAX_NAME_BYTES = 4096  # bytes: the longest path that a system opens
+MAX_ALL_NAMES_BYTES = 8 << 20  # bytes of all names
+MAX_DIRECTORY_BYTES = 8 << 20  # bytes of a zip's directory
 LONG_NUMBER = re.compile(rb"[0-9]{200}")
-OURS = re.compile(r"run/logs/.+|nodes/(?P<node>[^/]+)/system/kernel-log-of-the-run\.txt")
+COLLECTED_LOG = re.compile(r"run/logs/.+|nodes/(?P<node>[^/]+)/system/kernel-log-of-the-run\.txt")
 """The logs in an archive of `runbook collect`: the ranks' logs, and the kernels' lines since the run began. Other files
 show states, not events: last week's Xid is not this run's cause, nor is systemctl's `Host is down`."""
-TOOLS = re.compile(r"nodes/(?P<node>[^/]+)/(?!system/kernel-log|python\.txt|processes\.txt).{1,300}\.txt")
+COLLECTED_TOOL_OUTPUT = re.compile(
+    r"nodes/(?P<node>[^/]+)/(?!system/kernel-log|python\.txt|processes\.txt).{1,300}\.txt"
+)
 """The outputs of tools in an archive of `runbook collect`, which are never read as logs."""
-FOLDERS = ("controller/", "nodes/", "run/")
+COLLECT_FOLDERS = ("controller/", "nodes/", "run/")
 """Folders of which every archive of `runbook collect` has at least one. Its README.txt and manifest.json do not tell
 it: other archives have such files as well."""
-MISSED = re.compile(r"run/logs(?:/.*)?|nodes/[^/]+")
+REPORTED_ABSENCE = re.compile(r"run/logs(?:/.*)?|nodes/[^/]+")
 """Entries whose absence from an archive of `runbook collect` is reported."""
-MANIFEST = 4 << 20  # bytes
-RESULT_OF_OURS = f"run/{RESULT}"
-ZIP = (b"PK\x03\x04", b"PK\x05\x06")
+MAX_MANIFEST_BYTES = 4 << 20  # bytes
+COLLECTED_RESULT = f"run/{RESULT_FILE}"
+ZIP_MAGIC = (b"PK\x03\x04", b"PK\x05\x06")
 _BROKEN = (ValueError, LookupError, OverflowError, RuntimeError, OSError, EOFError)
 _BROKEN_TAR = (tarfile.TarError, *_BROKEN)
 _BROKEN_ZIP = (zipfile.BadZipFile, zipfile.LargeZipFile, zlib.error, *_BROKEN)
@@ -86,13 +88,13 @@ def is_archive(path: Path) -> bool:
     """Whether a file is a zip or a tar, packed or not: by its content, whatever its name."""
     try:
         with path.open("rb") as file:
-            head = file.read(BLOCK)
-            if head.startswith(ZIP):
+            head = file.read(TAR_BLOCK_BYTES)
+            if head.startswith(ZIP_MAGIC):
                 return True
             packing = packing_of(head)
             if packing is not None:
                 file.seek(0)
-                head = _exactly(Unpacked(file, packing).read, BLOCK)
+                head = _exactly(Unpacked(file, packing).read, TAR_BLOCK_BYTES)
         tarfile.TarInfo.frombuf(head, "utf-8", "surrogateescape")
     except (UnreadError, *_BROKEN_TAR):
         return False
@@ -104,31 +106,31 @@ def contents(path: Path) -> Contents:
     outputs of tools count, in any other archive every plain file."""
     found = Contents()
     with path.open("rb") as file:
-        zipped = file.read(4) in ZIP
+        zipped = file.read(4) in ZIP_MAGIC
     try:
         (_list_zip if zipped else _list_tar)(path, found)
     except UnreadError as error:
         found.unread.append(("", f"{error}; what comes after that was not read"))
     names = {member.name for member in found.members}
-    if {"manifest.json", "README.txt"} <= names and any(name.startswith(FOLDERS) for name in names):
+    if {"manifest.json", "README.txt"} <= names and any(name.startswith(COLLECT_FOLDERS) for name in names):
         manifest = next(member for member in found.members if member.name == "manifest.json")
-        result = next((member for member in found.members if member.name == RESULT_OF_OURS), None)
+        result = next((member for member in found.members if member.name == COLLECTED_RESULT), None)
         found.members = [known for member in found.members if (known := _of_ours(member))]
         found.unread += _left_out(manifest)
         if result is not None:
             try:
-                found.result = _whole(result, MOST)
+                found.result = _whole(result, MAX_RESULT_BYTES)
             except UnreadError as error:
-                found.unread.append((RESULT_OF_OURS, str(error)))
+                found.unread.append((COLLECTED_RESULT, str(error)))
     return found
 
 
 def _of_ours(member: ArchiveMember) -> ArchiveMember | None:
     """The member with its node, if it is a log or a tool's output in an archive of `runbook collect`; None for any
     other file."""
-    if log := OURS.fullmatch(member.name):
+    if log := COLLECTED_LOG.fullmatch(member.name):
         return replace(member, node=log["node"])
-    if tool := TOOLS.fullmatch(member.name):
+    if tool := COLLECTED_TOOL_OUTPUT.fullmatch(member.name):
         return replace(member, node=tool["node"], tool=True)
     return None
 
@@ -137,7 +139,7 @@ def _left_out(manifest: ArchiveMember) -> list[tuple[str, str]]:
     """(name, reason) for each log that `runbook collect` did not bring, or not whole, and each node that did not
     answer: by its manifest."""
     try:
-        listed = json.loads(_whole(manifest, MANIFEST))["files"]
+        listed = json.loads(_whole(manifest, MAX_MANIFEST_BYTES))["files"]
         rows = [{str(key): str(value) for key, value in row.items()} for row in listed]
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError, UnreadError):
         return [(manifest.name, "it cannot be read: what was left out of the archive is not known")]
@@ -147,12 +149,12 @@ def _left_out(manifest: ArchiveMember) -> list[tuple[str, str]]:
             f"`runbook collect` brought its beginning and its end; {row.get('bytes_left_out')} bytes are not here",
         )
         for row in rows
-        if row.get("truncated") == "True" and OURS.fullmatch(row.get("path", ""))
+        if row.get("truncated") == "True" and COLLECTED_LOG.fullmatch(row.get("path", ""))
     ]
     return found + [
         (shown(row["what"]), f"it is not in the archive: {shown(row.get('missing', ''))[:200]}")
         for row in rows
-        if row.get("path") == "None" and MISSED.fullmatch(row.get("what", ""))
+        if row.get("path") == "None" and REPORTED_ABSENCE.fullmatch(row.get("what", ""))
     ]
 
 
@@ -168,7 +170,7 @@ def _whole(member: ArchiveMember, most: int) -> bytes:
 
 def shown(name: str) -> str:
     """A member's name, safe to print: an archive can hold any name."""
-    return visible(name[:NAME])
+    return visible(name[:MAX_NAME_BYTES])
 
 
 class _Names:
@@ -183,13 +185,13 @@ class _Names:
         """Counts one more member; UnreadError if no honest archive of this size has so many, or names so long."""
         self._members += 1
         self._bytes += len(name)
-        if self._members > MOST_MEMBERS:
-            raise UnreadError(f"it has more than {MOST_MEMBERS:,} members")
-        if self._members > MEMBERS + self._packed // BYTES_A_MEMBER or self._bytes > NAMES:
+        if self._members > MAX_MEMBERS:
+            raise UnreadError(f"it has more than {MAX_MEMBERS:,} members")
+        if self._members > MAX_BASE_MEMBERS + self._packed // BYTES_PER_MEMBER or self._bytes > MAX_ALL_NAMES_BYTES:
             raise UnreadError(
                 f"it has more than {self._members - 1:,} members, or names longer, than its size explains"
             )
-        if len(name) > NAME:
+        if len(name) > MAX_NAME_BYTES:
             raise UnreadError(f"the name of a member has {len(name):,} characters")
 
 
@@ -242,7 +244,7 @@ class _Tar:
 
 class _Headers:
     """The file that tarfile reads headers from. tarfile asks for as many bytes as a header claims; it gets UnreadError
-    for more than HEADER bytes before one member."""
+    for more than MAX_HEADER_BYTES bytes before one member."""
 
     def __init__(self, stream: Forward) -> None:
         self.stream = stream
@@ -259,8 +261,10 @@ class _Headers:
 
     def read(self, count: int) -> bytes:
         self.since += count
-        if count < 0 or self.since > HEADER:
-            raise UnreadError(f"it is damaged at byte {self.stream.tell():,}: a header of more than {HEADER:,} bytes")
+        if count < 0 or self.since > MAX_HEADER_BYTES:
+            raise UnreadError(
+                f"it is damaged at byte {self.stream.tell():,}: a header of more than {MAX_HEADER_BYTES:,} bytes"
+            )
         self.block = _exactly(self.stream.read, count)
         if LONG_NUMBER.search(self.block):
             raise UnreadError(f"it is damaged at byte {self.stream.tell():,}: a header with a number of 200 digits")
@@ -277,7 +281,8 @@ def _list_headers(tar: _Tar, headers: _Headers, path: Path, found: Contents) -> 
     plain: set[str] = set()
     links: list[tuple[str, str]] = []
     try:
-        opened = tarfile.open(fileobj=headers, mode="r:")  # type: ignore[call-overload]  # noqa: SIM115  it opens nothing
+        # type: ignore[call-overload]  # noqa: SIM115  it opens nothing
+        opened = tarfile.open(fileobj=headers, mode="r:")
         while True:
             headers.since = 0
             info = opened.next()
@@ -295,10 +300,10 @@ def _list_headers(tar: _Tar, headers: _Headers, path: Path, found: Contents) -> 
                 if info.size:
                     found.members.append(ArchiveMember(tar, name, info.offset_data, info.size))
             elif info.issym() or info.islnk():
-                links.append((info.name, info.linkname[:NAME]))
+                links.append((info.name, info.linkname[:MAX_NAME_BYTES]))
     except _BROKEN_TAR as error:
         raise UnreadError(f"it breaks off, or is damaged, at byte {headers.tell():,} ({error})") from error
-    if len(headers.block) < BLOCK:
+    if len(headers.block) < TAR_BLOCK_BYTES:
         raise UnreadError(f"it breaks off at byte {headers.tell():,}: the mark of its end is missing")
     if headers.block.strip(b"\0"):
         raise UnreadError(f"it is damaged at byte {headers.tell():,}: there is no header of a member")
@@ -331,25 +336,25 @@ def _leads_to(name: str, target: str, plain: set[str]) -> bool:
 
 class _Bounded:
     """The file that zipfile reads from. zipfile reads a directory as large as the archive claims; it gets UnreadError
-    for more than DIRECTORY bytes."""
+    for more than MAX_DIRECTORY_BYTES bytes."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
         self.seek, self.tell, self.seekable, self.close = file.seek, file.tell, file.seekable, file.close
 
     def read(self, count: int = -1) -> bytes:
-        if count > DIRECTORY:
-            raise UnreadError(f"its directory has more than {DIRECTORY:,} bytes")
-        return self._file.read(count if count >= 0 else DIRECTORY)
+        if count > MAX_DIRECTORY_BYTES:
+            raise UnreadError(f"its directory has more than {MAX_DIRECTORY_BYTES:,} bytes")
+        return self._file.read(count if count >= 0 else MAX_DIRECTORY_BYTES)
 
 
 class _Zip:
-    """A zip; all that is read of it counts towards one limit, FREE and RATIO for its size."""
+    """A zip; all that is read of it counts towards one limit, FREE_UNPACKED_BYTES and MAX_UNPACK_RATIO for its size."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._given = 0
-        self._most = FREE + RATIO * path.stat().st_size
+        self._most = FREE_UNPACKED_BYTES + MAX_UNPACK_RATIO * path.stat().st_size
         self._file: IO[bytes] | None = None
         self._zip: zipfile.ZipFile | None = None
 
@@ -374,7 +379,7 @@ class _Zip:
                     self._given += len(chunk)
                     if self._given > self._most:
                         raise UnreadError(
-                            f"its archive unpacks to more than {RATIO} times its size, and was read up to there"
+                            f"its archive unpacks to more than {MAX_UNPACK_RATIO} times its size, and was read up to there"
                         )
                     yield chunk
         except _BROKEN_ZIP as error:

@@ -27,13 +27,15 @@ if sys.version_info >= (3, 14):
 else:
     from backports import zstd
 
-BLOCK = 16 << 10  # packed bytes that are read at once
-FREE = 64 << 20  # unpacked bytes that any file may have
-RATIO = 100  # unpacked bytes for each packed byte that are allowed beyond FREE: logs have 5 to 30
-PARTS = 1000  # packed parts that a file may be made of, and one more for each BYTES_A_PART of its size
-BYTES_A_PART = 100
-XZ_MEMORY = 72 << 20  # `xz -9` asks for 65 MiB
-ZSTD_WINDOW = 25  # 32 MiB, as a power of two; `zstd -19` asks for 8 MiB
+PACKED_READ_BYTES = 16 << 10  # packed bytes that are read at once
+FREE_UNPACKED_BYTES = 64 << 20  # unpacked bytes that any file may have
+MAX_UNPACK_RATIO = (
+    100  # unpacked bytes for each packed byte that are allowed beyond FREE_UNPACKED_BYTES: logs have 5 to 30
+)
+MAX_BASE_PARTS = 1000  # packed parts that a file may be made of, and one more for each BYTES_PER_PART of its size
+BYTES_PER_PART = 100
+MAX_XZ_MEMORY_BYTES = 72 << 20  # `xz -9` asks for 65 MiB
+MAX_ZSTD_WINDOW_LOG = 25  # 32 MiB, as a power of two; `zstd -19` asks for 8 MiB
 
 
 class UnreadError(Exception):
@@ -74,11 +76,11 @@ class _Gzip:
 
 
 def _xz() -> _Decoder:
-    return lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=XZ_MEMORY)
+    return lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=MAX_XZ_MEMORY_BYTES)
 
 
 def _zstd() -> _Decoder:
-    return zstd.ZstdDecompressor(options={zstd.DecompressionParameter.window_log_max: ZSTD_WINDOW})
+    return zstd.ZstdDecompressor(options={zstd.DecompressionParameter.window_log_max: MAX_ZSTD_WINDOW_LOG})
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,9 +136,9 @@ class Unpacked:
             assert self._decoder is not None
             if out := self._decode(self._decoder, most):
                 self._at += len(out)
-                if self._at > FREE + RATIO * self.packed:
+                if self._at > FREE_UNPACKED_BYTES + MAX_UNPACK_RATIO * self.packed:
                     raise UnreadError(
-                        f"it unpacks to more than {RATIO} times its size, and was read up to there; look at it with "
+                        f"it unpacks to more than {MAX_UNPACK_RATIO} times its size, and was read up to there; look at it with "
                         f"`{self._packing.unpack} FILE | head`, and give what it holds unpacked"
                     )
                 return out
@@ -179,35 +181,35 @@ class Unpacked:
         if not self._packing.begins(self._rest):
             raise UnreadError(f"what follows its packed part is not packed with {self._packing.name}, and was not read")
         self._parts += 1
-        if self._parts > PARTS + self.packed // BYTES_A_PART:
+        if self._parts > MAX_BASE_PARTS + self.packed // BYTES_PER_PART:
             raise UnreadError(f"it is made of more than {self._parts - 1} tiny packed files, one behind the other")
         self._decoder = self._packing.decoder()
         return True
 
     def _take(self) -> bytes:
-        data = self._stream.read(BLOCK)
+        data = self._stream.read(PACKED_READ_BYTES)
         self.packed += len(data)
         return data
 
 
 # --- encodings and pages --------------------------------------------------------------------------------------------
 
-HEAD = 4096  # bytes by which an encoding is recognised
-CONTROLS = bytes({*range(32), 127} - set(b"\b\t\n\f\r\x1b"))
-BINARY = 0.03
+ENCODING_SAMPLE_BYTES = 4096  # bytes by which an encoding is recognised
+CONTROL_CHARACTERS = bytes({*range(32), 127} - set(b"\b\t\n\f\r\x1b"))
+MAX_CONTROL_SHARE = 0.03
 """Bytes with a larger share of control characters are no text."""
-FOREIGN = 0.3
+MAX_NON_UTF8_SHARE = 0.3
 """A text with a larger share of bytes that are not UTF-8 cannot be understood."""
-WINDOW = 16 << 10  # bytes; both shares are taken of each window of so many
-END = 64  # so many NUL bytes at a file's end were written by no program: the machine lost power
-MARKS = (
+SHARE_WINDOW_BYTES = 16 << 10  # bytes; both shares are taken of each window of so many
+NUL_TAIL_BYTES = 64  # so many NUL bytes at a file's end were written by no program: the machine lost power
+BYTE_ORDER_MARKS = (
     (codecs.BOM_UTF8, "utf-8"),
     (codecs.BOM_UTF32_LE, "utf-32-le"),  # before UTF-16's mark, with which it begins
     (codecs.BOM_UTF32_BE, "utf-32-be"),
     (codecs.BOM_UTF16_LE, "utf-16-le"),  # what PowerShell's `>` writes
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
-FORMATS = (
+REFUSED_FORMATS = (
     (b"\x7fELF", "a program or a core dump"),
     (b"%PDF", "a PDF"),
     (b"\x89PNG", "a picture"),
@@ -223,8 +225,8 @@ FORMATS = (
 )
 HTML = re.compile(rb"\A\s*(?:<!--[^>]{0,500}-->\s*)?<(?:!doctype\s+html|html)[\s>]", re.IGNORECASE)
 PREFORMATTED = frozenset({"pre", "code", "samp", "textarea"})
-BREAKS = frozenset({"br", "div", "p", "tr", "li", "h1", "h2", "h3", "h4", "pre"})
-TAG = 4096  # characters of HTML that are parsed at once; a tag may have twice as many
+LINE_BREAK_TAGS = frozenset({"br", "div", "p", "tr", "li", "h1", "h2", "h3", "h4", "pre"})
+HTML_CHUNK_CHARACTERS = 4096  # characters of HTML that are parsed at once; a tag may have twice as many
 
 
 class Account(Protocol):
@@ -248,7 +250,7 @@ def decoded(chunks: Iterable[bytes], account: Account) -> Iterator[bytes]:
         # begin with three at most.
         if head.startswith(bytes(4)):
             head, hole = head.lstrip(b"\0"), True
-        if len(head) >= HEAD:
+        if len(head) >= ENCODING_SAMPLE_BYTES:
             break
     if hole and not head:
         account.unread("it holds nothing but NUL bytes")
@@ -257,7 +259,7 @@ def decoded(chunks: Iterable[bytes], account: Account) -> Iterator[bytes]:
         account.note(
             "it begins with NUL bytes (a hole, as truncating a file leaves that is still written); they were dropped"
         )
-    if kind := next((kind for magic, kind in FORMATS if head.startswith(magic)), None):
+    if kind := next((kind for magic, kind in REFUSED_FORMATS if head.startswith(magic)), None):
         account.unread(f"it is not text but {kind}")
         return
     whole = chain([head], rest)
@@ -274,10 +276,10 @@ def decoded(chunks: Iterable[bytes], account: Account) -> Iterator[bytes]:
 
 def _encoding(head: bytes) -> tuple[str, bool]:
     """(name, marked): the encoding of a text with this beginning, and whether a byte order mark tells it."""
-    for mark, name in MARKS:
+    for mark, name in BYTE_ORDER_MARKS:
         if head.startswith(mark):
             return name, True
-    sample = head[: len(head) // 4 * 4][:HEAD]
+    sample = head[: len(head) // 4 * 4][:ENCODING_SAMPLE_BYTES]
     if b"\0" not in sample:
         return "utf-8", False
     nuls = [sample[at::4].count(0) / max(1, len(sample) // 4) for at in range(4)]
@@ -291,7 +293,7 @@ def _encoding(head: bytes) -> tuple[str, bool]:
         if all(nuls[at] > most for at in empty) and all(nuls[at] < least for at in full):
             return name, False
     # Scripts other than Latin have fewer NULs in UTF-16: there the whole sample must decode to printable text.
-    wide = sample[:HEAD].replace(bytes(8), b"")
+    wide = sample[:ENCODING_SAMPLE_BYTES].replace(bytes(8), b"")
     for name in ("utf-16-le", "utf-16-be"):
         text = _strictly(wide, name)
         if text and "\n" in text and all(char.isprintable() or char in "\t\r\n\x1b" for char in text):
@@ -313,7 +315,7 @@ def _recoded(chunks: Iterable[bytes], encoding: str, account: Account) -> Iterat
     odd = False
     for chunk in chunks:
         text = decoder.decode(chunk)
-        odd = odd or text.count("\ufffd") > FOREIGN * len(text)
+        odd = odd or text.count("\ufffd") > MAX_NON_UTF8_SHARE * len(text)
         yield text.replace("\0", "").encode("utf-8", "replace")
     if odd:
         account.unread(f"part of it is no {encoding.upper()}")
@@ -324,12 +326,12 @@ def _plain(chunks: Iterable[bytes], account: Account) -> Iterator[bytes]:
     nuls, binary, foreign = False, False, False
     tail = b""
     for chunk in chunks:
-        tail = chunk[-END:] if len(chunk) >= END else (tail + chunk)[-END:]
+        tail = chunk[-NUL_TAIL_BYTES:] if len(chunk) >= NUL_TAIL_BYTES else (tail + chunk)[-NUL_TAIL_BYTES:]
         text = chunk
         if b"\0" in chunk:
             nuls, text = True, chunk.translate(None, b"\0")
-        for at in range(0, 0 if binary else len(text), WINDOW):
-            part = text[at : at + WINDOW]
+        for at in range(0, 0 if binary else len(text), SHARE_WINDOW_BYTES):
+            part = text[at : at + SHARE_WINDOW_BYTES]
             binary = binary or is_binary(part)
             foreign = foreign or is_foreign(part)
         yield text
@@ -337,7 +339,7 @@ def _plain(chunks: Iterable[bytes], account: Account) -> Iterator[bytes]:
         account.unread("it is not text, or part of it is not")
     elif foreign:
         account.unread("its letters are neither UTF-8 nor UTF-16 (`iconv -f ENCODING -t UTF-8`)")
-    elif tail == bytes(END):
+    elif tail == bytes(NUL_TAIL_BYTES):
         account.unread(
             "it ends in NUL bytes, as a machine leaves a file that loses power: what was written last is not there"
         )
@@ -348,14 +350,14 @@ def _plain(chunks: Iterable[bytes], account: Account) -> Iterator[bytes]:
 def is_binary(data: bytes) -> bool:
     """Whether bytes have so many control characters that they are no text. The caller has dropped NULs, which occur in
     holes, and in UTF-16 that PowerShell's `>>` added to a file."""
-    return len(data) - len(data.translate(None, CONTROLS)) > BINARY * len(data)
+    return len(data) - len(data.translate(None, CONTROL_CHARACTERS)) > MAX_CONTROL_SHARE * len(data)
 
 
 def is_foreign(data: bytes) -> bool:
     """Whether bytes are of an encoding that is not read here."""
     if data.isascii():
         return False
-    return data.decode("utf-8", "replace").count("\ufffd") > FOREIGN * len(data)
+    return data.decode("utf-8", "replace").count("\ufffd") > MAX_NON_UTF8_SHARE * len(data)
 
 
 def _stripped(chunks: Iterable[bytes], account: Account) -> Iterator[bytes]:
@@ -365,9 +367,9 @@ def _stripped(chunks: Iterable[bytes], account: Account) -> Iterator[bytes]:
     for chunk in chunks:
         text = seen.of(decoder.decode(chunk))
         # In small pieces, since the parser searches an unfinished tag anew with each piece.
-        for at in range(0, len(text), TAG):
-            page.feed(text[at : at + TAG])
-            if len(page.rawdata) > 2 * TAG:
+        for at in range(0, len(text), HTML_CHUNK_CHARACTERS):
+            page.feed(text[at : at + HTML_CHUNK_CHARACTERS])
+            if len(page.rawdata) > 2 * HTML_CHUNK_CHARACTERS:
                 account.unread("its HTML is not understood; save the page as text")
                 return
         yield page.take()
@@ -432,7 +434,7 @@ class _Page(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:  # noqa: ARG002
         self.preformatted = self.preformatted or tag in PREFORMATTED
-        if tag in BREAKS:
+        if tag in LINE_BREAK_TAGS:
             self._text.append("\n")
 
     def handle_data(self, data: str) -> None:

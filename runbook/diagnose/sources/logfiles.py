@@ -15,25 +15,30 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, cast
 
-from runbook.diagnose.sources.archives import ZIP, ArchiveMember, contents, is_archive
+from runbook.diagnose.sources.archives import ZIP_MAGIC, ArchiveMember, contents, is_archive
 from runbook.diagnose.sources.decoding import Account, Unpacked, UnreadError, decoded, packing_of
 from runbook.diagnose.sources.own_runs import has_events
 from runbook.model.errors import FilesWrong, Problem
 from runbook.model.units import number, small_number
 
-CHUNK = 1 << 20
-PACKED_CHUNK = 1 << 17
-NO_LOGS = frozenset(
+CHUNK_BYTES = 1 << 20
+PACKED_CHUNK_BYTES = 1 << 17
+NON_LOG_SUFFIXES = frozenset(
     """.py .pyc .pyi .ipynb .sh .yml .yaml .so .pt .pth .ckpt .bin .safetensors .onnx .gguf .npy .npz .pkl .h5 .parquet
     .arrow .png .jpg .gif .svg .wandb""".split()
 )
 """Endings of programs, settings, weights, data, pictures: not logs, whatever their content."""
-RECORDS = ".jsonl"
+RECORDS_SUFFIX = ".jsonl"
 """The ending of files that hold data as often as logs: read only if the user names the file itself."""
-EVENTS = re.compile(r"events\.out\.tfevents\.")
-ATTEMPT = re.compile(r"\A(?P<run>.*)[/\\]attempt_\d+[/\\](?P<rank>\d+)[/\\][^/\\]+$")  # torchrun --log-dir
-KINDS = {stat.S_IFSOCK: "a socket", stat.S_IFIFO: "a pipe", stat.S_IFBLK: "a device", stat.S_IFCHR: "a device"}
-PACKED_ARCHIVE = 262  # bytes of an unpacked head by which a tar is recognised
+TENSORBOARD_EVENTS = re.compile(r"events\.out\.tfevents\.")
+TORCHRUN_LOG_PATH = re.compile(r"\A(?P<run>.*)[/\\]attempt_\d+[/\\](?P<rank>\d+)[/\\][^/\\]+$")  # torchrun --log-dir
+FILE_TYPE_NAMES = {
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFBLK: "a device",
+    stat.S_IFCHR: "a device",
+}
+TAR_HEAD_BYTES = 262  # bytes of an unpacked head by which a tar is recognised
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +158,7 @@ def _until_broken(stream: Iterator[bytes], account: Account) -> Iterator[bytes]:
 def _raw(log: LogFile) -> Iterator[bytes]:
     """The bytes of a log, packed as they are."""
     if log.member is not None:
-        yield from log.member.chunks(PACKED_CHUNK)
+        yield from log.member.chunks(PACKED_CHUNK_BYTES)
     elif log.path is not None:
         with log.path.open("rb", buffering=0) as file:
             yield from _of_file(cast("BinaryIO", file))
@@ -161,27 +166,27 @@ def _raw(log: LogFile) -> Iterator[bytes]:
         raise UnreadError("it is closed")
     else:
         stream = cast("io.BufferedReader", sys.stdin.buffer)
-        yield from iter(lambda: stream.read1(CHUNK), b"")
+        yield from iter(lambda: stream.read1(CHUNK_BYTES), b"")
 
 
 def _unpacked(raw: _Chunks) -> Iterator[bytes]:
     """The bytes of a log, unpacked; UnreadError for an archive, or for a file that is packed twice."""
-    head = raw.peek(PACKED_ARCHIVE)
+    head = raw.peek(TAR_HEAD_BYTES)
     packing = packing_of(head)
     if packing is None:
         _refuse_archive(head)
         yield from raw.rest()
         return
     stream = Unpacked(cast("BinaryIO", raw), packing)
-    unpacked = _Chunks(iter(lambda: stream.read(PACKED_CHUNK), b""))
-    _refuse_archive(head := unpacked.peek(PACKED_ARCHIVE))
+    unpacked = _Chunks(iter(lambda: stream.read(PACKED_CHUNK_BYTES), b""))
+    _refuse_archive(head := unpacked.peek(TAR_HEAD_BYTES))
     if packing_of(head):
         raise UnreadError("it is packed twice: unpack it once")
     yield from unpacked.rest()
 
 
 def _refuse_archive(head: bytes) -> None:
-    if head.startswith(ZIP) or head[257:262] == b"ustar":
+    if head.startswith(ZIP_MAGIC) or head[257:262] == b"ustar":
         raise UnreadError(
             "it begins as an archive does, and those are read only whole and as files of their own: unpack "
             "what it lies in, or write it to a file"
@@ -236,10 +241,10 @@ def _of_file(file: BinaryIO) -> Iterator[bytes]:
     status = os.fstat(file.fileno())
     plain = stat.S_ISREG(status.st_mode)
     at = 0
-    while chunk := file.read(CHUNK):
+    while chunk := file.read(CHUNK_BYTES):
         yield chunk
         at += len(chunk)
-        if plain and len(chunk) == CHUNK and not any(chunk):
+        if plain and len(chunk) == CHUNK_BYTES and not any(chunk):
             at = _after_hole(file, at)
     if plain and at < status.st_size:
         raise UnreadError(f"it became shorter while it was read ({status.st_size:,} bytes, {at:,} of them read)")
@@ -307,10 +312,10 @@ def _in_a_folder(path: Path, found: FoundLogs) -> None:
     try:
         mode = path.stat().st_mode
         if not stat.S_ISREG(mode):
-            found.unread.append((name, f"it is {KINDS.get(stat.S_IFMT(mode), 'no file')}"))
+            found.unread.append((name, f"it is {FILE_TYPE_NAMES.get(stat.S_IFMT(mode), 'no file')}"))
         elif not os.access(path, os.R_OK):
             found.unread.append((name, "this user may not read it"))
-        elif path.suffix == RECORDS:
+        elif path.suffix == RECORDS_SUFFIX:
             found.unread.append((name, "by its name it holds records of data; if it is a log, name it"))
         elif path.stat().st_size:
             _file(path, found)
@@ -319,7 +324,7 @@ def _in_a_folder(path: Path, found: FoundLogs) -> None:
 
 
 def _is_no_log(name: str) -> bool:
-    return PurePosixPath(name).suffix in NO_LOGS or EVENTS.match(name) is not None
+    return PurePosixPath(name).suffix in NON_LOG_SUFFIXES or TENSORBOARD_EVENTS.match(name) is not None
 
 
 def _numerically(path: Path) -> list[tuple[int, str]]:
@@ -333,7 +338,7 @@ def _numerically(path: Path) -> list[tuple[int, str]]:
 def _with_ranks(logs: list[LogFile]) -> list[LogFile]:
     """The logs, with their ranks if they are in one tree of torchrun's: its folders are named by local ranks, which are
     the ranks only if there is one tree."""
-    places = {log.name: found for log in logs if (found := ATTEMPT.match(log.name))}
+    places = {log.name: found for log in logs if (found := TORCHRUN_LOG_PATH.match(log.name))}
     if len({found["run"] for found in places.values()}) != 1:
         return logs
     return [replace(log, rank=small_number(places[log.name]["rank"])) if log.name in places else log for log in logs]

@@ -16,10 +16,10 @@ from runbook.diagnose.rule_types import Hit, Line, Tier
 from runbook.model.node_ranges import fold
 from runbook.model.safe_files import is_folder, open_regular
 
-RESULT = "result.json"
-UNFINISHED = "unfinished"
-MOST = 16 << 20  # the most bytes of a result that are read
-ID = re.compile(r"[a-z][a-z0-9-]{0,99}")
+RESULT_FILE = "result.json"
+UNFINISHED_VERDICT = "unfinished"
+MAX_RESULT_BYTES = 16 << 20  # the most bytes of a result that are read
+CAUSE_ID = re.compile(r"[a-z][a-z0-9-]{0,99}")
 
 _Kind = TypeVar("_Kind")
 
@@ -74,14 +74,14 @@ def latest_run(folder: Path) -> Path | None:
 def read_own_run(folder: Path) -> OwnRun:
     """The verdict and causes of the run in this folder. A run that was killed may have written none, or half of it."""
     try:
-        with open_regular(folder / RESULT) as stream:
-            data = stream.read(MOST + 1)
+        with open_regular(folder / RESULT_FILE) as stream:
+            data = stream.read(MAX_RESULT_BYTES + 1)
     except FileNotFoundError:
-        return OwnRun(folder, UNFINISHED, None, ())
+        return OwnRun(folder, UNFINISHED_VERDICT, None, ())
     except OSError as error:
-        return OwnRun(folder, UNFINISHED, None, (), error.strerror or str(error))
-    if len(data) > MOST:
-        return OwnRun(folder, UNFINISHED, None, (), f"it has more than {MOST:,} bytes")
+        return OwnRun(folder, UNFINISHED_VERDICT, None, (), error.strerror or str(error))
+    if len(data) > MAX_RESULT_BYTES:
+        return OwnRun(folder, UNFINISHED_VERDICT, None, (), f"it has more than {MAX_RESULT_BYTES:,} bytes")
     return own_run_of(folder, data)
 
 
@@ -96,11 +96,11 @@ def own_run_of(folder: Path, data: bytes) -> OwnRun:
             folder,
             _word(said["verdict"]),
             None if stopped_at is None else _a(str, stopped_at),
-            tuple(_causes(said, str(folder / RESULT), text)),
+            tuple(_causes(said, str(folder / RESULT_FILE), text)),
         )
     except (ValueError, LookupError, RecursionError) as error:
         why = "it breaks off, or is not a verdict that is known here"
-        return OwnRun(folder, UNFINISHED, None, (), f"{why} ({type(error).__name__})")
+        return OwnRun(folder, UNFINISHED_VERDICT, None, (), f"{why} ({type(error).__name__})")
 
 
 def _causes(said: Mapping[str, Any], name: str, text: str) -> list[Cause]:
@@ -149,6 +149,6 @@ def _a(kind: type[_Kind], value: object) -> _Kind:
 
 def _word(value: object) -> str:
     """The value if it may be the id of a cause or a verdict, else ValueError."""
-    if not ID.fullmatch(word := _a(str, value)):
+    if not CAUSE_ID.fullmatch(word := _a(str, value)):
         raise ValueError("an id is expected")
     return word

@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 
-from runbook.files.environment_values import UNCARRIABLE
+from runbook.files.environment_values import UNQUOTABLE_CHARACTER
 
-NAME = re.compile(r"\A[A-Za-z_][A-Za-z0-9_]*\Z")
+VARIABLE_NAME = re.compile(r"\A[A-Za-z_][A-Za-z0-9_]*\Z")
 """The names of environment variables that every shell can set."""
 
 
@@ -31,8 +31,9 @@ class Word(str):
 class CannotQuote(ValueError):
     """The shell cannot carry a value. `reason` says which character is refused and why, without the value itself.
 
-    `place` is where in the spec the value stands: ("environment", NAME), ("process", LOCAL_RANK, NAME),
-    ("unset", NAME), ("command", NUMBER), ("activate",), ("workdir",), ("address",) or ("python",).
+    `place` is where in the spec the value stands: ("environment", VARIABLE_NAME), ("process", LOCAL_RANK,
+    VARIABLE_NAME), ("unset", VARIABLE_NAME), ("command", NUMBER), ("activate",), ("workdir",), ("address",) or
+    ("python",).
     """
 
     def __init__(self, reason: str, value: str | None = None, place: tuple[str, ...] = ()) -> None:
@@ -47,8 +48,8 @@ class Dialect:
     """One shell: its kind of literal, the filters through which its templates print values, and the bytes of its
     scripts (`encode`).
 
-    `setting` makes the statement that puts NAME and VALUE into the environment. `check_names` and `check_command`
-    refuse combinations of values. All of them raise CannotQuote.
+    `setting` makes the statement that puts VARIABLE_NAME and VALUE into the environment. `check_names` and
+    `check_command` refuse combinations of values. All of them raise CannotQuote.
     """
 
     literal: type[Literal]
@@ -69,7 +70,7 @@ def one_line(value: object) -> str:
     """The text of a value. Raises CannotQuote for NUL, CR, LF and half of a surrogate pair, which no shell can
     carry."""
     text = str(value)
-    refused = UNCARRIABLE.search(text)
+    refused = UNQUOTABLE_CHARACTER.search(text)
     if refused:
         what = {"\0": "NUL", "\r": "a carriage return", "\n": "a line break"}.get(
             refused[0], "half of a surrogate pair"
@@ -94,7 +95,7 @@ def shown(text: str) -> str:
 def checked_name(value: object) -> str:
     """The name of an environment variable, if every shell can set it. Raises CannotQuote."""
     text = str(value)
-    if not NAME.match(text):
+    if not VARIABLE_NAME.match(text):
         raise CannotQuote("is not a name for an environment variable: letters, digits and _, no digit first", text)
     return text
 

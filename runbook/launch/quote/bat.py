@@ -14,38 +14,38 @@ from collections.abc import Sequence
 
 from runbook.launch.quote import CannotQuote, Dialect, Literal, Word, checked_name, not_empty, one_line
 
-MAX_LINE = 8191
+MAX_CMD_LINE_CHARACTERS = 8191
 """The most characters of a line that cmd takes, before and after it has put the variables in."""
 
-ROOM_FOR_A_FOLDER = 260
+FOLDER_RESERVE_CHARACTERS = 260
 """The characters kept free in a line for each folder or program that is known only on the machine (MAX_PATH)."""
 
-OWN_NAMES = frozenset(
+CMD_VARIABLES = frozenset(
     ("CD", "CMDCMDLINE", "CMDEXTVERSION", "DATE", "ERRORLEVEL", "HIGHESTNUMANODENUMBER", "RANDOM", "TIME")
 )
 """Names of variables that cmd computes: a variable of the same name would hide the computed one, such as the exit
 code."""
 
-_WORD = r'(?:"[^"]*"|[^\s"=&|()]+)'
+_CMD_WORD = r'(?:"[^"]*"|[^\s"=&|()]+)'
 _IF = (
-    rf"if\s+(?:/i\s+)?(?:not\s+)?(?:(?:exist|defined|errorlevel)\s+{_WORD}"
-    rf"|{_WORD}\s*(?:==|(?:equ|neq|lss|leq|gtr|geq)\s)\s*{_WORD})\s"
+    rf"if\s+(?:/i\s+)?(?:not\s+)?(?:(?:exist|defined|errorlevel)\s+{_CMD_WORD}"
+    rf"|{_CMD_WORD}\s*(?:==|(?:equ|neq|lss|leq|gtr|geq)\s)\s*{_CMD_WORD})\s"
 )
 _FOR = r'for\s+(?:/[a-z]\s+(?:"[^"]*"\s+)?)?%%?\w\s+in\s*\([^)]*\)\s*do\s'
-_COMMAND = re.compile(  # where a command begins, and the command itself
+_LEADING_COMMAND = re.compile(  # where a command begins, and the command itself
     rf'((?:\A|&&?|\|\|)[\s@(]*(?:(?:{_IF}|{_FOR})[\s@(]*)*)((?:"[^"]*"?|\^.|>&|\|(?!\|)|[^"^&|])+)', re.IGNORECASE
 )
-_OF_CMD = re.compile(r"(?:call|cd|echo|exit|for|if|path|pushd|rem|set|start)(?:\s|\Z)", re.IGNORECASE)
+_BUILTIN_COMMAND = re.compile(r"(?:call|cd|echo|exit|for|if|path|pushd|rem|set|start)(?:\s|\Z)", re.IGNORECASE)
 """Commands that are built into cmd, and need no `call`."""
 _SWITCH = re.compile(r"/[A-Za-z0-9]+\Z")
 """A switch such as `/c`, which needs no quotes."""
-_READ_AGAIN = re.compile(r"[%^!]|/\?")
+_CALL_SPECIAL_CHARACTERS = re.compile(r"[%^!]|/\?")
 """Characters that `call` interprets once more."""
-_BATCH = (".bat", ".cmd")
+_BATCH_FILE_ENDINGS = (".bat", ".cmd")
 """The endings of batch files."""
-ABSOLUTE = re.compile(r"~?[/\\]|[A-Za-z]:")
+ABSOLUTE_PATH_START = re.compile(r"~?[/\\]|[A-Za-z]:")
 """The beginning of a path that does not depend on the working directory."""
-_OWN, _HERE, _HOME = "%_runbook_", "%_runbook_here%", "%USERPROFILE%\\"
+_OWN_VARIABLE_PREFIX, _SCRIPT_FOLDER, _USER_PROFILE = "%_runbook_", "%_runbook_here%", "%USERPROFILE%\\"
 """The beginning of the script's own variables, the script's folder, and the home folder."""
 
 
@@ -86,9 +86,9 @@ def argument(value: object) -> Bat:
         return Bat(text) if _SWITCH.match(text) else word(text)
     # Both folders end with a backslash here; the dot keeps it from reaching the closing quote.
     if text.startswith("./"):
-        return _quoted(f"{_HERE}{_path(text[2:]) or '.'}")
+        return _quoted(f"{_SCRIPT_FOLDER}{_path(text[2:]) or '.'}")
     if text.startswith("~/"):
-        return _quoted(f"{_HOME}{_path(text[2:]) or '.'}")
+        return _quoted(f"{_USER_PROFILE}{_path(text[2:]) or '.'}")
     return Bat(text) if _SWITCH.match(text) else word(text)  # cmd, for example, knows its own /c only without quotes
 
 
@@ -108,20 +108,25 @@ def folder(value: object) -> Bat:
 
 def beside(value: object) -> Bat:
     """The literal for a file beside the script."""
-    return Bat(f'"{_HERE}{plain(value)}"')
+    return Bat(f'"{_SCRIPT_FOLDER}{plain(value)}"')
 
 
 def programs(value: object) -> Bat:
     """Literals for the files that may be the command's program, in order of preference. A word without an ending may be
     a real program or a batch file."""
     text = one_line(value)
-    return _files(text, ("",) if text.lower().endswith((".exe", ".com", *_BATCH)) else (".exe", ".com", *_BATCH))
+    return _files(
+        text,
+        ("",)
+        if text.lower().endswith((".exe", ".com", *_BATCH_FILE_ENDINGS))
+        else (".exe", ".com", *_BATCH_FILE_ENDINGS),
+    )
 
 
 def interpreters(value: object) -> Bat:
     """Literals for the files that may be Python: real programs, but no batch files."""
     text = one_line(value)
-    stem = text[:-4] if text.lower().endswith((".exe", ".com", *_BATCH)) else text
+    stem = text[:-4] if text.lower().endswith((".exe", ".com", *_BATCH_FILE_ENDINGS)) else text
     return _files(stem, (".exe", ".com"))
 
 
@@ -130,7 +135,7 @@ def read_again(words: Sequence[str]) -> bool:
 
     (Double quotes would change as well, but no .bat can carry them.)
     """
-    return any(_READ_AGAIN.search(one) for one in words)
+    return any(_CALL_SPECIAL_CHARACTERS.search(one) for one in words)
 
 
 def has_place(words: Sequence[str]) -> bool:
@@ -146,7 +151,7 @@ def has_folder(value: object) -> bool:
 def name(value: object) -> Bat:
     """The literal for the name of an environment variable. Raises CannotQuote for names of cmd and of the script."""
     text = checked_name(value)
-    if text.upper() in OWN_NAMES or text.lower().startswith("_runbook_"):
+    if text.upper() in CMD_VARIABLES or text.lower().startswith("_runbook_"):
         raise CannotQuote("is a variable of cmd's or of the script's own: give yours another name", text)
     return Bat(text)
 
@@ -155,8 +160,10 @@ def setting(key: object, value: object) -> Bat:
     """The statement that puts one variable into the environment. An empty value, which would remove it, is refused."""
     not_empty(key, value, "cmd")
     made = f'set "{name(key)}={plain(value)}"'
-    if len(made) > MAX_LINE:
-        reason = f"makes a line of {len(made)} characters, and cmd takes {MAX_LINE} at most: use `shell: ps1`"
+    if len(made) > MAX_CMD_LINE_CHARACTERS:
+        reason = (
+            f"makes a line of {len(made)} characters, and cmd takes {MAX_CMD_LINE_CHARACTERS} at most: use `shell: ps1`"
+        )
         raise CannotQuote(reason, str(value))
     return Bat(made)
 
@@ -211,7 +218,9 @@ def line(value: object) -> Bat:
         raise CannotQuote("is not ASCII, which is all that a .bat carries: use `shell: ps1`", text)
     if text.rstrip().endswith("^"):
         raise CannotQuote("ends with ^, which would take the next line of the script into it", text)
-    return Bat(_COMMAND.sub(lambda one: one[0] if _OF_CMD.match(one[2]) else f"{one[1]}call {one[2]}", text))
+    return Bat(
+        _LEADING_COMMAND.sub(lambda one: one[0] if _BUILTIN_COMMAND.match(one[2]) else f"{one[1]}call {one[2]}", text)
+    )
 
 
 def check_names(names: Sequence[str]) -> None:
@@ -225,7 +234,7 @@ def check_names(names: Sequence[str]) -> None:
 
 def check_command(words: Sequence[str]) -> None:
     """Raises CannotQuote if the program is a batch file and would get words that are changed on the way to it."""
-    if words and words[0].lower().endswith(_BATCH) and read_again(words[1:]):
+    if words and words[0].lower().endswith(_BATCH_FILE_ENDINGS) and read_again(words[1:]):
         reason = "is a batch file, which would read %, ^, ! and /? in its words a second time: name the program"
         raise CannotQuote(f"{reason} that it starts, and do in `activate:` what it prepares", words[0])
 
@@ -233,9 +242,12 @@ def check_command(words: Sequence[str]) -> None:
 def encode(text: str) -> bytes:
     """The script's bytes: CRLF, ASCII, no BOM. Raises CannotQuote for a line that cmd would cut."""
     for one in text.replace(" ^\n", " ").split("\n"):  # a line continued with ^ counts as one line
-        if len(one) + ROOM_FOR_A_FOLDER * (one.count(_OWN) + one.count(_HOME)) > MAX_LINE:
+        if (
+            len(one) + FOLDER_RESERVE_CHARACTERS * (one.count(_OWN_VARIABLE_PREFIX) + one.count(_USER_PROFILE))
+            > MAX_CMD_LINE_CHARACTERS
+        ):
             raise CannotQuote(
-                f"makes a line that is too long: cmd takes {MAX_LINE} characters at most, with its folders put in; "
+                f"makes a line that is too long: cmd takes {MAX_CMD_LINE_CHARACTERS} characters at most, with its folders put in; "
                 "use `shell: ps1`",
                 one[:40],
             )
@@ -246,7 +258,7 @@ def _files(text: str, endings: Sequence[str]) -> Bat:
     """Literals for a program with each of these endings."""
     if set(text) & set('*?<>|"') or not text:
         raise CannotQuote('is not a valid program name on Windows: it is empty or has one of * ? < > | "', text)
-    path = f"{_HERE}{_path(text[2:])}" if text.startswith("./") else _place(text)
+    path = f"{_SCRIPT_FOLDER}{_path(text[2:])}" if text.startswith("./") else _place(text)
     return Bat(" ".join(f'"{path}{ending}"' for ending in endings))
 
 
@@ -256,13 +268,13 @@ def _quoted(inner: str) -> Bat:
 
 
 def _place(text: str) -> str:
-    return f"{_HOME}{_path(text[2:])}" if text.startswith(("~/", "~\\")) else _path(text)
+    return f"{_USER_PROFILE}{_path(text[2:])}" if text.startswith(("~/", "~\\")) else _path(text)
 
 
 def _folder(text: str) -> str:
     if text == "~":
-        return _HOME
-    return _place(text) if ABSOLUTE.match(text) else f"{_HERE}{_path(text.removeprefix('./'))}"
+        return _USER_PROFILE
+    return _place(text) if ABSOLUTE_PATH_START.match(text) else f"{_SCRIPT_FOLDER}{_path(text.removeprefix('./'))}"
 
 
 def _path(text: str) -> str:

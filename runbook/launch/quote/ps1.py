@@ -7,15 +7,15 @@ import re
 from collections.abc import Sequence
 
 from runbook.launch.quote import CannotQuote, Dialect, Literal, Word, checked_name, not_empty, one_line, printable
-from runbook.launch.quote.bat import ABSOLUTE, check_names
+from runbook.launch.quote.bat import ABSOLUTE_PATH_START, check_names
 
-QUOTES = "'\u2018\u2019\u201a\u201b"
+SINGLE_QUOTES = "'\u2018\u2019\u201a\u201b"
 """The characters that end a single-quoted string in PowerShell."""
 
-MAX_UNITS = 32_766
+MAX_UTF16_UNITS = 32_766
 """The most UTF-16 units of a variable or a command line in Windows."""
 
-_QUOTE = re.compile(f"([{QUOTES}])")
+_SINGLE_QUOTE = re.compile(f"([{SINGLE_QUOTES}])")
 
 
 class Ps1(Literal):
@@ -27,9 +27,9 @@ class Ps1(Literal):
 def word(value: object) -> Ps1:
     """The literal for one string, whatever it contains. Raises CannotQuote if it is too long."""
     text = one_line(value)
-    if _units(text) > MAX_UNITS:
-        raise CannotQuote(f"is longer than {MAX_UNITS} characters: Windows hands no program such a word", text)
-    return Ps1("'" + _QUOTE.sub(r"\1\1", text) + "'")
+    if _units(text) > MAX_UTF16_UNITS:
+        raise CannotQuote(f"is longer than {MAX_UTF16_UNITS} characters: Windows hands no program such a word", text)
+    return Ps1("'" + _SINGLE_QUOTE.sub(r"\1\1", text) + "'")
 
 
 def argument(value: object) -> Ps1:
@@ -51,7 +51,7 @@ def folder(value: object) -> Ps1:
     text = one_line(value)
     if text == "~":
         return Ps1("$HOME")
-    return place(text) if ABSOLUTE.match(text) else argument(f"./{text.removeprefix('./')}")
+    return place(text) if ABSOLUTE_PATH_START.match(text) else argument(f"./{text.removeprefix('./')}")
 
 
 def name(value: object) -> Ps1:
@@ -87,9 +87,9 @@ def check_command(words: Sequence[str]) -> None:
     """Raises CannotQuote for a command that is too long for Windows. Each word counts with the most quoting it may
     need."""
     length = sum(_units(one) + one.count('"') + one.count("\\") + 3 for one in words)
-    if length > MAX_UNITS:
+    if length > MAX_UTF16_UNITS:
         raise CannotQuote(
-            f"makes a command line of {length} characters, and Windows takes {MAX_UNITS} at most", words[0]
+            f"makes a command line of {length} characters, and Windows takes {MAX_UTF16_UNITS} at most", words[0]
         )
 
 

@@ -15,20 +15,20 @@ from runbook.launch.quote import (
     printable,
 )
 
-MAX_BYTES = 131_071
+MAX_ARGUMENT_BYTES = 131_071
 """The most bytes of an argument or a `NAME=value` that Linux passes to a program (MAX_ARG_STRLEN)."""
 
-OWN_NAMES = frozenset(
+SHELL_VARIABLES = frozenset(
     """BASHOPTS BASHPID BASH_ALIASES BASH_ARGC BASH_ARGV BASH_ARGV0 BASH_CMDS BASH_COMMAND BASH_LINENO BASH_SOURCE
     BASH_SUBSHELL BASH_VERSINFO DIRSTACK EPOCHREALTIME EPOCHSECONDS EUID FUNCNAME GROUPS HISTCMD IFS LINENO OLDPWD
     OPTIND PIPESTATUS PPID PWD RANDOM SECONDS SHELLOPTS SHLVL SRANDOM UID _""".split()
 )
 """Names of variables that dash or bash set or use themselves: a value for one would not arrive, or break the script."""
 
-KEYWORDS = frozenset("case do done elif else esac fi for function if in select then time until while".split())
+SHELL_KEYWORDS = frozenset("case do done elif else esac fi for function if in select then time until while".split())
 """Reserved words of a shell; they are quoted for the sake of people who read the script."""
 
-_PLAIN = re.compile(r"\A[A-Za-z0-9_./:,@%+-][A-Za-z0-9_./:,@%+=-]*\Z")
+_SHELL_SAFE_WORD = re.compile(r"\A[A-Za-z0-9_./:,@%+-][A-Za-z0-9_./:,@%+=-]*\Z")
 """A word that needs no quotes."""
 
 
@@ -41,9 +41,13 @@ class Sh(Literal):
 def word(value: object) -> Sh:
     """The literal for one word, whatever it contains. Raises CannotQuote if it is too long."""
     text = one_line(value)
-    if len(text) > MAX_BYTES // 4 and len(text.encode()) > MAX_BYTES:
-        raise CannotQuote(f"is longer than {MAX_BYTES} bytes: Linux hands no program such a word", text)
-    return Sh(text if _PLAIN.match(text) and text not in KEYWORDS else "'" + text.replace("'", "'\"'\"'") + "'")
+    if len(text) > MAX_ARGUMENT_BYTES // 4 and len(text.encode()) > MAX_ARGUMENT_BYTES:
+        raise CannotQuote(f"is longer than {MAX_ARGUMENT_BYTES} bytes: Linux hands no program such a word", text)
+    return Sh(
+        text
+        if _SHELL_SAFE_WORD.match(text) and text not in SHELL_KEYWORDS
+        else "'" + text.replace("'", "'\"'\"'") + "'"
+    )
 
 
 def argument(value: object) -> Sh:
@@ -72,15 +76,17 @@ def name(value: object) -> Sh:
     """The literal for the name of an environment variable. Raises CannotQuote for names of the shell and of the
     script."""
     text = checked_name(value)
-    if text in OWN_NAMES or text.startswith("runbook_"):
+    if text in SHELL_VARIABLES or text.startswith("runbook_"):
         raise CannotQuote("is a variable of the shell's or of the script's own: give yours another name", text)
     return Sh(text)
 
 
 def setting(key: object, value: object) -> Sh:
     """The statement that puts one variable into the environment."""
-    if len(str(value)) > MAX_BYTES // 5 and len(f"{key}={one_line(value)}".encode()) > MAX_BYTES:
-        raise CannotQuote(f"is, with its name, longer than {MAX_BYTES} bytes: Linux hands on no more", str(value))
+    if len(str(value)) > MAX_ARGUMENT_BYTES // 5 and len(f"{key}={one_line(value)}".encode()) > MAX_ARGUMENT_BYTES:
+        raise CannotQuote(
+            f"is, with its name, longer than {MAX_ARGUMENT_BYTES} bytes: Linux hands on no more", str(value)
+        )
     return Sh(f"export {name(key)}={word(value)}")
 
 

@@ -13,7 +13,7 @@ from runbook.model.inventory import Node, Ssh
 
 _MAYBE_LOOPBACK = re.compile(r"127\.|.*:|.*local", re.IGNORECASE)
 _IPV4 = re.compile(r"\A([0-9]+\.[0-9]+\.[0-9]+)\.([0-9]+)")
-_PADDING = re.compile(r"(?<![0-9])0+(?=[0-9])")
+_LEADING_ZEROS = re.compile(r"(?<![0-9])0+(?=[0-9])")
 
 
 def loopback_address(file: InventoryFile) -> Iterator[Problem]:
@@ -156,7 +156,7 @@ def _repadded(node: Node) -> bool:
     name = node.name.partition(".")[0].lower()
     if label == name or label.isdigit() or ":" in label:
         return False
-    return _PADDING.sub("", label) == _PADDING.sub("", name)
+    return _LEADING_ZEROS.sub("", label) == _LEADING_ZEROS.sub("", name)
 
 
 def name_case(file: InventoryFile) -> Iterator[Problem]:
@@ -179,9 +179,9 @@ def key_as_node(file: InventoryFile) -> Iterator[Problem]:
 
 # Logging in: jump hosts, waits, and logins that are not used.
 
-_PLAIN = Ssh()
-_NO_LOGIN = ("local", "agent", "slurm", "kubernetes")
-_LONGEST_WAIT_S = 600.0
+_DEFAULT_SSH = Ssh()
+_NON_SSH_CONNECTIONS = ("local", "agent", "slurm", "kubernetes")
+_MAX_CONNECT_TIMEOUT_S = 600.0
 
 
 def jump_to_self(file: InventoryFile) -> Iterator[Problem]:
@@ -213,7 +213,9 @@ def unused_ssh(file: InventoryFile) -> Iterator[Problem]:
     """Reports login settings of a node's own if its connection has no login; settings in `defaults` are for other
     nodes."""
     others = [
-        node for node in trusted(file, "ssh", "connection") if node.connection in _NO_LOGIN and node.ssh != _PLAIN
+        node
+        for node in trusted(file, "ssh", "connection")
+        if node.connection in _NON_SSH_CONNECTIONS and node.ssh != _DEFAULT_SSH
     ]
     for node in others:
         keys = [key for key in file.origins.keys(node.name) if key[0] == "ssh"]
@@ -227,7 +229,7 @@ def unused_ssh(file: InventoryFile) -> Iterator[Problem]:
 
 
 def connect_timeout(file: InventoryFile) -> Iterator[Problem]:
-    odd = [node for node in trusted(file, "ssh") if not 0.2 <= node.ssh.connect_timeout_s <= _LONGEST_WAIT_S]
+    odd = [node for node in trusted(file, "ssh") if not 0.2 <= node.ssh.connect_timeout_s <= _MAX_CONNECT_TIMEOUT_S]
     for span, nodes in places(file, odd, "ssh", "connect_timeout"):
         seconds = nodes[0].ssh.connect_timeout_s
         size = "long" if seconds > 1 else "short"

@@ -8,7 +8,7 @@ from typing import Any
 
 from runbook.files.address import is_loopback, one_spelling
 from runbook.files.node_sets import expand, select
-from runbook.files.shipped_files import SUFFIXES
+from runbook.files.shipped_files import YAML_SUFFIXES
 from runbook.files.suggestions import nearest
 from runbook.lint.rule_inputs import InventoryFile, PlaybookFile, ReadFile, ReadFiles, inventory_named, said, trusted
 from runbook.model.errors import FilesWrong, Problem
@@ -45,7 +45,7 @@ def named_inventory(playbooks: Sequence[ReadFile], linted: Sequence[ReadFile], r
 def _neighbour(path: str) -> str | None:
     folder = Path(path).parent
     try:
-        names = sorted(file.name for file in folder.iterdir() if file.suffix in SUFFIXES)
+        names = sorted(file.name for file in folder.iterdir() if file.suffix in YAML_SUFFIXES)
     except OSError:
         return None
     near = nearest(Path(path).name, names)

@@ -11,19 +11,19 @@ from pathlib import PurePosixPath
 from runbook.files.address import is_loopback, strip_brackets
 from runbook.files.scalars import flow
 from runbook.files.templating import is_template
-from runbook.launch.job import STARTS_ITS_RANKS
+from runbook.launch.job import RANK_STARTING_LAUNCHERS
 from runbook.launch.launcher_lines import (
-    NODES,
-    PORT,
-    RANKS_A_NODE,
-    WORLD,
+    NODE_COUNT_OPTIONS,
+    RANKS_PER_NODE_OPTIONS,
+    RENDEZVOUS_PORT_OPTIONS,
+    WORLD_SIZE_OPTIONS,
     LauncherLine,
     launcher_line,
     options,
     unwrapped,
 )
 from runbook.lint.planned_stages import Staged
-from runbook.lint.rules.node_values import UNEXPANDED, taken_as_it_is
+from runbook.lint.rules.node_values import UNEXPANDED_VARIABLE, taken_as_it_is
 from runbook.model.errors import Problem, Span
 from runbook.model.inventory import Inventory
 
@@ -32,7 +32,7 @@ _SHELLS = {"sh", "bash", "dash", "zsh", "cmd", "cmd.exe", "powershell", "powersh
 _OPERATOR = re.compile(r"&&|\|\|?|;|&|[0-9]?>>?(&[0-9])?|<")
 _VARIABLE = re.compile(r"\$(?:\{[A-Za-z_]\w*\}|[A-Za-z_]\w*|\([^)]{0,300}\))|^%[A-Za-z_]\w*%$")
 _FLAG_WITH_VALUE = re.compile(r"--?[A-Za-z][\w-]*[ \t]+\S")
-_OF_TORCHRUN = re.compile(r"nnodes|nproc-per-node|standalone|rdzv-(?:backend|conf|endpoint|id)")
+_TORCHRUN_OPTION = re.compile(r"nnodes|nproc-per-node|standalone|rdzv-(?:backend|conf|endpoint|id)")
 
 
 def one_word_command(staged: Staged) -> Iterator[Problem]:
@@ -66,7 +66,7 @@ def workdir_of_launch(staged: Staged) -> Iterator[Problem]:
     given = staged.stage.launch.workdir
     if given is None or is_template(given) or not staged.sound("launch", "workdir"):
         return
-    if UNEXPANDED.search(given):
+    if UNEXPANDED_VARIABLE.search(given):
         yield taken_as_it_is(given, staged.span("launch", "workdir"))
 
 
@@ -110,23 +110,23 @@ def _of_inventory(option: str, cluster: Inventory) -> tuple[int, str] | None:
     """The inventory's number for an option of a launcher, and the keys that it is made of; None if the inventory has no
     single number for it."""
     slots = {node.slots for node in cluster.nodes}
-    if option in RANKS_A_NODE and len(slots) == 1:
+    if option in RANKS_PER_NODE_OPTIONS and len(slots) == 1:
         return slots.pop(), "a node's `gpus:` or `processes:`"
-    if option in WORLD:
+    if option in WORLD_SIZE_OPTIONS:
         return cluster.world_size, "the `gpus:` or `processes:` of all nodes"
-    if option in NODES:
+    if option in NODE_COUNT_OPTIONS:
         return len(cluster.nodes), "its `nodes:`"
-    return (cluster.rendezvous.port, "`rendezvous: {port: …}`") if option in PORT else None
+    return (cluster.rendezvous.port, "`rendezvous: {port: …}`") if option in RENDEZVOUS_PORT_OPTIONS else None
 
 
 def launcher_option(staged: Staged) -> Iterator[Problem]:
     """Reports an option of the launcher among the arguments of the script."""
     launcher = staged.stage.launch.launcher
-    if launcher not in STARTS_ITS_RANKS or launcher_line(_words(staged)):
+    if launcher not in RANK_STARTING_LAUNCHERS or launcher_line(_words(staged)):
         return
     for index, word in enumerate(_words(staged)):
         option = _OPTION.fullmatch(word)
-        if option and _OF_TORCHRUN.fullmatch(option[1].replace("_", "-")):
+        if option and _TORCHRUN_OPTION.fullmatch(option[1].replace("_", "-")):
             message = f"`--{option[1]}` is an option of {launcher}, and here it reaches the script"
             help = "remove it: the launcher gets nodes, ranks a node and rendezvous from the inventory"
             yield Problem("playbook.launcher-option", message, _span(staged, index), help)
@@ -152,9 +152,9 @@ def _span(staged: Staged, index: int) -> Span | None:
 
 _OPTION = re.compile(r"--?([A-Za-z][A-Za-z0-9_-]*)(?:=.*)?", re.DOTALL)
 _ENDPOINT = re.compile(r"(?:[a-z]+://)?(\[[^\]]*\]|[^/:\s]*|[0-9A-Fa-f:]*)(?::[0-9]+)?(?:[/?].*)?")
-_FROM_ONE = re.compile(r"\{\{\s*(?:node_rank|first_rank)\s*\+\s*1\s*\}\}")
-_FROM_ENVIRONMENT = "leave it out, and let the program read RANK, LOCAL_RANK and WORLD_SIZE from its environment"
-_DIALLED = {
+_RANK_PLUS_ONE = re.compile(r"\{\{\s*(?:node_rank|first_rank)\s*\+\s*1\s*\}\}")
+_RANK_HELP = "leave it out, and let the program read RANK, LOCAL_RANK and WORLD_SIZE from its environment"
+_ADDRESS_OPTIONS = {
     *("master-addr", "master-address", "master", "init-method", "dist-url", "dist-init-method", "dist-init-addr"),
     *("coordinator", "coordinator-address", "rdzv-endpoint"),
 }
@@ -167,16 +167,16 @@ def rank_in_command(staged: Staged) -> Iterator[Problem]:
         others = _others(option, staged.cluster)
         if others is not None and value.isascii() and value.isdigit():
             message = f"`--{option} {value}` is the same for every rank, and there are {others}"
-            yield Problem("playbook.rank-in-command", message, _span(staged, index), _FROM_ENVIRONMENT)
+            yield Problem("playbook.rank-in-command", message, _span(staged, index), _RANK_HELP)
 
 
 def ranks_from_one(staged: Staged) -> Iterator[Problem]:
     if launcher_line(_words(staged)):
         return
     for option, value, index in options(_words(staged)):
-        if option.replace("_", "-") in ("rank", "node-rank", "machine-rank") and _FROM_ONE.search(value):
+        if option.replace("_", "-") in ("rank", "node-rank", "machine-rank") and _RANK_PLUS_ONE.search(value):
             message = f"`--{option} {value}` counts from 1, and ranks count from 0: rank 0 would be missing"
-            yield Problem("playbook.ranks-from-one", message, _span(staged, index), _FROM_ENVIRONMENT)
+            yield Problem("playbook.ranks-from-one", message, _span(staged, index), _RANK_HELP)
 
 
 def world_in_command(staged: Staged) -> Iterator[Problem]:
@@ -189,7 +189,7 @@ def world_in_command(staged: Staged) -> Iterator[Problem]:
             message = (
                 f"`--{option} {value}` is not the number of ranks: the inventory gives {staged.cluster.world_size}"
             )
-            yield Problem("playbook.world-in-command", message, _span(staged, index), _FROM_ENVIRONMENT)
+            yield Problem("playbook.world-in-command", message, _span(staged, index), _RANK_HELP)
 
 
 def loopback_in_command(staged: Staged) -> Iterator[Problem]:
@@ -199,7 +199,7 @@ def loopback_in_command(staged: Staged) -> Iterator[Problem]:
         return
     for option, value, index in _options(staged):
         endpoint = _ENDPOINT.fullmatch(value)
-        if option.replace("_", "-") in _DIALLED and endpoint and is_loopback(strip_brackets(endpoint[1])):
+        if option.replace("_", "-") in _ADDRESS_OPTIONS and endpoint and is_loopback(strip_brackets(endpoint[1])):
             message = f"every node would dial itself at {endpoint[1]}, and there are {len(cluster.nodes)}"
             help = "leave it out, and let the program read MASTER_ADDR and MASTER_PORT from its environment"
             yield Problem("playbook.loopback-in-command", message, _span(staged, index), help)
@@ -235,11 +235,11 @@ def _options(staged: Staged) -> Iterator[tuple[str, str, int]]:
 # Shell stages that wait for input, never end, or leave something running.
 
 _SEPARATOR = re.compile(r"&&|\|\||[;|\n()]|&(?![>0-9])")
-_EDITORS = {"vi", "vim", "nano", "emacs", "less", "more", "man", "passwd", "htop", "nvtop"}
+_INTERACTIVE_PROGRAMS = {"vi", "vim", "nano", "emacs", "less", "more", "man", "passwd", "htop", "nvtop"}
 _ASSUME_YES = {"apt": "-y", "apt-get": "-y", "yum": "-y", "dnf": "-y", "zypper": "-n"}
-_INSTALLING = {"install", "remove", "upgrade", "update", "dist-upgrade", "purge"}
+_PACKAGE_COMMANDS = {"install", "remove", "upgrade", "update", "dist-upgrade", "purge"}
 _TEMPLATE = re.compile(r"\{\{\s*([A-Za-z_]\w*)\s*\}\}")
-_OF_ONE_SHELL = (
+_SHELL_STATE_COMMANDS = (
     (re.compile(r"(?:cd|pushd) \S+"), "put it before the command that needs it, `cd … && …`; a launch has `workdir:`"),
     (re.compile(r"export \w+=.*"), "what ranks shall see belongs under `env:` of the inventory or the launch"),
     (re.compile(r"(?:source|\.) \S*(?:/activate|rc|conda\.sh)"), "write it as `activate:` into the inventory"),
@@ -249,7 +249,7 @@ _OF_ONE_SHELL = (
 )
 """Patterns of commands that change nothing but the shell they run in, and the help: where to put them."""
 
-_NOT_SH = (
+_NON_POSIX_SYNTAX = (
     (re.compile(r"(?:^|[;&|(])\s*source\s"), "source", "write `. FILE`"),
     (
         re.compile(r"(?:^|[;&|(])\s*(?:conda|mamba)\s+activate\b"),
@@ -266,7 +266,7 @@ _NOT_SH = (
     (re.compile(r"[<>]\("), "<(", "write `bash -c '…'` around the line"),
 )
 """Patterns of what bash has and a plain `sh` has not, the name for the message, and the help."""
-_BRINGS_CONDA = re.compile(r"conda\.sh|\bhook\b")
+_CONDA_SETUP = re.compile(r"conda\.sh|\bhook\b")
 
 
 def interactive_shell(staged: Staged) -> Iterator[Problem]:
@@ -302,7 +302,7 @@ def background_shell(staged: Staged) -> Iterator[Problem]:
 def shell_no_effect(staged: Staged) -> Iterator[Problem]:
     """Reports a line that only changes its own shell, which ends with the stage."""
     commands = list(_commands(staged))
-    helps = [help for words in commands for sign, help in _OF_ONE_SHELL if sign.fullmatch(" ".join(words))]
+    helps = [help for words in commands for sign, help in _SHELL_STATE_COMMANDS if sign.fullmatch(" ".join(words))]
     if commands and len(helps) == len(commands):
         message = f"`{' '.join(commands[0])}` holds for this stage's own shell alone, which ends here"
         yield Problem("playbook.shell-no-effect", message, staged.span("shell"), helps[-1])
@@ -313,8 +313,8 @@ def not_for_sh(staged: Staged) -> Iterator[Problem]:
     if any(shell_no_effect(staged)):
         return
     line = _unquoted(staged)
-    for sign, what, help in _NOT_SH:
-        if sign.search(line) and not (what == "conda activate" and _BRINGS_CONDA.search(_line(staged))):
+    for sign, what, help in _NON_POSIX_SYNTAX:
+        if sign.search(line) and not (what == "conda activate" and _CONDA_SETUP.search(_line(staged))):
             message = f"`{what}` is not known to /bin/sh, which runs a stage's line; on Debian and Ubuntu that is dash"
             yield Problem("playbook.not-for-sh", message, staged.span("shell"), help)
             return
@@ -366,12 +366,12 @@ def _asks(words: list[str], *, fed: bool) -> tuple[str, str] | None:
             return "sudo would ask for a password, and no person can type it", "`sudo -n` fails at once where it must"
     bare = unwrapped(words)
     program = bare[0]
-    if program in _EDITORS:
+    if program in _INTERACTIVE_PROGRAMS:
         return f"`{program}` waits for input at a terminal, and there is none", "use a command that only prints"
     flag = _ASSUME_YES.get(program)
     if fed:
         return None
-    if flag and _INSTALLING & set(bare[1:]) and not _agrees(bare, flag):
+    if flag and _PACKAGE_COMMANDS & set(bare[1:]) and not _agrees(bare, flag):
         if program in ("apt", "apt-get") and "update" in bare[1:]:
             return None
         return f"`{program}` would ask whether to go on, and gets no answer", f"add {flag}"

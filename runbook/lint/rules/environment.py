@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from runbook.files.yaml_document import Document, Keys
+from runbook.files.yaml_document import Document, KeyPath
 from runbook.lint.rule_inputs import InventoryFile, PlaybookFile
 from runbook.lint.rules.environment_names import VariableFault, name_faults
 from runbook.lint.rules.environment_values import value_faults
@@ -18,10 +18,10 @@ class WrittenVariable(NamedTuple):
 
     name: str
     text: str | None
-    block: Keys  # the keys of the `env` that it stands in
+    block: KeyPath  # the keys of the `env` that it stands in
 
     @property
-    def keys(self) -> Keys:
+    def keys(self) -> KeyPath:
         return (*self.block, self.name)
 
 
@@ -51,7 +51,7 @@ def of_playbook(document: Document) -> Iterator[WrittenVariable]:
         yield from _of_block(document, launch.get("env"), ("stages", index, "launch", "env"))
 
 
-def _of_block(document: Document, block: Any, keys: Keys) -> Iterator[WrittenVariable]:
+def _of_block(document: Document, block: Any, keys: KeyPath) -> Iterator[WrittenVariable]:
     if isinstance(block, dict):
         texts = document.texts
         for name, value in block.items():
@@ -66,7 +66,7 @@ def _mapping(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-_SUGGESTIONS = 50  # a file with more unknown names than this has another trouble than their spelling
+_MAX_SUGGESTIONS = 50  # a file with more unknown names than this has another trouble than their spelling
 
 
 def written_in_inventory(file: InventoryFile) -> Iterator[Problem]:
@@ -81,12 +81,12 @@ def written_in_playbook(file: PlaybookFile) -> Iterator[Problem]:
     yield from _judged(file.document, of_playbook(file.document), file.wrong)
 
 
-def problem_at(document: Document, fault: VariableFault, keys: Keys) -> Problem:
+def problem_at(document: Document, fault: VariableFault, keys: KeyPath) -> Problem:
     span = document.key_span(*keys) if fault.of_name else document.span(*keys)
     return Problem(f"env.{fault.id}", fault.message, span, fault.help)
 
 
-def _judged(document: Document, settings: Iterable[WrittenVariable], wrong: Collection[Keys]) -> Iterator[Problem]:
+def _judged(document: Document, settings: Iterable[WrittenVariable], wrong: Collection[KeyPath]) -> Iterator[Problem]:
     """The problems with names and values; each is judged once, however often it is written."""
     of_names: dict[str, tuple[VariableFault, ...]] = {}
     of_values: dict[tuple[str, str], tuple[VariableFault, ...]] = {}
@@ -96,7 +96,7 @@ def _judged(document: Document, settings: Iterable[WrittenVariable], wrong: Coll
         faults = of_names.get(name)
         if faults is None:
             unknown += name not in known()
-            faults = of_names[name] = tuple(name_faults(name, suggest=unknown <= _SUGGESTIONS))
+            faults = of_names[name] = tuple(name_faults(name, suggest=unknown <= _MAX_SUGGESTIONS))
         if text is not None:
             about_value = of_values.get((name, text))
             if about_value is None:

@@ -21,7 +21,7 @@ class VariableFault(NamedTuple):
     of_name: bool = False
 
 
-_CLOSED = (
+_CLOSED_PREFIXES = (
     "NCCL_",
     "GLOO_",
     "TORCH_NCCL_",
@@ -35,7 +35,7 @@ _CLOSED = (
 )
 """Families of which the table has every name, as of its date."""
 
-_OPEN = ("TORCH_", "PYTORCH_", "TP_", "XLA_PYTHON_", "CUDA_", "OMP_", "UCX_", "FI_")
+_OPEN_PREFIXES = ("TORCH_", "PYTORCH_", "TP_", "XLA_PYTHON_", "CUDA_", "OMP_", "UCX_", "FI_")
 """Families with names of many other programs, or of parts that are not built in everywhere: of unknown names here, only
 typing errors can be reported."""
 
@@ -63,7 +63,7 @@ def name_faults(name: str, *, suggest: bool = True) -> Iterator[VariableFault]:
         yield _by_hand(message, "leave it out: runbook gives torchrun every flag that it needs")
     elif name.startswith("RUNBOOK_"):
         yield _by_hand(f"`{name}` is runbook's own, and a rank would get this value instead", "leave it out")
-    elif name != name.upper() and (name.upper() in known() or name.upper().startswith(_CLOSED)):
+    elif name != name.upper() and (name.upper() in known() or name.upper().startswith(_CLOSED_PREFIXES)):
         message = f"`{name}` is read by nothing: names of variables are upper case"
         meant = known().get(name.upper())
         help = next((fault.help for fault in _of_known(meant) if fault.help), None) if meant else None
@@ -122,14 +122,14 @@ def _by_hand(message: str, help: str) -> VariableFault:
 
 
 def _of_unknown(name: str, *, suggest: bool) -> Iterator[VariableFault]:
-    ours = name.startswith((*_CLOSED, *_OPEN)) or is_slip_of("NCCL", name.partition("_")[0])
+    ours = name.startswith((*_CLOSED_PREFIXES, *_OPEN_PREFIXES)) or is_slip_of("NCCL", name.partition("_")[0])
     if not ours:
         return
     near, slip = closest(name) if suggest else (None, False)
     if near is not None and slip:
         message = f"there is no variable `{name}`"
         yield VariableFault("misspelt-variable", message, f"did you mean `{near}`?", of_name=True)
-    elif name.startswith(_CLOSED) and not _PLUGINS.match(name):
+    elif name.startswith(_CLOSED_PREFIXES) and not _PLUGINS.match(name):
         message = f"`{name}` is in no list of what {_readers(name)} reads"
         yield VariableFault("unknown-variable", message, f"did you mean `{near}`?" if near else None, of_name=True)
 
@@ -142,7 +142,7 @@ def _readers(name: str) -> str:
 
 # Which known variable an unknown one was meant to be.
 
-_SLIPS = 2  # letters wrong, missing, too many or exchanged, in a word that is long enough for it
+_MAX_TYPOS = 2  # letters wrong, missing, too many or exchanged, in a word that is long enough for it
 
 
 def closest(name: str) -> tuple[str | None, bool]:
@@ -155,7 +155,7 @@ def closest(name: str) -> tuple[str | None, bool]:
         if one == other_reader or one.replace("_", "") == joined or sorted(one.split("_")) == words:
             return one, True
     for one in names:
-        if abs(len(one) - len(name)) <= _SLIPS and _is_slip(one, name):
+        if abs(len(one) - len(name)) <= _MAX_TYPOS and _is_slip(one, name):
             return one, True
     family = name.partition("_")[0]
     stems = [one.partition("_")[2] for one in names if one.partition("_")[0] == family]
@@ -177,7 +177,7 @@ def _is_slip(one: str, other: str) -> bool:
     if len(ours) != len(theirs):
         return False
     different = [(a, b) for a, b in zip(ours, theirs, strict=True) if a != b]
-    if len(different) > _SLIPS:
+    if len(different) > _MAX_TYPOS:
         return False
     return all(_one_word(a, b) for a, b in different)
 
@@ -185,7 +185,7 @@ def _is_slip(one: str, other: str) -> bool:
 def _one_word(meant: str, written: str) -> bool:
     if _abbreviated(meant, written) or _abbreviated(written, meant):
         return True
-    allowed = 0 if len(meant) < 3 else 1 if len(meant) < 5 else _SLIPS
+    allowed = 0 if len(meant) < 3 else 1 if len(meant) < 5 else _MAX_TYPOS
     letters = re.sub("[0-9]", "", meant), re.sub("[0-9]", "", written)
     if letters[0] == letters[1]:
         return False  # only digits differ: another level, not another spelling

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import NamedTuple
 
-from runbook.files.yaml_document import Document, Keys
+from runbook.files.yaml_document import Document, KeyPath
 from runbook.lint.rule_inputs import InventoryFile, PlaybookFile
 from runbook.lint.rules.environment import WrittenVariable, for_all_nodes, of_inventory, of_playbook, problem_at
 from runbook.lint.rules.environment_names import VariableFault
@@ -284,20 +284,20 @@ def shared_host_id(file: InventoryFile) -> Iterator[Problem]:
 
 # Interfaces and adapters against the rest of the inventory: `network.interface` feeds NCCL and gloo alike.
 
-_INTERFACE: Keys = ("network", "interface")
-_HCA: Keys = ("infiniband", "hca")
+_INTERFACE_KEY: KeyPath = ("network", "interface")
+_HCA_KEY: KeyPath = ("infiniband", "hca")
 _READERS = {"NCCL_SOCKET_IFNAME": "NCCL", "GLOO_SOCKET_IFNAME": "gloo"}
-_FOR_ALL: tuple[Keys, ...] = (("env",), ("defaults", "env"))
+_ALL_NODES_BLOCKS: tuple[KeyPath, ...] = (("env",), ("defaults", "env"))
 
 
 def network_of_inventory(file: InventoryFile) -> Iterator[Problem]:
     interface, infiniband = file.inventory.network.interface, file.inventory.infiniband
-    if interface and _INTERFACE not in file.wrong:
+    if interface and _INTERFACE_KEY not in file.wrong:
         for fault in _interface_faults(file.inventory, interface):
-            yield problem_at(file.document, fault, _INTERFACE)
-    if infiniband is not None and infiniband.hca and _HCA not in file.wrong:
+            yield problem_at(file.document, fault, _INTERFACE_KEY)
+    if infiniband is not None and infiniband.hca and _HCA_KEY not in file.wrong:
         for fault in adapter_faults("infiniband.hca", infiniband.hca):
-            yield problem_at(file.document, fault, _HCA)
+            yield problem_at(file.document, fault, _HCA_KEY)
         yield from _against_hca(file, infiniband.hca)
     settings = [setting for setting in of_inventory(file.document) if setting.name in _READERS and setting.text]
     yield from _of_settings(file.document, file.inventory, settings)
@@ -326,7 +326,7 @@ def _of_settings(document: Document, inventory: Inventory, settings: list[Writte
         text = setting.text or ""
         if many and (name := virtual(text)):
             yield problem_at(document, _of_virtual(name), setting.keys)
-        elif (setting.block in _FOR_ALL or setting.block[0] == "stages") and inventory.network.interface:
+        elif (setting.block in _ALL_NODES_BLOCKS or setting.block[0] == "stages") and inventory.network.interface:
             yield from _against(document, setting, text, inventory.network.interface)
         elif setting.name == "GLOO_SOCKET_IFNAME":
             yield from _two(document, setting, text, settings)

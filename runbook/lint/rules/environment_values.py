@@ -11,21 +11,21 @@ from runbook.lint.rules.environment_names import VariableFault
 from runbook.lint.variables import Variable, known
 from runbook.model.nccl_devices import Selection, leads_nowhere, selection
 
-ON = frozenset(("1", "t", "true", "y", "yes"))
-OFF = frozenset(("0", "f", "false", "n", "no"))
-_WORDS_ON = ON | {"on", "enable", "enabled"}
-_WORDS_OFF = OFF | {"off", "disable", "disabled"}
+TRUE_WORDS = frozenset(("1", "t", "true", "y", "yes"))
+FALSE_WORDS = frozenset(("0", "f", "false", "n", "no"))
+_TRUE_LIKE_WORDS = TRUE_WORDS | {"on", "enable", "enabled"}
+_FALSE_LIKE_WORDS = FALSE_WORDS | {"off", "disable", "disabled"}
 _STRTOLL = re.compile(r"\A\s*([+-]?)(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)", re.ASCII)
 _STOI = re.compile(r"\A\s*([+-]?)([0-9]+)", re.ASCII)
 _UNIT = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Zµ%]+)", re.ASCII)
-_BYTES = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
-_MS = {"ms": 1, "s": 1000, "sec": 1000, "m": 60_000, "min": 60_000}
+_BYTES_BY_UNIT = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+_MILLISECONDS_BY_UNIT = {"ms": 1, "s": 1000, "sec": 1000, "m": 60_000, "min": 60_000}
 _INT64 = 1 << 63
-_LONGEST = 40  # characters of a value that a message repeats
+_MAX_SHOWN_CHARACTERS = 40  # characters of a value that a message repeats
 
 
 def shown(text: str) -> str:
-    return f"`{text}`" if len(text) <= _LONGEST else f"`{text[:_LONGEST]}…`"
+    return f"`{text}`" if len(text) <= _MAX_SHOWN_CHARACTERS else f"`{text[:_MAX_SHOWN_CHARACTERS]}…`"
 
 
 def number_read(variable: Variable, text: str) -> int | None:
@@ -43,7 +43,7 @@ def number_read(variable: Variable, text: str) -> int | None:
 def is_on(variable: Variable, text: str) -> bool:
     """Whether a switch or a boolean is switched on by this text."""
     if variable.kind == "boolean":
-        return text.strip().lower() in (ON | {"on"} if variable.reader == "JAX" else ON)
+        return text.strip().lower() in (TRUE_WORDS | {"on"} if variable.reader == "JAX" else TRUE_WORDS)
     return text == "1" if variable.reader == "PyTorch" else number_read(variable, text) == 1
 
 
@@ -66,14 +66,18 @@ def integer_faults(variable: Variable, text: str) -> Iterator[VariableFault]:
             yield VariableFault("not-a-number", f"a zero in front makes a number octal: {reads}", help)
     else:
         word = bare.lower()
-        help = f"write `{1 if word in _WORDS_ON else 0}`" if word in _WORDS_ON | _WORDS_OFF else _takes(variable)
+        help = (
+            f"write `{1 if word in _TRUE_LIKE_WORDS else 0}`"
+            if word in _TRUE_LIKE_WORDS | _FALSE_LIKE_WORDS
+            else _takes(variable)
+        )
         yield VariableFault("not-a-number", f"`{variable.name}` is a whole number: {reads}", help)
 
 
 def switch_faults(variable: Variable, text: str) -> Iterator[VariableFault]:
     """The fault of a value that should be 0 or 1. A word for off is no fault, since it is read as 0 too."""
     bare = text.strip()
-    if bare in ("0", "1") or bare.lower() in _WORDS_OFF:
+    if bare in ("0", "1") or bare.lower() in _FALSE_LIKE_WORDS:
         return
     if bare.isdigit():
         reads = f"{shown(bare)} is neither"
@@ -81,16 +85,22 @@ def switch_faults(variable: Variable, text: str) -> Iterator[VariableFault]:
         reads = _reads(variable, text, number_read(variable, text))
     else:
         reads = f"{variable.reader} takes `1` for on and everything else for off"
-    help = "write `1`" if bare.lower() in _WORDS_ON else "write `1` or `0`"
+    help = "write `1`" if bare.lower() in _TRUE_LIKE_WORDS else "write `1` or `0`"
     yield VariableFault("not-a-switch", f"`{variable.name}` is 0 or 1: {reads}", help)
 
 
 def boolean_faults(variable: Variable, text: str) -> Iterator[VariableFault]:
     word = text.lower()
     more = ("on", "off") if variable.reader == "JAX" else ()
-    if word not in ON | OFF and word not in more:
+    if word not in TRUE_WORDS | FALSE_WORDS and word not in more:
         message = f"`{variable.name}` is true or false: {variable.reader} stops with an error at {shown(text)}"
-        help = "write `1`" if word in _WORDS_ON else "write `0`" if word in _WORDS_OFF else "write `1` or `0`"
+        help = (
+            "write `1`"
+            if word in _TRUE_LIKE_WORDS
+            else "write `0`"
+            if word in _FALSE_LIKE_WORDS
+            else "write `1` or `0`"
+        )
         yield VariableFault("not-a-switch", message, help)
 
 
@@ -137,9 +147,15 @@ def _without(variable: Variable, unit: re.Match[str]) -> str:
     size = unit[2].lower().removesuffix("ib").removesuffix("b")
     time = unit[2].lower()
     number = float(unit[1]) if len(unit[1]) < 16 else 0.0
-    factor = _BYTES.get(size) if variable.unit == "bytes" else _MS.get(time) if variable.unit == "ms" else None
-    if variable.unit == "s" and time in _MS:
-        factor = _MS[time] // 1000
+    factor = (
+        _BYTES_BY_UNIT.get(size)
+        if variable.unit == "bytes"
+        else _MILLISECONDS_BY_UNIT.get(time)
+        if variable.unit == "ms"
+        else None
+    )
+    if variable.unit == "s" and time in _MILLISECONDS_BY_UNIT:
+        factor = _MILLISECONDS_BY_UNIT[time] // 1000
     if factor and number * factor == int(number * factor) and number:
         return f"write `{int(number * factor)}`"
     return _takes(variable) if variable.unit else "write the number alone"
@@ -212,7 +228,7 @@ def settings_faults(variable: Variable, text: str) -> Iterator[VariableFault]:
     """The first fault of settings such as `max_split_size_mb:128,roundup_power2_divisions:[256:1,>:4]`. A key that is
     like no key of the table may be newer, and is no fault."""
     stops, in_list = _consequence(variable), False
-    for part in text.split(",")[:_MOST_SETTINGS]:
+    for part in text.split(",")[:_MAX_SETTINGS]:
         begins, in_list = not in_list, "]" not in part if in_list or "[" in part else False
         if not begins:
             continue
@@ -227,12 +243,12 @@ def settings_faults(variable: Variable, text: str) -> Iterator[VariableFault]:
             yield VariableFault("bad-choice", message, f"did you mean `{near}`?")
             return
         if key in variable.true_or_false and value not in ("True", "False"):
-            help = f"write `{key}:{value.lower() not in _WORDS_OFF}`: the case matters"
+            help = f"write `{key}:{value.lower() not in _FALSE_LIKE_WORDS}`: the case matters"
             yield VariableFault("bad-choice", f"`{key}` is True or False: {stops}", help)
             return
 
 
-_MOST_SETTINGS = 100
+_MAX_SETTINGS = 100
 """Settings of one value that are judged."""
 
 
@@ -401,7 +417,7 @@ def _trap(chosen: Selection, counted: re.Pattern[str]) -> Iterator[VariableFault
 
 # The value of a variable, judged as its kind is read.
 
-_JUDGES: Mapping[str, Callable[[Variable, str], Iterator[VariableFault]]] = {
+_CHECK_BY_KIND: Mapping[str, Callable[[Variable, str], Iterator[VariableFault]]] = {
     "integer": integer_faults,
     "number": number_faults,
     "switch": switch_faults,
@@ -415,9 +431,21 @@ _JUDGES: Mapping[str, Callable[[Variable, str], Iterator[VariableFault]]] = {
     "adapters": lambda variable, text: adapter_faults(variable.name, text),
     "names": lambda variable, text: gloo_faults(variable.name, text),
 }
-_SPACE_COUNTS = ("choice", "set", "level", "per-function", "interfaces", "adapters", "names", "boolean", "path")
-_REFUSE_EMPTY = ("integer", "number", "switch", "boolean", "choice")
-_SHELL = re.compile(r"(?:^|[/:=,;\s\"'])(\$[A-Z_][A-Z0-9_]+|%[A-Z_][A-Z0-9_]{3,}%)|(\$\{[A-Z_][A-Z0-9_]*\})", re.ASCII)
+_SPACE_SENSITIVE_KINDS = (
+    "choice",
+    "set",
+    "level",
+    "per-function",
+    "interfaces",
+    "adapters",
+    "names",
+    "boolean",
+    "path",
+)
+_KINDS_REFUSING_EMPTY = ("integer", "number", "switch", "boolean", "choice")
+_SHELL_VARIABLE = re.compile(
+    r"(?:^|[/:=,;\s\"'])(\$[A-Z_][A-Z0-9_]+|%[A-Z_][A-Z0-9_]{3,}%)|(\$\{[A-Z_][A-Z0-9_]*\})", re.ASCII
+)
 
 
 def value_faults(name: str, text: str) -> Iterator[VariableFault]:
@@ -434,10 +462,12 @@ def value_faults(name: str, text: str) -> Iterator[VariableFault]:
                 "not-a-number" if variable.kind in ("integer", "number") else "bad-choice", message, "leave it out"
             )
         return
-    if variable.kind in _SPACE_COUNTS:
+    if variable.kind in _SPACE_SENSITIVE_KINDS:
         yield from _spaces(variable, text)
-    if variable.kind in _JUDGES and text.strip():
-        yield from _JUDGES[variable.kind](variable, text.strip() if variable.kind in _SPACE_COUNTS else text)
+    if variable.kind in _CHECK_BY_KIND and text.strip():
+        yield from _CHECK_BY_KIND[variable.kind](
+            variable, text.strip() if variable.kind in _SPACE_SENSITIVE_KINDS else text
+        )
     yield from _left_on(variable, text)
 
 
@@ -447,7 +477,9 @@ def _refuses_empty(variable: Variable) -> bool:
     if variable.name in ("TORCH_CPP_LOG_LEVEL", "TORCH_SHOW_CPP_STACKTRACES", "GLOO_LOG_LEVEL"):
         return False
     return (
-        variable.reader in ("PyTorch", "JAX", "gloo") and variable.kind in _REFUSE_EMPTY and variable.kind != "switch"
+        variable.reader in ("PyTorch", "JAX", "gloo")
+        and variable.kind in _KINDS_REFUSING_EMPTY
+        and variable.kind != "switch"
     )
 
 
@@ -455,7 +487,7 @@ def _expansion(name: str, text: str) -> Iterator[VariableFault]:
     """Reports a value with text that only a shell would replace."""
     variable = known().get(name)
     if "$" in text or "%" in text:
-        found = _SHELL.search(text)
+        found = _SHELL_VARIABLE.search(text)
         if found is not None:
             message = f"{shown(found[1] or found[2])} is not replaced: values reach the program letter by letter"
             name = found[0].strip("${}%")

@@ -22,14 +22,14 @@ from runbook.lint.rule_inputs import (
 from runbook.model.errors import Problem
 from runbook.model.inventory import Node
 
-_MOST_GPUS = 16  # in one machine: an HGX-2; ours and most have 8
-_MOST_PROCESSES = 512  # twice the cores of a large machine
-_BACKEND = ("rendezvous", "backend")
+_MAX_GPUS = 16  # in one machine: an HGX-2; ours and most have 8
+_MAX_PROCESSES = 512  # twice the cores of a large machine
+_BACKEND_KEY = ("rendezvous", "backend")
 
 
 def shared_gpu(file: InventoryFile) -> Iterator[Problem]:
     """Reports nodes that are one machine and share a GPU. Nodes of a gloo job may share a GPU on purpose."""
-    if wrote(file, *_BACKEND) and file.inventory.rendezvous.backend == "gloo":
+    if wrote(file, *_BACKEND_KEY) and file.inventory.rendezvous.backend == "gloo":
         return
     pairs: dict[str, tuple[Node, int, str]] = {}
     for where, nodes in _machines(trusted(file, "address", "connection", "gpus", "shell")):
@@ -67,7 +67,7 @@ def _machines(nodes: Sequence[Node]) -> Iterator[tuple[str, list[Node]]]:
 
 
 def gpus_per_node(file: InventoryFile) -> Iterator[Problem]:
-    many = [node for node in trusted(file, "gpus") if len(node.gpus) > _MOST_GPUS]
+    many = [node for node in trusted(file, "gpus") if len(node.gpus) > _MAX_GPUS]
     for span, nodes in places(file, many, "gpus"):
         message = f"{len(nodes[0].gpus)} GPUs on {each(nodes)}: no machine has that many"
         yield Problem("inventory.gpus-per-node", message, span, "`gpus` counts those of one node, not of the cluster")
@@ -111,7 +111,7 @@ def nccl_without_gpus(file: InventoryFile) -> Iterator[Problem]:
     if without:
         message = f"nccl runs on GPUs, and {named(without)} {have(without)} none"
         help = "give every node its `gpus`, or write `backend: gloo`"
-        yield Problem("inventory.nccl-without-gpus", message, file.document.span(*_BACKEND), help)
+        yield Problem("inventory.nccl-without-gpus", message, file.document.span(*_BACKEND_KEY), help)
 
 
 def nccl_on_windows(file: InventoryFile) -> Iterator[Problem]:
@@ -121,20 +121,20 @@ def nccl_on_windows(file: InventoryFile) -> Iterator[Problem]:
     if windows:
         message = f"torch for Windows has no nccl, and {named(windows)} {are(windows)} Windows"
         help = "write `backend: gloo`, or leave it out"
-        yield Problem("inventory.nccl-on-windows", message, file.document.span(*_BACKEND), help)
+        yield Problem("inventory.nccl-on-windows", message, file.document.span(*_BACKEND_KEY), help)
 
 
 def gloo_on_gpus(file: InventoryFile) -> Iterator[Problem]:
     """Reports `backend: gloo` where the default is nccl, but not on one machine, where people try things out so."""
     inventory = file.inventory
-    if not wrote(file, *_BACKEND) or inventory.rendezvous.backend != "gloo" or len(inventory.nodes) == 1:
+    if not wrote(file, *_BACKEND_KEY) or inventory.rendezvous.backend != "gloo" or len(inventory.nodes) == 1:
         return
     if not all_trusted(file, "gpus", "shell", "connection") or inventory.one_machine:
         return
     if all(node.gpus and not node.windows for node in inventory.nodes):
         message = "every node has GPUs, and gloo passes their data through main memory and TCP"
         help = "write `backend: nccl`, or leave it out"
-        yield Problem("inventory.gloo-on-gpus", message, file.document.span(*_BACKEND), help)
+        yield Problem("inventory.gloo-on-gpus", message, file.document.span(*_BACKEND_KEY), help)
 
 
 def unused_processes(file: InventoryFile) -> Iterator[Problem]:
@@ -152,7 +152,7 @@ def unused_processes(file: InventoryFile) -> Iterator[Problem]:
 
 
 def many_processes(file: InventoryFile) -> Iterator[Problem]:
-    many = [node for node in trusted(file, "processes") if not node.gpus and node.processes > _MOST_PROCESSES]
+    many = [node for node in trusted(file, "processes") if not node.gpus and node.processes > _MAX_PROCESSES]
     for span, nodes in places(file, many, "processes"):
         message = f"{nodes[0].processes} ranks on {each(nodes)}: no machine has so many cores"
         yield Problem(
@@ -161,7 +161,7 @@ def many_processes(file: InventoryFile) -> Iterator[Problem]:
 
 
 def _nccl(file: InventoryFile) -> bool:
-    return wrote(file, *_BACKEND) and file.inventory.rendezvous.backend == "nccl"
+    return wrote(file, *_BACKEND_KEY) and file.inventory.rendezvous.backend == "nccl"
 
 
 INVENTORY_RULES = (

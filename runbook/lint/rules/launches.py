@@ -9,23 +9,23 @@ from collections.abc import Iterator, Sequence
 from runbook.engine.plan import Plan
 from runbook.engine.scripts import node_files
 from runbook.files.templating import is_template
-from runbook.jobs.retry import FIRST_S, LONGEST_S
+from runbook.jobs.retry import FIRST_RETRY_INTERVAL_S, MAX_RETRY_INTERVAL_S
 from runbook.launch.ranks import narrow
 from runbook.lint.planned_stages import Staged
-from runbook.lint.rules.node_values import UNEXPANDED, taken_as_it_is
+from runbook.lint.rules.node_values import UNEXPANDED_VARIABLE, taken_as_it_is
 from runbook.model.errors import FilesWrong, Problem
 from runbook.model.inventory import Inventory, Node
 from runbook.model.units import seconds_text
 
-_OF_ONE_MACHINE = re.compile(r"/(tmp|var/tmp|dev|run|var/run|proc)(/|$)")
-_OF_A_RUN = (
+_LOCAL_FOLDER = re.compile(r"/(tmp|var/tmp|dev|run|var/run|proc)(/|$)")
+_RUN_ONLY_KEYS = (
     *("retries", "spares", "start_timeout", "rendezvous_timeout", "grace", "watch"),
     *("detach", "barrier", "barrier_folder"),
 )
 """Keys that a rendered script knows nothing of."""
 
 
-_SHORTEST_STALL_S = 5.0
+_MIN_STALL_S = 5.0
 """A step of a large model, an evaluation or a checkpoint takes longer; no rank can be looked at in less."""
 
 
@@ -67,7 +67,7 @@ def stall_too_short(staged: Staged) -> Iterator[Problem]:
     if watch is None or not staged.sound("launch"):
         return
     stall_s = watch.stall_s
-    if stall_s is not None and stall_s < _SHORTEST_STALL_S:
+    if stall_s is not None and stall_s < _MIN_STALL_S:
         message = f"a step that takes longer than {seconds_text(stall_s)} would count as a stall, and checkpoints do"
         help = "write minutes, such as `stall: 10m`; `auto` learns it from the steps"
         yield Problem("playbook.stall-too-short", message, staged.span("launch", "watch", "stall"), help)
@@ -91,7 +91,7 @@ def retries_above_timeout(staged: Staged) -> Iterator[Problem]:
     timeout, retries = staged.stage.timeout_s, staged.stage.launch.retries
     if timeout is None or not retries or staged.stage.launch.detach:
         return
-    waits = sum(min(LONGEST_S, FIRST_S * 2**number) for number in range(retries))
+    waits = sum(min(MAX_RETRY_INTERVAL_S, FIRST_RETRY_INTERVAL_S * 2**number) for number in range(retries))
     if waits >= timeout and staged.sound("launch", "retries"):
         attempts = f"{retries} more attempts" if retries > 1 else "another attempt"
         message = (
@@ -136,7 +136,7 @@ def barrier_not_shared(staged: Staged) -> Iterator[Problem]:
 def barrier_not_expanded(staged: Staged) -> Iterator[Problem]:
     """Reports a `barrier_folder` with text that only a shell would replace, as `inventory.not-expanded`."""
     folder = staged.stage.launch.barrier_folder
-    if folder is not None and not is_template(folder) and UNEXPANDED.search(folder):
+    if folder is not None and not is_template(folder) and UNEXPANDED_VARIABLE.search(folder):
         yield taken_as_it_is(folder, staged.span("launch", "barrier_folder"))
 
 
@@ -144,7 +144,7 @@ def launch_on_windows(staged: Staged) -> Iterator[Problem]:
     """Reports keys of a launch that scripts for Windows know nothing of."""
     if not _windows(staged):
         return
-    given = [key for key in _OF_A_RUN if _given(staged, key)]
+    given = [key for key in _RUN_ONLY_KEYS if _given(staged, key)]
     if given:
         names = " and ".join(f"`{key}`" for key in given)
         verb = "is" if len(given) == 1 else "are"
@@ -176,8 +176,8 @@ def unchecked_launch(stages: Sequence[Staged]) -> Iterator[Problem]:
         yield Problem("playbook.unchecked-launch", message, launch.span("launch"), help)
 
 
-_OF_THE_WAY = ("ping", "port", "firewall", "ibstat")
-_WITH_RANKS = ("connection", "links", "allreduce")
+_NETWORK_CHECKS = ("ping", "port", "firewall", "ibstat")
+_RANK_CHECKS = ("connection", "links", "allreduce")
 
 
 def check_too_late(stages: Sequence[Staged]) -> Iterator[Problem]:
@@ -187,14 +187,14 @@ def check_too_late(stages: Sequence[Staged]) -> Iterator[Problem]:
     seen: set[str | None] = set()
     for staged in stages:
         check = staged.stage.check
-        if check in _OF_THE_WAY and check not in seen and not _skipped(staged):
+        if check in _NETWORK_CHECKS and check not in seen and not _skipped(staged):
             first = next((one for one in stopping if _within(staged, one)), None)
             if first is not None:
                 message = f"where `{check}` would find the cause, `{first.stage.name}` has failed and stopped the run"
                 help = f"put it before `{first.stage.name}`"
                 yield Problem("playbook.check-too-late", message, staged.span("check"), help)
         seen.add(check)
-        if check in _WITH_RANKS and staged.stage.on_failure == "stop" and not _skipped(staged):
+        if check in _RANK_CHECKS and staged.stage.on_failure == "stop" and not _skipped(staged):
             stopping.append(staged)
 
 
@@ -242,9 +242,9 @@ def _given(staged: Staged, key: str) -> bool:
 
 
 def _own_folder(folder: str, nodes: Sequence[Node]) -> str | None:
-    if is_template(folder) or UNEXPANDED.search(folder):
+    if is_template(folder) or UNEXPANDED_VARIABLE.search(folder):
         return None
-    if _OF_ONE_MACHINE.match(folder):
+    if _LOCAL_FOLDER.match(folder):
         return f"`{folder}` is another folder on every node, and the nodes are to meet in it"
     return _own_homes(folder, nodes)
 
@@ -252,7 +252,7 @@ def _own_folder(folder: str, nodes: Sequence[Node]) -> str | None:
 def _own_workdirs(nodes: Sequence[Node]) -> str | None:
     """Why the workdirs, in which nodes meet without `barrier_folder`, are not one folder; None if they may be one."""
     for node in nodes:
-        if _OF_ONE_MACHINE.match(node.workdir):
+        if _LOCAL_FOLDER.match(node.workdir):
             return f"the nodes are to meet in their workdir, and `{node.workdir}` of {node.name} is that node's own"
     for node in nodes[1:]:
         if node.workdir != nodes[0].workdir:
@@ -274,7 +274,7 @@ def _own_homes(folder: str, nodes: Sequence[Node]) -> str | None:
 
 # Problems with the scripts of a stage, found by writing the scripts as `render` does.
 
-MOST_NODES = 300
+MAX_SCRIPTED_NODES = 300
 """At most so many nodes, each of another kind, have their scripts written for lint."""
 
 
@@ -299,7 +299,7 @@ def _one_of_each(cluster: Inventory) -> Inventory:
     for node in cluster.nodes:
         settings = (node.shell, node.python, node.activate, node.workdir, repr(node.env), repr(node.vars))
         kinds.setdefault(settings, node)
-    return narrow(cluster, list(kinds.values())[:MOST_NODES])
+    return narrow(cluster, list(kinds.values())[:MAX_SCRIPTED_NODES])
 
 
 STAGE_RULES = (

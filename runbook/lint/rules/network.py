@@ -8,17 +8,17 @@ from collections.abc import Iterator, Sequence
 from ipaddress import ip_network
 
 from runbook.files.address import is_ip, is_loopback, one_spelling
-from runbook.files.yaml_document import Keys
+from runbook.files.yaml_document import KeyPath
 from runbook.lint.rule_inputs import InventoryFile, all_trusted, named, node_span, places, said, trusted, wrote
 from runbook.model.errors import Problem, Span
 from runbook.model.inventory import Node
 from runbook.model.units import span_of
 
-_INTERFACE = ("network", "interface")
-_RATE = ("infiniband", "min_rate_gbps")
+_INTERFACE_KEY = ("network", "interface")
+_RATE_KEY = ("infiniband", "min_rate_gbps")
 
-_LONGEST_NAME = 15  # IFNAMSIZ, less the NUL
-_RATES = (
+_MAX_INTERFACE_CHARACTERS = 15  # IFNAMSIZ, less the NUL
+_PORT_RATES_GBPS = (
     *(2.5, 5, 10, 14, 20, 25, 28, 30, 40, 50, 56, 60, 80),
     *(100, 112, 120, 168, 200, 300, 400, 600, 800, 1200, 1600),
 )  # Gbit/s that a port of InfiniBand or RoCE can have, lanes times lane rate
@@ -26,13 +26,13 @@ _RATES = (
 
 def interface_name(file: InventoryFile) -> Iterator[Problem]:
     """Reports a name that is too long for an interface of Linux; adapters of Windows may have any name."""
-    if not wrote(file, *_INTERFACE) or any(node.windows for node in trusted(file, "shell")):
+    if not wrote(file, *_INTERFACE_KEY) or any(node.windows for node in trusted(file, "shell")):
         return
     for name in (file.inventory.network.interface or "").lstrip("^=").split(","):
-        if len(name.partition(":")[0]) > _LONGEST_NAME and not is_ip(name.partition("/")[0]):
-            message = f"no interface is called `{name}`: names have up to {_LONGEST_NAME} characters"
+        if len(name.partition(":")[0]) > _MAX_INTERFACE_CHARACTERS and not is_ip(name.partition("/")[0]):
+            message = f"no interface is called `{name}`: names have up to {_MAX_INTERFACE_CHARACTERS} characters"
             help = "`ip -br link` lists them, one a line"
-            yield Problem("inventory.interface-name", message, file.document.span(*_INTERFACE), help)
+            yield Problem("inventory.interface-name", message, file.document.span(*_INTERFACE_KEY), help)
             return
 
 
@@ -54,22 +54,25 @@ def infiniband_unused(file: InventoryFile) -> Iterator[Problem]:
 
 def infiniband_rate(file: InventoryFile) -> Iterator[Problem]:
     infiniband = file.inventory.infiniband
-    if infiniband is None or not wrote(file, *_RATE) or infiniband.min_rate_gbps is None:
+    if infiniband is None or not wrote(file, *_RATE_KEY) or infiniband.min_rate_gbps is None:
         return
     rate = infiniband.min_rate_gbps
-    if rate not in _RATES:
-        near = min(_RATES, key=lambda real: abs(real - rate))
+    if rate not in _PORT_RATES_GBPS:
+        near = min(_PORT_RATES_GBPS, key=lambda real: abs(real - rate))
         message = f"no port runs at {rate:.10g} Gbit/s"
         help = f"the nearest rate there is: {near:g}. `ibstat` shows it as Rate, in Gbit/s"
-        yield Problem("inventory.infiniband-rate", message, file.document.span(*_RATE), help)
+        yield Problem("inventory.infiniband-rate", message, file.document.span(*_RATE_KEY), help)
 
 
 # Ports: whether another program may hold the port at which the ranks meet.
 
-_EPHEMERAL = {"Linux": (32768, 60999), "Windows": (49152, 65535)}  # the ports that kernels give to outgoing connections
-_PORT = ("rendezvous", "port")
-_PORTS = ("network", "ports")
-_PRIVILEGED = 1023
+_EPHEMERAL_PORTS = {
+    "Linux": (32768, 60999),
+    "Windows": (49152, 65535),
+}  # the ports that kernels give to outgoing connections
+_PORT_KEY = ("rendezvous", "port")
+_PORTS_KEY = ("network", "ports")
+_MAX_PRIVILEGED_PORT = 1023
 
 _SERVICES = {
     1433: "SQL Server",
@@ -104,60 +107,64 @@ def port_is_ssh(file: InventoryFile) -> Iterator[Problem]:
     """Reports a rendezvous port at which the master's sshd listens already, on every address."""
     master = _master(file)
     port = file.inventory.rendezvous.port
-    if not master or not wrote(file, *_PORT) or not all_trusted(file, "ssh", "connection"):
+    if not master or not wrote(file, *_PORT_KEY) or not all_trusted(file, "ssh", "connection"):
         return
     if port == (file.inventory.nodes[0].ssh.port or 22) and file.inventory.nodes[0].connection == "ssh":
         message = f"port {port} is where sshd of the master `{master}` listens: rank 0 cannot"
-        yield Problem("inventory.port-is-ssh", message, file.document.span(*_PORT), "take another, for example 29500")
+        yield Problem(
+            "inventory.port-is-ssh", message, file.document.span(*_PORT_KEY), "take another, for example 29500"
+        )
 
 
 def privileged_port(file: InventoryFile) -> Iterator[Problem]:
     port = file.inventory.rendezvous.port
-    if not wrote(file, *_PORT) or port > _PRIVILEGED or any(True for _ in port_is_ssh(file)):
+    if not wrote(file, *_PORT_KEY) or port > _MAX_PRIVILEGED_PORT or any(True for _ in port_is_ssh(file)):
         return
     if file.inventory.nodes[0].windows:
         return
     message = f"only root may listen on ports below 1024, and the rendezvous port is {port}"
-    yield Problem("inventory.privileged-port", message, file.document.span(*_PORT), "take another, for example 29500")
+    yield Problem(
+        "inventory.privileged-port", message, file.document.span(*_PORT_KEY), "take another, for example 29500"
+    )
 
 
 def service_port(file: InventoryFile) -> Iterator[Problem]:
     port = file.inventory.rendezvous.port
-    if wrote(file, *_PORT) and port in _SERVICES:
+    if wrote(file, *_PORT_KEY) and port in _SERVICES:
         message = f"port {port} is the usual one of {_SERVICES[port]}"
         help = "if that runs on the master, rank 0 cannot listen: take another, for example 29500"
-        yield Problem("inventory.service-port", message, file.document.span(*_PORT), help)
+        yield Problem("inventory.service-port", message, file.document.span(*_PORT_KEY), help)
 
 
 def ephemeral_port(file: InventoryFile) -> Iterator[Problem]:
     """Reports a rendezvous port that the kernel may give to an outgoing connection. Data ports may lie there, since the
     job takes free ones; the rendezvous needs exactly this port."""
-    if not wrote(file, *_PORT) or not _master(file) or not trusted(file, "shell"):
+    if not wrote(file, *_PORT_KEY) or not _master(file) or not trusted(file, "shell"):
         return
     system = "Windows" if file.inventory.nodes[0].windows else "Linux"
-    low, high = _EPHEMERAL[system]
+    low, high = _EPHEMERAL_PORTS[system]
     port = file.inventory.rendezvous.port
     if low <= port <= high:
         message = f"{system} gives ports from {low} to {high} to any outgoing connection, and the rendezvous is {port}"
         help = "one day it is taken: choose a port below, for example 29500"
-        yield Problem("inventory.ephemeral-port", message, file.document.span(*_PORT), help)
+        yield Problem("inventory.ephemeral-port", message, file.document.span(*_PORT_KEY), help)
 
 
 def port_not_open(file: InventoryFile) -> Iterator[Problem]:
     inventory = file.inventory
     port = inventory.rendezvous.port
     ranges = inventory.network.ports
-    if not ranges or len(inventory.nodes) == 1 or not said(file, *_PORT) or not said(file, *_PORTS):
+    if not ranges or len(inventory.nodes) == 1 or not said(file, *_PORT_KEY) or not said(file, *_PORTS_KEY):
         return
     if not any(low <= port <= high for low, high in ranges):
         message = f"the rendezvous port {port} is not among the ports that are open between the nodes"
-        span = file.document.span(*(_PORT if wrote(file, *_PORT) else _PORTS))
+        span = file.document.span(*(_PORT_KEY if wrote(file, *_PORT_KEY) else _PORTS_KEY))
         yield Problem("inventory.port-not-open", message, span, f"add {port} to `network: {{ports: …}}`")
 
 
 def ports_twice(file: InventoryFile) -> Iterator[Problem]:
     """Reports ranges of ports that overlap, at the later one: which of the two is wrong is not known."""
-    if not said(file, *_PORTS):
+    if not said(file, *_PORTS_KEY):
         return
     ranges = file.inventory.network.ports
     furthest: int | None = None  # the number of the range that reaches furthest so far
@@ -173,7 +180,7 @@ def ports_twice(file: InventoryFile) -> Iterator[Problem]:
 def ports_with_ssh(file: InventoryFile) -> Iterator[Problem]:
     """Reports sshd's port among the job's ports: the `port` check looks whether each is free, and sshd's never is."""
     ranges = file.inventory.network.ports
-    if not ranges or not said(file, *_PORTS):
+    if not ranges or not said(file, *_PORTS_KEY):
         return
     nodes = trusted(file, "ssh", "connection")
     taken = sorted({node.ssh.port or 22 for node in nodes if node.connection == "ssh"})
@@ -192,22 +199,25 @@ def _master(file: InventoryFile) -> str | None:
 
 def _port_span(file: InventoryFile, place: int) -> Span | None:
     """The place of the range with number `place` (from 0); the whole list if one of its items holds several ranges."""
-    item: Keys = (*_PORTS, place)
+    item: KeyPath = (*_PORTS_KEY, place)
     ranges = file.inventory.network.ports
-    listed = (*_PORTS, len(ranges) - 1) in file.document.spans and (*_PORTS, len(ranges)) not in file.document.spans
-    return file.document.span(*(item if listed else _PORTS))
+    listed = (*_PORTS_KEY, len(ranges) - 1) in file.document.spans and (
+        *_PORTS_KEY,
+        len(ranges),
+    ) not in file.document.spans
+    return file.document.span(*(item if listed else _PORTS_KEY))
 
 
 # The rendezvous: whether the address that the ranks dial is the master's.
 
-_ADDRESS = ("rendezvous", "address")
+_ADDRESS_KEY = ("rendezvous", "address")
 
 
 def rendezvous_address(file: InventoryFile) -> Iterator[Problem]:
     """Reports a rendezvous address that is another node's. An address that no node has may be the master's second card
     or a name in DNS: it is reported only if it is very near to the nodes' own."""
     inventory = file.inventory
-    if len(inventory.nodes) == 1 or not wrote(file, *_ADDRESS) or not said(file, "rendezvous", "master"):
+    if len(inventory.nodes) == 1 or not wrote(file, *_ADDRESS_KEY) or not said(file, "rendezvous", "master"):
         return
     nodes = trusted(file, "address", "ssh")
     master = inventory.nodes[0]
@@ -215,7 +225,7 @@ def rendezvous_address(file: InventoryFile) -> Iterator[Problem]:
     if master not in nodes[:1] or is_loopback(given):
         return
     owner = _owner(given, nodes)
-    span = file.document.span(*_ADDRESS)
+    span = file.document.span(*_ADDRESS_KEY)
     if owner is None and (near := _near(given, nodes)) is not None:
         help = f"the master `{master.name}` has {master.address}; leave `address` out and that is dialled"
         yield Problem("inventory.rendezvous-nobody", f"no node has the address {given}, and {near}", span, help)
@@ -276,7 +286,7 @@ def _label(address: str) -> str:
 
 # Windows: names of its nodes and adapters, and nodes of other systems beside them.
 
-_LINUX_CARD = re.compile(r"(eth|ib|bond|wlan)[0-9]+|en[ospx][0-9a-z]+|lo")
+_LINUX_INTERFACE = re.compile(r"(eth|ib|bond|wlan)[0-9]+|en[ospx][0-9a-z]+|lo")
 
 
 def windows_name_dialled(file: InventoryFile) -> Iterator[Problem]:
@@ -330,7 +340,7 @@ def windows_interface(file: InventoryFile) -> Iterator[Problem]:
     if name is None or not wrote(file, "network", "interface") or not said(file, "network", "interface"):
         return
     nodes = trusted(file, "shell")
-    if nodes and all(node.windows for node in nodes) and _LINUX_CARD.fullmatch(name):
+    if nodes and all(node.windows for node in nodes) and _LINUX_INTERFACE.fullmatch(name):
         message = f"`{name}` is a name that Linux gives, and the nodes are Windows"
         help = "remove it, or give the adapter's name as `Get-NetAdapter` shows it"
         yield Problem("inventory.windows-interface", message, file.document.span("network", "interface"), help)

@@ -10,11 +10,11 @@ from runbook.lint.rule_inputs import InventoryFile, are, faulty, named
 from runbook.model.errors import Problem, Span
 
 _SLASH = re.compile(r"[/\\]")
-UNEXPANDED = re.compile(r"\$\{?[A-Za-z_]|\$\(|%[A-Za-z_]\w*%|`")
+UNEXPANDED_VARIABLE = re.compile(r"\$\{?[A-Za-z_]|\$\(|%[A-Za-z_]\w*%|`")
 _PROGRAMS = frozenset(
     ["python", "python3", "conda", "mamba", "uv", "poetry", "pipenv", "env", "sudo", "docker", "podman", "srun", "exec"]
 )
-_OLD = re.compile(r"\A(?:.*[/\\])?python(?:2(?:\.[0-9]+)?|3\.[0-7])(?:\.exe)?")
+_OLD_PYTHON = re.compile(r"\A(?:.*[/\\])?python(?:2(?:\.[0-9]+)?|3\.[0-7])(?:\.exe)?")
 _EXAMPLE_PATHS = {
     ("python", True): r"C:\venv\Scripts\python.exe",
     ("python", False): "/opt/venv/bin/python",
@@ -42,7 +42,7 @@ def _foreign(text: str, shell: str) -> str | None:
 def not_expanded(file: InventoryFile) -> Iterator[Problem]:
     """Reports paths with text that only a shell would replace: paths are quoted, and no shell sees what is in them."""
     for key in (("python",), ("workdir",), ("ssh", "key")):
-        for span, _, text, _ in faulty(file, key, lambda text, _: UNEXPANDED.search(text)):
+        for span, _, text, _ in faulty(file, key, lambda text, _: UNEXPANDED_VARIABLE.search(text)):
             yield taken_as_it_is(text, span)
 
 
@@ -68,7 +68,7 @@ def _no_program(python: str) -> str | None:
 
 
 def python_too_old(file: InventoryFile) -> Iterator[Problem]:
-    for span, nodes, text, _ in faulty(file, ("python",), lambda text, _: _OLD.fullmatch(text)):
+    for span, nodes, text, _ in faulty(file, ("python",), lambda text, _: _OLD_PYTHON.fullmatch(text)):
         message = f"`{text}` on {named(nodes)}: what runs on a node needs Python 3.8 or newer"
         yield Problem("inventory.python-too-old", message, span, "name a newer one")
 
@@ -109,7 +109,7 @@ _CMD_VARIABLE = re.compile(r"%\w+%")  # in a POSIX shell `date +%Y%m%d` is nothi
 _POWERSHELL = re.compile(r"\$env:|\.ps1(?![.\w])|^\s*(?:Import-Module|Set-\w+)\s", re.IGNORECASE)
 _POWERSHELL_CALL = re.compile(r"^\s*&\s")
 
-_FOREIGN: dict[str, tuple[tuple[str, tuple[re.Pattern[str], ...]], ...]] = {
+_FOREIGN_SHELL_SYNTAX: dict[str, tuple[tuple[str, tuple[re.Pattern[str], ...]], ...]] = {
     "sh": (("cmd", (_CMD,)), ("PowerShell", (_POWERSHELL,))),
     "bat": (("a POSIX shell", (_POSIX, _POSIX_DOT)), ("PowerShell", (_POWERSHELL, _POWERSHELL_CALL))),
     "ps1": (("a POSIX shell", (_POSIX,)), ("cmd", (_CMD, _CMD_VARIABLE))),
@@ -120,7 +120,7 @@ _EXAMPLE_LINES = {
     "ps1": r"C:\venv\Scripts\Activate.ps1",
 }
 
-_OWN_PROCESS = re.compile(
+_SUBPROCESS_COMMAND = re.compile(
     r"\A\s*(?:(?:ba|z|da|k|fi)?sh(?:\s|$)|su(?:\s|$)"
     r"|(?:exec|sudo|newgrp|docker|podman|apptainer|singularity|srun|salloc)\s"
     r"|(?:tmux|screen)(?:\s|$)|conda\s+(?:init|run)\b|(?:poetry|pipenv)\s+shell\b"
@@ -138,7 +138,7 @@ def activate_other_shell(file: InventoryFile) -> Iterator[Problem]:
 
 def _other_shell(line: str, shell: str) -> str | None:
     """The shell that the line is written for, if it is not `shell`; None otherwise."""
-    kinds = _FOREIGN.get(shell, ())
+    kinds = _FOREIGN_SHELL_SYNTAX.get(shell, ())
     return next((kind for kind, signs in kinds if any(sign.search(line) for sign in signs)), None)
 
 
@@ -152,28 +152,28 @@ def activate_no_effect(file: InventoryFile) -> Iterator[Problem]:
 def _own_process(line: str, shell: str) -> str | None:
     """The program that a single command of a POSIX shell starts, if it is known to change nothing for the commands
     after it; None for other lines."""
-    if shell != "sh" or _SEPARATOR.search(line) or _OWN_PROCESS.match(line) is None:
+    if shell != "sh" or _SEPARATOR.search(line) or _SUBPROCESS_COMMAND.match(line) is None:
         return None
     return line.split()[0]
 
 
 # Words that were meant to be replaced, by a person or by a program.
 
-_WORD = re.compile(
+_PLACEHOLDER = re.compile(
     r"<[^<>]+>|\bchange[-_ ]?me\b|\byour[-_]?(?:user|name|login|host|ip|key|server|node|address)\w*|\bTODO\b|\bFIXME\b"
     r"|\breplace[-_ ]?me\b|\bx{1,3}(?:\.x{1,3}){3}\b|/path/to/|^(?:host|node|server|master)[-_]ip$",
     re.IGNORECASE,
 )
-_HINTS = ("<", "change", "your", "todo", "fixme", "replace", "x.x", "/path/to/", "-ip", "_ip")
-_KEYS = (("address",), ("ssh", "host"), ("ssh", "user"), ("ssh", "key"), ("python",), ("workdir",))
+_PLACEHOLDER_HINTS = ("<", "change", "your", "todo", "fixme", "replace", "x.x", "/path/to/", "-ip", "_ip")
+_PLACEHOLDER_KEYS = (("address",), ("ssh", "host"), ("ssh", "user"), ("ssh", "key"), ("python",), ("workdir",))
 
 
 def placeholder(file: InventoryFile) -> Iterator[Problem]:
     whole = file.document.text.lower()
-    if not any(hint in whole for hint in _HINTS):
+    if not any(hint in whole for hint in _PLACEHOLDER_HINTS):
         return
-    for key in _KEYS:
-        for span, _, text, found in faulty(file, key, lambda text, _: _WORD.search(text)):
+    for key in _PLACEHOLDER_KEYS:
+        for span, _, text, found in faulty(file, key, lambda text, _: _PLACEHOLDER.search(text)):
             where = "" if found.group() == text else f" in `{text}`"
             message = f"`{found.group()}`{where} looks like a word to be replaced"
             yield Problem("inventory.placeholder", message, span, "put in your own")

@@ -20,7 +20,7 @@ from runbook.model.inventory import Inventory, Node
 from runbook.model.units import bytes_text, seconds_text, significant
 
 _TEXT = re.compile(r"'[^']*'|\"[^\"]*\"")
-_MOST = 20_000  # clusters that are tried
+_MAX_CLUSTERS = 20_000  # clusters that are tried
 _COUNTS = ("node_count", "world_size", "gpus")
 
 
@@ -61,7 +61,7 @@ def _clusters(when: str, variables: frozenset[str]) -> list[dict[str, object]] |
         list(numbers) if name in _COUNTS else [True, False] if name == "infiniband" else ["nccl", "gloo"]
         for name in names
     ]
-    if math.prod(map(len, choices)) > _MOST:
+    if math.prod(map(len, choices)) > _MAX_CLUSTERS:
         return None
     clusters = (dict(zip(names, values, strict=True)) for values in itertools.product(*choices))
     return list(filter(_possible, clusters))
@@ -78,7 +78,7 @@ def _possible(facts: dict[str, object]) -> bool:
 
 # Bandwidth gates that cannot be met, and checks of several ranks that are given one.
 
-FASTEST_S = 5e-6
+MIN_ALLREDUCE_S = 5e-6
 """Seconds: no AllReduce over a network is quicker, however small."""
 
 
@@ -139,7 +139,7 @@ def gate_too_small(staged: Staged) -> Iterator[Problem]:
         return
     ranks = staged.cluster.world_size
     seconds = _counted_twice(ranks) * check.max_bytes / (gate * 1e9)
-    if seconds >= FASTEST_S:
+    if seconds >= MIN_ALLREDUCE_S:
         return
     message = (
         f"a gate of {significant(gate)} GB/s at {bytes_text(check.max_bytes)} needs an AllReduce within "
@@ -216,9 +216,9 @@ def _seconds(check: Check, name: str) -> float | None:
 
 # Variables that are not used or that hide something, and templates where none is filled in.
 
-_PARSED = 2000  # templates of one file; of more, every word counts as a variable that is used
-_WORD = re.compile(r"[A-Za-z_]\w*")
-FACTS = ("nodes", "node_count", "world_size", "gpus", "backend", "infiniband", "master")
+_MAX_PARSED_TEMPLATES = 2000  # templates of one file; of more, every word counts as a variable that is used
+_IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
+CLUSTER_FACTS = ("nodes", "node_count", "world_size", "gpus", "backend", "infiniband", "master")
 
 
 def unused_vars(file: PlaybookFile) -> Iterator[Problem]:
@@ -239,7 +239,7 @@ def unused_vars(file: PlaybookFile) -> Iterator[Problem]:
 
 def shadowed_facts(file: PlaybookFile) -> Iterator[Problem]:
     for name in file.playbook.vars:
-        if name in FACTS:
+        if name in CLUSTER_FACTS:
             message = f"the variable `{name}` hides the fact of that name, which follows the inventory"
             yield Problem("playbook.shadowed-fact", message, file.document.key_span("vars", name), "rename it")
 
@@ -252,7 +252,7 @@ def templates_in_vars(file: PlaybookFile) -> Iterator[Problem]:
             yield Problem("playbook.template-in-var", message, file.document.span(*keys), help)
 
 
-_UNFILLED: tuple[tuple[str, ...], ...] = (
+_UNTEMPLATED_KEYS: tuple[tuple[str, ...], ...] = (
     *(("name",), ("inventory",), ("stages", "name"), ("stages", "tags")),
     *(("stages", "expect", "stdout"), ("stages", "launch", "barrier_folder")),
 )
@@ -262,7 +262,7 @@ def misplaced_templates(file: PlaybookFile) -> Iterator[Problem]:
     """Reports templates at keys that are not filled in, and where no other rule reports them."""
     for keys, text in scalars(file.document.data):
         way = tuple(key for key in keys if isinstance(key, str))
-        if way in _UNFILLED and isinstance(text, str) and "{{" in text and keys not in file.wrong:
+        if way in _UNTEMPLATED_KEYS and isinstance(text, str) and "{{" in text and keys not in file.wrong:
             message = f"the template in `{way[-1]}` is not filled in: it stays as it is"
             help = "templates belong into `with`, `shell`, and `command`, `env` or `workdir` of a launch"
             yield Problem("playbook.template-not-here", message, file.document.span(*keys), help)
@@ -275,12 +275,12 @@ def _without_used(variables: set[str], stages: object) -> set[str]:
         if not isinstance(text, str):
             continue
         condition = keys[-1:] == ("when",)
-        words = set(_WORD.findall(text)) if variables and (condition or is_template(text)) else set()
+        words = set(_IDENTIFIER.findall(text)) if variables and (condition or is_template(text)) else set()
         if variables.isdisjoint(words):
             continue
         parsed += 1
         names = set()
-        if parsed <= _PARSED:
+        if parsed <= _MAX_PARSED_TEMPLATES:
             names = names_used(text) | (names_used("{{ " + text + " }}") if condition else set())
         variables = variables - (names or words)  # every word counts of a template that cannot be parsed
     return variables

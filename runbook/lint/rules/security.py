@@ -6,15 +6,15 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterator
 
-from runbook.files.yaml_document import Document, Keys, line_starts, scalars
+from runbook.files.yaml_document import Document, KeyPath, line_starts, scalars
 from runbook.model.errors import Problem, Span
 from runbook.model.secrets import (
-    AUTHORIZATION,
+    AUTHORIZATION_HEADER,
     LOGIN_OF_CURL,
     LOGIN_OF_REGISTRY,
     LOGIN_OF_WANDB,
+    PASSWORD_FOR_PROMPT,
     PRIVATE_KEY,
-    TYPED_FOR_A_PROMPT,
     URL_PASSWORD,
     holds_secret,
     known_tokens,
@@ -23,17 +23,17 @@ from runbook.model.secrets import (
     stands_for_one,
 )
 
-_INSTEAD = (
+_ENV_HELP = (
     "write `{env: NAME}`: it is taken from the environment of the user who runs, and never printed. Then "
     "revoke this one"
 )
-_AWAY = "take it out, and revoke it: the repository's history keeps it"
+_REMOVAL_HELP = "take it out, and revoke it: the repository's history keeps it"
 _FLAG = re.compile(r"--?([A-Za-z][A-Za-z0-9_-]*)(?:=(.+))?", re.DOTALL)
 _VALUE = r"(\"[^\"]*\"|'[^']*'|[^\s;&|\"']+)"
 _FLAG_IN_LINE = re.compile(r"(?<![\w-])--?([A-Za-z][A-Za-z0-9_-]*)(?:=|\s+)" + _VALUE)
 _ASSIGNED = re.compile(r"(?<![\w-])(?:\$env:)?([A-Za-z_]\w*)\s*=\s*" + _VALUE)
-_GIVEN = (
-    *(("Authorization", AUTHORIZATION), ("--user", LOGIN_OF_CURL)),
+_COMMAND_LINE_SECRETS = (
+    *(("Authorization", AUTHORIZATION_HEADER), ("--user", LOGIN_OF_CURL)),
     *(("login -p", LOGIN_OF_REGISTRY), ("wandb login", LOGIN_OF_WANDB)),
 )
 
@@ -47,16 +47,16 @@ def known_formats(document: Document) -> Iterator[Problem]:
         return Span(document.path, line, found[0] - starts[line - 1] + 1, found[1] - found[0])
 
     for issuer, match in known_tokens(text):
-        yield Problem("secret.token", f"this is {issuer}", span(match.span()), _INSTEAD)
+        yield Problem("secret.token", f"this is {issuer}", span(match.span()), _ENV_HELP)
     if "PRIVATE KEY" in text or "PuTTY-User" in text:
         for match in PRIVATE_KEY.finditer(text):
             message = "this is a private key"
-            help = f"`ssh: {{key: …}}` takes the path of one. {_AWAY[0].upper()}{_AWAY[1:]}"
+            help = f"`ssh: {{key: …}}` takes the path of one. {_REMOVAL_HELP[0].upper()}{_REMOVAL_HELP[1:]}"
             yield Problem("secret.private-key", message, span(match.span()), help)
     if "://" in text:
         for match in URL_PASSWORD.finditer(text):
             if not stands_for_one(match[1]):
-                yield Problem("secret.url", "this URL holds a password", span(match.span(1)), _AWAY)
+                yield Problem("secret.url", "this URL holds a password", span(match.span(1)), _REMOVAL_HELP)
 
 
 def named_secrets(document: Document) -> Iterator[Problem]:
@@ -69,7 +69,7 @@ def named_secrets(document: Document) -> Iterator[Problem]:
             continue
         text = value if isinstance(value, str) else document.texts.get(keys, str(value))
         if holds_secret(name, text) and not _has_known_format(text):
-            yield Problem("secret.value", f"`{name}` holds a secret in plain text", document.span(*keys), _INSTEAD)
+            yield Problem("secret.value", f"`{name}` holds a secret in plain text", document.span(*keys), _ENV_HELP)
 
 
 def secrets_in_commands(document: Document) -> Iterator[Problem]:
@@ -89,7 +89,7 @@ def secrets_in_commands(document: Document) -> Iterator[Problem]:
                     yield _in_command(name, document.span(*keys, place))
 
 
-def _commands(document: Document) -> Iterator[tuple[Keys, object]]:
+def _commands(document: Document) -> Iterator[tuple[KeyPath, object]]:
     """`shell` and `command` of stages, the `command` of an inventory's launch, and `activate` wherever it stands."""
     own = document.mapping.get("launch")  # of an inventory
     yield ("launch", "command"), own.get("command") if isinstance(own, dict) else None
@@ -125,10 +125,10 @@ def _in_line(line: str) -> Iterator[tuple[str, int, int]]:
             text = match[2].strip("\"'")
             if not text.startswith("-") and holds_secret(match[1], text) and not _has_known_format(text):
                 yield match[1], *match.span(2)
-    for match in TYPED_FOR_A_PROMPT.finditer(line):
+    for match in PASSWORD_FOR_PROMPT.finditer(line):
         if not stands_for_one(match[match.lastindex or 0].strip("\"'")):
             yield "a prompt", *match.span(match.lastindex or 0)
-    for name, pattern in _GIVEN:
+    for name, pattern in _COMMAND_LINE_SECRETS:
         for match in pattern.finditer(line):
             if not stands_for_one(match[1]) and not _has_known_format(match[1]):
                 yield name, *match.span(1)
@@ -144,7 +144,7 @@ def _has_known_format(text: str) -> bool:
     return any(True for _ in known_tokens(text)) or PRIVATE_KEY.search(text) is not None
 
 
-def _part(document: Document, keys: Keys, value: str, start: int, end: int) -> Span | None:
+def _part(document: Document, keys: KeyPath, value: str, start: int, end: int) -> Span | None:
     """The place of a part of a text; the place of the whole text if it is typed differently from how it reads."""
     whole = document.span(*keys)
     if whole is None:
@@ -156,22 +156,22 @@ def _part(document: Document, keys: Keys, value: str, start: int, end: int) -> S
 
 # Host keys: options that switch their check off in spite of `host_keys:`.
 
-_OFF = re.compile(
+_HOST_KEYS_OFF = re.compile(
     r"\b(?:StrictHostKeyChecking[ =]+(?:no|off|false)\b|(?:User|Global)KnownHostsFile[ =]+(?:/dev/null|none\b|NUL\b)"
     r"|ANSIBLE_HOST_KEY_CHECKING[ =]+(?:false|no|0)\b)",
     re.IGNORECASE,
 )
-_NAMES = ("KnownHostsFile", "StrictHostKeyChecking", "HOST_KEY_CHECKING")
+_HOST_KEY_SETTINGS = ("KnownHostsFile", "StrictHostKeyChecking", "HOST_KEY_CHECKING")
 
 
 def host_keys_off(document: Document) -> Iterator[Problem]:
     """Reports options in any value that switch the check of host keys off; the schema refuses that for `host_keys`."""
     text = document.text.lower()
-    if not any(name.lower() in text for name in _NAMES):
+    if not any(name.lower() in text for name in _HOST_KEY_SETTINGS):
         return
     for keys, value in scalars(document.data):
         setting = f"{keys[-1]}={value}" if keys and isinstance(keys[-1], str) else str(value)
-        if _OFF.search(setting):
+        if _HOST_KEYS_OFF.search(setting):
             message = "this accepts any host key: an attacker in between gets the login"
             help = "`StrictHostKeyChecking=accept-new` trusts the first key; better, put the keys into known_hosts"
             yield Problem("ssh.host-keys-off", message, document.span(*keys), help)

@@ -10,12 +10,12 @@ from typing import Any
 
 import yaml
 
-from runbook.files.address import QUOTES
-from runbook.files.scalars import RESOLVER
+from runbook.files.address import TYPOGRAPHIC_QUOTES
+from runbook.files.scalars import YAML_RESOLVER
 from runbook.files.yaml_document import Document, scalars
 from runbook.model.errors import Problem, Span
 
-_SUSPECT = re.compile(
+_SURPRISING_SCALAR = re.compile(
     r"(?![0-9]+\.[0-9]+\.)[-+]?[.0-9][0-9a-fA-F_.xb:+ TtZ-]*|[-+]?\.(?:inf|Inf|INF|nan|NaN|NAN)"
     r"|[yY](?:es|ES)|[nN][oO]|[oO](?:[nN]|ff|FF)|True|TRUE|False|FALSE|Null|NULL"
 )
@@ -39,7 +39,7 @@ def yaml_surprises(document: Document) -> Iterator[Problem]:
 def odd_quotes(document: Document) -> Iterator[Problem]:
     lines = document.lines
     for keys, value in scalars(document.data):
-        if isinstance(value, str) and value[:1] and value[0] in QUOTES and value[-1] in QUOTES:
+        if isinstance(value, str) and value[:1] and value[0] in TYPOGRAPHIC_QUOTES and value[-1] in TYPOGRAPHIC_QUOTES:
             span = document.span(*keys)
             if span is not None and _is_plain(value, span, lines):
                 message = f"`{value[0]}` is not a quote in YAML: it is a part of the text"
@@ -55,12 +55,13 @@ def unused_anchors(document: Document) -> Iterator[Problem]:
 
 
 def _suspects(document: Document) -> Iterator[tuple[str, Span | None, bool]]:
-    """Values and keys that match `_SUSPECT`, their places, and whether each is a key; a key is always text."""
+    """Values and keys that match `_SURPRISING_SCALAR`, their places, and whether each is a key; a key is always
+    text."""
     for keys, value in scalars(document.data):
-        if isinstance(value, str) and _SUSPECT.fullmatch(value):
+        if isinstance(value, str) and _SURPRISING_SCALAR.fullmatch(value):
             yield value, document.span(*keys), False
     for keys in document.key_spans:
-        if _SUSPECT.fullmatch(str(keys[-1])):
+        if _SURPRISING_SCALAR.fullmatch(str(keys[-1])):
             yield str(keys[-1]), document.key_span(*keys), True
 
 
@@ -71,14 +72,14 @@ def _is_plain(text: str, span: Span, lines: list[str]) -> bool:
     return line.startswith(text, anchor.end() if anchor else start)
 
 
-LONGEST_NUMBER = 100
+MAX_NUMBER_CHARACTERS = 100
 """Characters of a number whose value is worked out: for a number to the base 60 the work grows with their square."""
 
 
 @lru_cache(maxsize=10_000)
 def _surprise(text: str) -> tuple[str, str, str] | None:
     """The rule's id, the message and the help for a text that is something else in YAML 1.1; None for other texts."""
-    tag: str = RESOLVER.resolve(yaml.ScalarNode, text, (True, False)).rpartition(":")[2]
+    tag: str = YAML_RESOLVER.resolve(yaml.ScalarNode, text, (True, False)).rpartition(":")[2]
     quoted = f'"{text}" in quotes'
     if tag == "bool":
         meant = str(yaml.SafeLoader.bool_values[text.lower()]).lower()
@@ -100,7 +101,7 @@ def _surprise(text: str) -> tuple[str, str, str] | None:
 
 def _number(text: str, tag: str) -> str:
     """The number that YAML 1.1 reads from a text, for a message."""
-    if len(text) > LONGEST_NUMBER:
+    if len(text) > MAX_NUMBER_CHARACTERS:
         return "a number"
     node = yaml.ScalarNode(tag, text)
     try:

@@ -13,10 +13,10 @@ from runbook.model.grouping import grouped
 from runbook.model.node_ranges import fold
 from runbook.model.units import bytes_text, significant
 from runbook.report.html.recorded_run import Recorded
-from runbook.report.run_record import Pair, StageRecord, fastest_links, number, slowest_between
+from runbook.report.run_record import NodePair, StageRecord, fastest_links, number, slowest_between
 
-TIME_STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 43200, 86400)
-MOST_TICKS = 6
+TICK_STEPS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 43200, 86400)
+MAX_TIME_TICKS = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,14 +74,14 @@ def time_ticks(seconds: float) -> list[float]:
     """Seconds after the beginning, in round steps; the beginning is one of them."""
     if seconds <= 0:
         return [0.0]
-    step = next((float(step) for step in TIME_STEPS if seconds / step <= MOST_TICKS), seconds / MOST_TICKS)
-    if seconds < MOST_TICKS / 2:
+    step = next((float(step) for step in TICK_STEPS_S if seconds / step <= MAX_TIME_TICKS), seconds / MAX_TIME_TICKS)
+    if seconds < MAX_TIME_TICKS / 2:
         step = 10.0 ** math.floor(math.log10(seconds / 2))
-        step = next(wide for wide in (step, 2 * step, 5 * step, 10 * step) if seconds / wide <= MOST_TICKS)
+        step = next(wide for wide in (step, 2 * step, 5 * step, 10 * step) if seconds / wide <= MAX_TIME_TICKS)
     return [step * number for number in range(int(seconds / step) + 1)]
 
 
-HEIGHT = 230
+CHART_HEIGHT_PIXELS = 230
 """Pixels of a chart."""
 
 
@@ -108,9 +108,9 @@ class Series:
     dots: tuple[tuple[str, str, str], ...]
 
 
-Line = tuple[str, str, Sequence[tuple[float, float]]]
+SeriesPoints = tuple[str, str, Sequence[tuple[float, float]]]
 """Name, kind and points of a series that is not drawn yet."""
-Say = Callable[..., str]
+NumberFormat = Callable[..., str]
 """Makes a number a text, with so many significant digits if a second argument says so."""
 
 
@@ -126,7 +126,7 @@ class Chart:
     series: tuple[Series, ...] = ()
     band: tuple[str, str, str] | None = None
     gate: tuple[str, str] | None = None
-    height: int = HEIGHT
+    height: int = CHART_HEIGHT_PIXELS
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,11 +240,11 @@ def _by_size(
     title: str,
     unit: str,
     label: str,
-    lines: Sequence[Line],
+    lines: Sequence[SeriesPoints],
     up: Scale,
     *,
-    say: Say = lambda busbw: f"{significant(busbw)} GB/s",
-    mark: Say = significant,
+    say: NumberFormat = lambda busbw: f"{significant(busbw)} GB/s",
+    mark: NumberFormat = significant,
 ) -> Chart:
     """Values against message sizes in bytes, both on logarithmic scales."""
     sizes = [size for _, _, points in lines for size, _ in points]
@@ -254,7 +254,14 @@ def _by_size(
 
 
 def drawn(
-    chart: Chart, lines: Sequence[Line], across: Scale, up: Scale, *, where: Say, say: Say, mark: Say = significant
+    chart: Chart,
+    lines: Sequence[SeriesPoints],
+    across: Scale,
+    up: Scale,
+    *,
+    where: NumberFormat,
+    say: NumberFormat,
+    mark: NumberFormat = significant,
 ) -> Chart:
     """The chart with its lines and its scale at the side. `where` and `say` make texts of the two values of a point,
     `mark` makes the text of a value beside the scale, with one digit."""
@@ -268,7 +275,7 @@ def drawn(
 
 
 def _y(up: Scale, value: float) -> float:
-    return (1 - up.part(value)) * HEIGHT
+    return (1 - up.part(value)) * CHART_HEIGHT_PIXELS
 
 
 def _some(sizes: Sequence[float]) -> list[float]:
@@ -280,7 +287,7 @@ def _some(sizes: Sequence[float]) -> list[float]:
     return chosen
 
 
-def ticks(across: Scale, values: Sequence[float], say: Say) -> tuple[Tick, ...]:
+def ticks(across: Scale, values: Sequence[float], say: NumberFormat) -> tuple[Tick, ...]:
     """A mark for each of these values, which are in order."""
     last = len(values) - 1
     anchors = ["middle"] if not last else ["start", *["middle"] * (last - 1), "end"]
@@ -297,7 +304,7 @@ def _micro(us: float, digits: int = 3) -> str:
     return f"{significant(us / 1e3, digits)} ms" if us < 1e6 else f"{significant(us / 1e6, digits)} s"
 
 
-BOUNDS = (0.5, 0.75, 0.9, 0.97)
+LINK_LEVEL_BOUNDS = (0.5, 0.75, 0.9, 0.97)
 """Parts of the median: a link below the first has level 0, a link above the last has level 4."""
 
 LEVELS = (
@@ -307,14 +314,14 @@ LEVELS = (
     "90 to 97 % of the median",
     "as fast as the median",
 )
-AS_TABLE = 16
+MAX_TABLE_NODES = 16
 """Up to so many nodes, the cells show numbers."""
 
-AS_CELLS = 64
+MAX_CELL_NODES = 64
 """Up to so many nodes, each pair has a cell; of more, the worst link between two groups stands for all between them."""
 
-GROUPS = 24
-WORST = 40
+MAX_NODE_GROUPS = 24
+MAX_SLOWEST_LINKS = 40
 """Links in the table of the slowest."""
 
 
@@ -366,11 +373,13 @@ def heat_map(recorded: Recorded, stage: StageRecord) -> HeatMap | None:
     named = {name for pair in links for name in pair}
     names = [name for name in stage.started.nodes if name in named]
     names += sorted(named - set(names))
-    slow = sorted((link for link in links.values() if level(link.part) < len(BOUNDS)), key=lambda link: link.gbps)
+    slow = sorted(
+        (link for link in links.values() if level(link.part) < len(LINK_LEVEL_BOUNDS)), key=lambda link: link.gbps
+    )
     groups = [(name, [name]) for name in names]
-    if len(names) > AS_CELLS:
+    if len(names) > MAX_CELL_NODES:
         groups = groups_of(names, recorded.plan)
-    kind = "groups" if len(names) > AS_CELLS else "table" if len(names) <= AS_TABLE else "cells"
+    kind = "groups" if len(names) > MAX_CELL_NODES else "table" if len(names) <= MAX_TABLE_NODES else "cells"
     return HeatMap(
         stage=stage.name,
         names=tuple(name for name, _ in groups),
@@ -379,11 +388,11 @@ def heat_map(recorded: Recorded, stage: StageRecord) -> HeatMap | None:
         median=statistics.median(link.gbps for link in links.values()),
         count=len(links),
         nodes=len(names),
-        worst=tuple(slow[:WORST]),
+        worst=tuple(slow[:MAX_SLOWEST_LINKS]),
     )
 
 
-def links_of(stage: StageRecord) -> dict[Pair, MeasuredPair]:
+def links_of(stage: StageRecord) -> dict[NodePair, MeasuredPair]:
     """The fastest measurement of each direction."""
     best = fastest_links(stage.outcomes)
     median = statistics.median(one.gbps for one in best.values()) if best else 1.0
@@ -391,25 +400,25 @@ def links_of(stage: StageRecord) -> dict[Pair, MeasuredPair]:
 
 
 def level(part: float) -> int:
-    return sum(part >= bound for bound in BOUNDS)
+    return sum(part >= bound for bound in LINK_LEVEL_BOUNDS)
 
 
 def groups_of(names: Sequence[str], plan: Mapping[str, object]) -> list[tuple[str, list[str]]]:
-    """The nodes in named groups: by the leaf or rack that the inventory gives, or else neighbours, in at most GROUPS
-    groups."""
+    """The nodes in named groups: by the leaf or rack that the inventory gives, or else neighbours, in at most
+    MAX_NODE_GROUPS groups."""
     listed = plan.get("nodes")
     facts = {one.get("name"): one for one in listed if isinstance(one, Mapping)} if isinstance(listed, list) else {}
     for key in ("leaf", "rack"):
         by = grouped((str(facts.get(name, {}).get(key) or ""), name) for name in names)
-        if "" not in by and 1 < len(by) <= 2 * GROUPS:
+        if "" not in by and 1 < len(by) <= 2 * MAX_NODE_GROUPS:
             return list(by.items())
-    size = math.ceil(len(names) / GROUPS)
+    size = math.ceil(len(names) / MAX_NODE_GROUPS)
     rows = [list(names[at : at + size]) for at in range(0, len(names), size)]
     return [(fold(row), row) for row in rows]
 
 
 def _rows(
-    groups: Sequence[tuple[str, Sequence[str]]], links: Mapping[Pair, MeasuredPair]
+    groups: Sequence[tuple[str, Sequence[str]]], links: Mapping[NodePair, MeasuredPair]
 ) -> tuple[tuple[Cell, ...], ...]:
     worst = slowest_between([members for _, members in groups], links)
     return tuple(tuple(_cell(worst.get((row, column))) for column in range(len(groups))) for row in range(len(groups)))

@@ -12,14 +12,14 @@ from runbook.report.html.charts import Chart, SizeRow, links_of, overlay, rows_o
 from runbook.report.html.recorded_run import Recorded
 from runbook.report.run_record import StageRecord
 
-NOTICED = 0.1
+MIN_SHOWN_CHANGE = 0.1
 """A time, a bandwidth or a link that changed by a smaller part is not shown as a difference."""
 
-MOMENT_S = 0.5
+MIN_SHOWN_CHANGE_S = 0.5
 """A time that changed by fewer seconds than this is not shown either."""
 
-MOST_LINKS = 40
-NONE = "(none)"
+MAX_CHANGED_LINKS = 40
+NO_VALUE = "(none)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Ratio:
 
     @property
     def differs(self) -> bool:
-        return self.one != self.other if self.part is None else abs(self.part - 1) >= NOTICED
+        return self.one != self.other if self.part is None else abs(self.part - 1) >= MIN_SHOWN_CHANGE
 
     def as_json(self) -> dict[str, object]:
         return {"name": self.name, "a": self.one, "b": self.other}
@@ -186,7 +186,7 @@ def _grouped(sides: list[tuple[Mapping[str, str], Mapping[str, str], str]]) -> l
     changes: dict[tuple[str, str, str], list[str]] = {}
     for one, other, where in sides:
         for name in sorted({*one, *other}):
-            values = one.get(name) or NONE, other.get(name) or NONE
+            values = one.get(name) or NO_VALUE, other.get(name) or NO_VALUE
             if values[0] != values[1]:
                 changes.setdefault((name, *values), []).append(where)
     return [Difference(*change, fold(filter(None, where))) for change, where in changes.items()]
@@ -203,7 +203,7 @@ def _stages(one: Recorded, other: Recorded) -> list[Ratio]:
     for name in dict.fromkeys([*first, *second]):
         a, b = first.get(name), second.get(name)
         ratio = Ratio(name, _seconds(a), _seconds(b), a.verdict if a else None, b.verdict if b else None)
-        moment = abs((ratio.one or 0) - (ratio.other or 0)) < MOMENT_S
+        moment = abs((ratio.one or 0) - (ratio.other or 0)) < MIN_SHOWN_CHANGE_S
         if ratio.one_verdict is not ratio.other_verdict or (ratio.differs and not moment):
             found.append(ratio)
     return found
@@ -248,4 +248,4 @@ def _links(one: Recorded, other: Recorded) -> tuple[list[Ratio], int]:
         if pair in second and (ratio := Ratio(" → ".join(pair), first[pair].gbps, second[pair].gbps)).differs
     ]
     changed.sort(key=lambda ratio: ratio.part or 0.0)
-    return changed[:MOST_LINKS], max(0, len(changed) - MOST_LINKS)
+    return changed[:MAX_CHANGED_LINKS], max(0, len(changed) - MAX_CHANGED_LINKS)

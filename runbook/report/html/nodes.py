@@ -11,15 +11,15 @@ from runbook.model.units import span_of, spans_of
 from runbook.model.verdict import Verdict
 from runbook.report.html.recorded_run import Recorded, mappings
 
-BY_DESIGN = ("NODE_RANK", "GROUP_RANK")
+PER_NODE_VARIABLES = ("NODE_RANK", "GROUP_RANK")
 """Variables that must differ between nodes."""
 
-OF_ONE_NODE = ("hostname", "clock_offset_s")
+PER_NODE_MEASUREMENTS = ("hostname", "clock_offset_s")
 """Measurements of `reach` that differ between nodes by nature."""
 
 RANKS_ON_IT = "ranks on it"
 
-Spread = tuple[str, tuple[tuple[str, tuple[str, ...]], ...]]
+NodesByValue = tuple[str, tuple[tuple[str, tuple[str, ...]], ...]]
 """A name, and each of its values with the nodes that have it, the commonest first. NOT_SET stands for no value."""
 
 NOT_SET = "(not set)"
@@ -46,9 +46,9 @@ class Nodes:
     rows: tuple[NodeSummary, ...]
     rendezvous: tuple[tuple[str, str], ...]
     same: tuple[tuple[str, str], ...]
-    different: tuple[Spread, ...]
+    different: tuple[NodesByValue, ...]
     env_same: tuple[tuple[str, str], ...]
-    env_different: tuple[Spread, ...]
+    env_different: tuple[NodesByValue, ...]
     planned: bool  # whether the run recorded its ranks and environment
 
     @property
@@ -68,7 +68,7 @@ def nodes(recorded: Recorded) -> Nodes:
         for of_node in facts.values():  # spares have none by design, and the table tells how many the others have
             of_node.pop(RANKS_ON_IT, None)
     same, different = split(facts)
-    env_same, env_different = split(environment(recorded), by_design=BY_DESIGN)
+    env_same, env_different = split(environment(recorded), by_design=PER_NODE_VARIABLES)
     stages = list(dict.fromkeys(stage.name for stage in recorded.record.stages))
     verdicts: dict[str, dict[str, Verdict]] = {}
     for stage in recorded.record.stages:
@@ -140,7 +140,7 @@ def versions(metrics: Mapping[str, object]) -> dict[str, str]:
     return {
         name.replace("_", " "): text(value)
         for name, value in metrics.items()
-        if name not in OF_ONE_NODE and isinstance(value, str | int) and not isinstance(value, bool)
+        if name not in PER_NODE_MEASUREMENTS and isinstance(value, str | int) and not isinstance(value, bool)
     }
 
 
@@ -156,11 +156,11 @@ def environment(recorded: Recorded) -> dict[str, dict[str, str]]:
 
 def split(
     facts: Mapping[str, Mapping[str, str]], by_design: Iterable[str] = ()
-) -> tuple[tuple[tuple[str, str], ...], tuple[Spread, ...]]:
+) -> tuple[tuple[tuple[str, str], ...], tuple[NodesByValue, ...]]:
     """The facts that all nodes share, and those that they do not, each by name. Facts that must differ are left out."""
     names = sorted({name for of in facts.values() for name in of} - set(by_design if len(facts) > 1 else ()))
     same: list[tuple[str, str]] = []
-    different: list[Spread] = []
+    different: list[NodesByValue] = []
     for name in names:
         values = grouped((of.get(name, NOT_SET), node) for node, of in facts.items())
         if len(values) == 1:

@@ -20,19 +20,19 @@ from runbook.model.verdict import Verdict
 from runbook.report.run_json import from_json
 from runbook.report.run_record import Record, StageRecord, number
 
-LONGEST_LINE = 32 << 20
-MOST_EVENTS = 256 << 20
+MAX_EVENT_LINE_BYTES = 32 << 20
+MAX_EVENTS_BYTES = 256 << 20
 """Bytes of events that are read; the ranks' output is in other files, so a thousand nodes need far less."""
 
-MOST_RESULT = 64 << 20
-MOST_MARKS = 200
+MAX_RESULT_BYTES = 64 << 20
+MAX_PROGRESS_MARKS = 200
 """Moments of a stage that its lane shows."""
 
-MOST_WARNED = 20
+MAX_STAGE_WARNINGS = 20
 """Warnings and stalls of a running stage that are kept, the latest ones."""
 
-MOST_FILES = 2000
-LATEST = 1e11
+MAX_LISTED_FILES = 2000
+MAX_EPOCH_S = 1e11
 """Seconds since the epoch; a number from here on is no time."""
 
 
@@ -126,8 +126,8 @@ class Recorded:
         """The plain files of the run, two folders deep, by name."""
         found: list[RunFile] = []
         for names in self._walk((), 2):
-            if len(found) == MOST_FILES:
-                self.flaws.append(f"there are more than {MOST_FILES} files in the folder: the rest is not listed")
+            if len(found) == MAX_LISTED_FILES:
+                self.flaws.append(f"there are more than {MAX_LISTED_FILES} files in the folder: the rest is not listed")
                 break
             try:
                 found.append(RunFile(names, self.folder.joinpath(*names).lstat().st_size))
@@ -162,9 +162,9 @@ class Recorded:
             return False
         bad: list[int] = []
         with file:
-            for number, line in enumerate(iter(lambda: file.readline(LONGEST_LINE), b""), 1):
-                if file.tell() > MOST_EVENTS:
-                    self.flaws.append(f"events.jsonl has more than {MOST_EVENTS >> 20} MiB: the rest was not read")
+            for number, line in enumerate(iter(lambda: file.readline(MAX_EVENT_LINE_BYTES), b""), 1):
+                if file.tell() > MAX_EVENTS_BYTES:
+                    self.flaws.append(f"events.jsonl has more than {MAX_EVENTS_BYTES >> 20} MiB: the rest was not read")
                     break
                 try:
                     event = _sane(from_json(line.decode("utf-8", "replace")))
@@ -195,7 +195,7 @@ class Recorded:
         elif isinstance(ends, Mapping):
             progress.ends.append(ends)
         if "warning" in event.data or "stall" in event.data:
-            progress.warned = [*progress.warned, event][-MOST_WARNED:]
+            progress.warned = [*progress.warned, event][-MAX_STAGE_WARNINGS:]
         pace = event.data.get("pace")
         if isinstance(pace, Mapping) and (age := number(pace.get("age_s"))) is not None:
             came = event.time - age
@@ -203,11 +203,11 @@ class Recorded:
         if event.text:
             progress.said += 1
             progress.latest = event
-            if pace is None and len(progress.marks) < MOST_MARKS:
+            if pace is None and len(progress.marks) < MAX_PROGRESS_MARKS:
                 progress.marks.append(event)
 
     def _result(self) -> object:
-        text = self.text("result.json", most=MOST_RESULT)
+        text = self.text("result.json", most=MAX_RESULT_BYTES)
         try:
             return json.loads(text or "null")
         except (ValueError, RecursionError):
@@ -223,7 +223,7 @@ def mappings(value: object) -> list[Mapping[str, object]]:
 def _sane(event: Event) -> Event:
     """The event; ValueError if its time is not a valid one."""
     times = [event.time, event.seconds] if isinstance(event, StageFinished | RunFinished) else [event.time]
-    if any((found := number(time)) is None or not 0 <= found < LATEST for time in times):
+    if any((found := number(time)) is None or not 0 <= found < MAX_EPOCH_S for time in times):
         raise ValueError("not an event: its time is none")
     return event
 
@@ -262,16 +262,16 @@ def _from_result(document: object) -> list[Event]:
         return []
 
 
-MOST_DUMPS = 64
-MOST_TEXT = 8_000
+MAX_RANK_DUMPS = 64
+MAX_EXTRACT_CHARACTERS = 8_000
 """Characters of one stack or one log."""
 
-MOST_FLIGHT = 4 << 20
-LAST_CALLS = 8
-MOST_TAILS = 12
-TAIL_LINES = 30
+MAX_FLIGHT_RECORDER_BYTES = 4 << 20
+MAX_LAST_CALLS = 8
+MAX_LOG_TAILS = 12
+MAX_LOG_TAIL_LINES = 30
 
-_OF_RANK = re.compile(r"rank-([0-9]{1,9})\.(.+?)\.(stack|flight\.json)")
+_RANK_DUMP_NAME = re.compile(r"rank-([0-9]{1,9})\.(.+?)\.(stack|flight\.json)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,15 +309,15 @@ def dumps(recorded: Recorded, files: Sequence[RunFile]) -> tuple[list[Dump], int
     flights: dict[tuple[int, str], tuple[FlightCall, ...]] = {}
     others: list[Dump] = []
     listed = [file for file in files if file.names[0] == "hang" and len(file.names) == 2]
-    for file in listed[: 2 * MOST_DUMPS]:
-        match = _OF_RANK.fullmatch(file.names[1])
+    for file in listed[: 2 * MAX_RANK_DUMPS]:
+        match = _RANK_DUMP_NAME.fullmatch(file.names[1])
         if match is None:
-            text = recorded.text(*file.names, most=MOST_FLIGHT) or ""
+            text = recorded.text(*file.names, most=MAX_FLIGHT_RECORDER_BYTES) or ""
             others.append(Dump(None, file.names[1], _cut(states(text) or text), ()))
         elif match[3] == "stack":
-            stacks[int(match[1]), match[2]] = _cut(recorded.text(*file.names, most=MOST_TEXT * 4) or "")
+            stacks[int(match[1]), match[2]] = _cut(recorded.text(*file.names, most=MAX_EXTRACT_CHARACTERS * 4) or "")
         else:
-            flights[int(match[1]), match[2]] = calls(recorded.text(*file.names, most=MOST_FLIGHT) or "")
+            flights[int(match[1]), match[2]] = calls(recorded.text(*file.names, most=MAX_FLIGHT_RECORDER_BYTES) or "")
     of_ranks = [
         Dump(rank, node, stacks.get((rank, node), ""), flights.get((rank, node), ()))
         for rank, node in sorted({*stacks, *flights})
@@ -325,7 +325,7 @@ def dumps(recorded: Recorded, files: Sequence[RunFile]) -> tuple[list[Dump], int
     # Dumps of a launch first: a dump that belongs to no attempt was kept by a check before the launch.
     launched = [dump for dump in others if dump.name.startswith("attempt-")]
     checked = [dump for dump in others if dump not in launched]
-    return [*launched[:MOST_DUMPS], *of_ranks, *checked[:MOST_DUMPS]], max(0, len(listed) - 2 * MOST_DUMPS)
+    return [*launched[:MAX_RANK_DUMPS], *of_ranks, *checked[:MAX_RANK_DUMPS]], max(0, len(listed) - 2 * MAX_RANK_DUMPS)
 
 
 def states(text: str) -> str:
@@ -359,7 +359,7 @@ def calls(text: str) -> tuple[FlightCall, ...]:
     entries = record.get("entries") if isinstance(record, dict) else None
     if not isinstance(entries, list):
         return ()
-    return tuple(_call(entry) for entry in entries[-LAST_CALLS:] if isinstance(entry, Mapping))
+    return tuple(_call(entry) for entry in entries[-MAX_LAST_CALLS:] if isinstance(entry, Mapping))
 
 
 def _call(entry: Mapping[str, object]) -> FlightCall:
@@ -380,17 +380,21 @@ def tails(recorded: Recorded, files: Sequence[RunFile]) -> list[Tail]:
         return (not any(node in name for node in bad), name.endswith(".out"), file.names)
 
     found = []
-    for file in sorted((file for file in files if file.names[0] == "logs" and file.size), key=order)[:MOST_TAILS]:
-        text = recorded.text(*file.names, most=MOST_TEXT)
+    for file in sorted((file for file in files if file.names[0] == "logs" and file.size), key=order)[:MAX_LOG_TAILS]:
+        text = recorded.text(*file.names, most=MAX_EXTRACT_CHARACTERS)
         if text and text.strip():
             lines = text.splitlines()
-            shown = lines[-TAIL_LINES:] if file.size <= MOST_TEXT else lines[1:][-TAIL_LINES:]
-            whole = file.size <= MOST_TEXT and len(lines) <= TAIL_LINES
+            shown = (
+                lines[-MAX_LOG_TAIL_LINES:] if file.size <= MAX_EXTRACT_CHARACTERS else lines[1:][-MAX_LOG_TAIL_LINES:]
+            )
+            whole = file.size <= MAX_EXTRACT_CHARACTERS and len(lines) <= MAX_LOG_TAIL_LINES
             found.append(Tail("/".join(file.names), "\n".join(shown), whole))
     return found
 
 
 def _cut(text: str) -> str:
     return (
-        text if len(text) <= MOST_TEXT else f"… {len(text) - MOST_TEXT} characters before this …\n{text[-MOST_TEXT:]}"
+        text
+        if len(text) <= MAX_EXTRACT_CHARACTERS
+        else f"… {len(text) - MAX_EXTRACT_CHARACTERS} characters before this …\n{text[-MAX_EXTRACT_CHARACTERS:]}"
     )

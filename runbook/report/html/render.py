@@ -21,16 +21,16 @@ from runbook.causes.catalogue import causes
 from runbook.model.node_ranges import fold
 from runbook.model.safe_text import lines
 from runbook.model.units import bandwidth_text, bytes_text, link_text, seconds_text, significant
-from runbook.model.verdict import BUG, INTERRUPTED, Verdict
-from runbook.report.folding import FindingBlock, Said, blocks
+from runbook.model.verdict import EXIT_BUG, EXIT_INTERRUPTED, Verdict
+from runbook.report.folding import FindingBlock, NodesRemedy, blocks
 from runbook.report.html.charts import LEVELS, heat_maps, sweeps
 from runbook.report.html.compare import RunComparison, compare
 from runbook.report.html.nodes import nodes
 from runbook.report.html.recorded_run import Recorded, dumps, tails
 from runbook.report.html.stages import launches, timeline
-from runbook.report.run_text import ENDS, WORDS
+from runbook.report.run_text import RUN_END_WORDS, WORDS
 
-QUOTED = re.compile(r"`([^`]*)`")
+BACKTICKED_TEXT = re.compile(r"`([^`]*)`")
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,10 +148,10 @@ def _head(recorded: Recorded) -> Head:
             note = "No rank comes further: what was found is told at the stage." if stalled else ""
             return Head("RUNNING", kind, f"{at}{after}", note)
         return Head("UNFINISHED", kind, f"{at}{after}", note)
-    word, kind = ENDS[ended.verdict]
-    if ended.exit_code == INTERRUPTED:
+    word, kind = RUN_END_WORDS[ended.verdict]
+    if ended.exit_code == EXIT_INTERRUPTED:
         word, kind = "INTERRUPTED", "unknown"
-    note = "This is a bug of runbook." if ended.exit_code == BUG else ""
+    note = "This is a bug of runbook." if ended.exit_code == EXIT_BUG else ""
     return Head(word, kind, f"{at} after {seconds_text(ended.seconds)}", note)
 
 
@@ -200,7 +200,7 @@ def shown(value: Any) -> Any:
 
 def prose(text: str) -> Markup:
     """A sentence as HTML, with the parts in backticks as code."""
-    parts = QUOTED.split(" ".join(lines(text)))
+    parts = BACKTICKED_TEXT.split(" ".join(lines(text)))
     return Markup().join(
         Markup("<code>{}</code>").format(piece) if at % 2 else escape(piece) for at, piece in enumerate(parts)
     )
@@ -221,7 +221,7 @@ class Fix:
     commands: tuple[str, ...]
 
 
-def fixes(said: Iterable[Said], block: FindingBlock) -> list[Fix]:
+def fixes(said: Iterable[NodesRemedy], block: FindingBlock) -> list[Fix]:
     """The remedies of a block as a page shows them."""
     found: list[Fix] = []
     for on, remedy in said:
@@ -230,7 +230,7 @@ def fixes(said: Iterable[Said], block: FindingBlock) -> list[Fix]:
                 before = found.pop().commands if found and (found[-1].where, found[-1].sentence) == (where, "") else ()
                 found.append(Fix(where, "", (*before, *step.commands)))
                 continue
-            commands = tuple(dict.fromkeys(filter(_typed, QUOTED.findall(step.note))))
+            commands = tuple(dict.fromkeys(filter(_typed, BACKTICKED_TEXT.findall(step.note))))
             found.append(Fix(where or (fold(on) if len(block.fixes) > 1 else ""), step.note, commands))
     return found
 

@@ -17,13 +17,13 @@ from runbook.report.html.recorded_run import Recorded, StageProgress, mappings
 from runbook.report.run_record import StageRecord, number
 from runbook.report.run_text import progress_text
 
-THINNEST = 0.004
+MIN_BAR_WIDTH = 0.004
 """The least width of a bar, so that a very short stage is visible."""
 
-CLOSEST = 0.003
+MIN_MARK_DISTANCE = 0.003
 """Two marks nearer than this become one."""
 
-MOST_GROUPS = 40
+MAX_OUTCOME_GROUPS = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +87,8 @@ def _round(seconds: float) -> str:
 def _bar(start: float, seconds: float, span: tuple[float, float]) -> tuple[str, str]:
     """Where a bar begins and how wide it is, in a picture of the time `span` (its beginning and its length)."""
     began, whole = span
-    left = min(max(0.0, (start - began) / whole), 1 - THINNEST)
-    return percent(left), percent(max(THINNEST, min(seconds / whole, 1 - left)))
+    left = min(max(0.0, (start - began) / whole), 1 - MIN_BAR_WIDTH)
+    return percent(left), percent(max(MIN_BAR_WIDTH, min(seconds / whole, 1 - left)))
 
 
 def _lane(
@@ -101,7 +101,7 @@ def _lane(
     groups = outcome_groups(stage.outcomes, gist) if goes_on else stage_groups(stage, gist)
     progress = recorded.progress_of(stage)
     bad = sum(group.verdict.stops for group in groups)
-    shown = groups[: max(bad, MOST_GROUPS)]
+    shown = groups[: max(bad, MAX_OUTCOME_GROUPS)]
     return Lane(
         name=stage.name,
         check=stage.started.check,
@@ -132,14 +132,14 @@ def _marks(recorded: Recorded, stage: StageRecord, span: tuple[float, float]) ->
     for progress in recorded.progress_of(stage).marks:
         part = min(1.0, max(0.0, (progress.time - began) / whole))
         text = f"{seconds_text(max(0.0, progress.time - stage.started.time))}: {progress_text(progress)}"
-        if found and abs(part - found[-1][0]) < CLOSEST:
+        if found and abs(part - found[-1][0]) < MIN_MARK_DISTANCE:
             found[-1][1].append(text)
         else:
             found.append((part, [text]))
     return tuple((percent(part), "\n".join(texts[:8])) for part, texts in found)
 
 
-MOST_LANES = 48
+MAX_LANES = 48
 """Lanes of an attempt; if there are more processes, those that ended alike on a node share a lane."""
 
 
@@ -207,9 +207,9 @@ def _attempts(recorded: Recorded, stage: StageRecord, progress: StageProgress) -
                 launcher=str(about.get("launcher") or ""),
                 logs=str(about.get("logs") or ""),
                 seconds=span[1] - span[0],
-                processes=tuple(lanes[:MOST_LANES]),
+                processes=tuple(lanes[:MAX_LANES]),
                 ended=bool(processes),
-                more=sum(lane.count for lane in lanes[MOST_LANES:]),
+                more=sum(lane.count for lane in lanes[MAX_LANES:]),
             )
         )
     return found
@@ -223,7 +223,7 @@ def _left_running(recorded: Recorded, stage: StageRecord, processes: Sequence[Ma
 
 def _lanes(processes: Sequence[Mapping[str, object]], span: tuple[float, float]) -> list[ProcessBar]:
     lanes = [_process(one, span) for one in processes]
-    if len(lanes) <= MOST_LANES:
+    if len(lanes) <= MAX_LANES:
         return lanes
     few = [
         of[0] if len(of) == 1 else replace(of[0], ranks=f"{of[0].ranks} … {of[-1].ranks}", count=len(of))

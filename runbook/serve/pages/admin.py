@@ -17,7 +17,7 @@ from runbook.serve.people import Audit, role_named
 from runbook.serve.rendering import AsciiJson, html
 from runbook.serve.workspace import fleet_of, people_of
 
-AUDIT_PAGE = 100
+AUDIT_ENTRIES_PER_PAGE = 100
 
 
 def _audit(request: Request) -> Audit:
@@ -32,15 +32,15 @@ async def page(request: Request, **made: str) -> Response:
     """The admins' page. `made` has secrets that are shown only once: a new token, a login link, an enrolment string."""
     before = query_number(request, "before")
     people, audit = people_of(request), _audit(request)
-    entries = audit.newest(AUDIT_PAGE + 1, before)
+    entries = audit.newest(AUDIT_ENTRIES_PER_PAGE + 1, before)
     return await html(
         request,
         "admin.html",
         people=people.all(),
         tokens=people.tokens(),
         agents=fleet_of(request).nodes(),
-        entries=entries[:AUDIT_PAGE],
-        older=entries[AUDIT_PAGE - 1].id if len(entries) > AUDIT_PAGE else None,
+        entries=entries[:AUDIT_ENTRIES_PER_PAGE],
+        older=entries[AUDIT_ENTRIES_PER_PAGE - 1].id if len(entries) > AUDIT_ENTRIES_PER_PAGE else None,
         made={"token": "", "link": "", "who": "", "string": "", "name": "", **made},
         local="string" in made and Enrolment.of(made["string"]).local,
         node_glyphs=NODE_GLYPHS,
@@ -198,7 +198,7 @@ async def api_revoke_agent(request: Request) -> Response:
 
 async def api_audit(request: Request) -> Response:
     """A page of the audit, the newest entry first; `before=` is the id of an entry after which the page begins."""
-    entries = _audit(request).newest(AUDIT_PAGE, query_number(request, "before"))
+    entries = _audit(request).newest(AUDIT_ENTRIES_PER_PAGE, query_number(request, "before"))
     return AsciiJson({"audit": [dataclasses.asdict(entry) for entry in entries]})
 
 

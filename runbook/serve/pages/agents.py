@@ -26,19 +26,19 @@ from runbook.agent.protocol import (
     from_agent,
     said,
 )
-from runbook.serve.agent_channel import GONE
+from runbook.serve.agent_channel import PEER_GONE_ERRORS
 from runbook.serve.agent_fleet import ControlSocket, EnrolledNode, Fleet, NotEnrolled
 from runbook.serve.guards import address_of, header
 from runbook.serve.page import Page
 
-HELLO_S = 10.0
+HELLO_TIMEOUT_S = 10.0
 """How long an agent may take to send its hello."""
-SEND_S = 10.0
+AGENT_SEND_TIMEOUT_S = 10.0
 """How long an agent may take to read a message."""
-MOST_A_SECOND = 20
+MAX_MESSAGES_PER_SECOND = 20
 """The most messages that are read from a control socket in a second; further ones wait."""
 
-BROKEN, GOING_AWAY = 1002, 1001
+CLOSE_PROTOCOL_ERROR, CLOSE_GOING_AWAY = 1002, 1001
 
 
 class _Wanted(msgspec.Struct, frozen=True):
@@ -79,15 +79,15 @@ async def _control(socket: WebSocket) -> None:
         await control.send(Welcome(node.name, runbook.__version__))
         await _listen(fleet, node, control, socket)
     except (ProtocolError, KeyError):  # Starlette raises KeyError for a binary message in place of a text
-        await _closed(socket, BROKEN)
-    except GONE:
-        await _closed(socket, GOING_AWAY)
+        await _closed(socket, CLOSE_PROTOCOL_ERROR)
+    except PEER_GONE_ERRORS:
+        await _closed(socket, CLOSE_GOING_AWAY)
     finally:
         fleet.left(node, control)
 
 
 async def _greeting(socket: WebSocket) -> AgentHello:
-    hello = from_agent(await asyncio.wait_for(socket.receive_text(), HELLO_S))
+    hello = from_agent(await asyncio.wait_for(socket.receive_text(), HELLO_TIMEOUT_S))
     if not isinstance(hello, AgentHello):
         raise ProtocolError("no greeting")
     return hello
@@ -99,7 +99,7 @@ async def _listen(fleet: Fleet, node: EnrolledNode, control: ControlSocket, sock
     while True:
         message = from_agent(await socket.receive_text())
         count += 1
-        if count >= MOST_A_SECOND:
+        if count >= MAX_MESSAGES_PER_SECOND:
             await asyncio.sleep(max(0.0, since + 1.0 - time.monotonic()))
             count, since = 0, time.monotonic()
         if isinstance(message, ChannelRefused):
@@ -138,22 +138,22 @@ def _control_socket(socket: WebSocket) -> ControlSocket:
     async def send(message: FromServer) -> None:
         async with turn:
             try:
-                await asyncio.wait_for(socket.send_text(said(message)), SEND_S)
-            except GONE as error:
+                await asyncio.wait_for(socket.send_text(said(message)), AGENT_SEND_TIMEOUT_S)
+            except PEER_GONE_ERRORS as error:
                 raise ConnectionError(str(error)) from None
 
     async def close(denied: Denied | None) -> None:
         if denied is not None:
             with contextlib.suppress(ConnectionError):
                 await send(denied)
-        await _closed(socket, GOING_AWAY if denied is None else denied.code)
+        await _closed(socket, CLOSE_GOING_AWAY if denied is None else denied.code)
 
     return ControlSocket("", "", send, close)
 
 
 async def _closed(socket: WebSocket, code: int) -> None:
-    with contextlib.suppress(*GONE):
-        await asyncio.wait_for(socket.close(code), SEND_S)
+    with contextlib.suppress(*PEER_GONE_ERRORS):
+        await asyncio.wait_for(socket.close(code), AGENT_SEND_TIMEOUT_S)
 
 
 PAGES = [

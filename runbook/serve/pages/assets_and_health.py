@@ -17,11 +17,11 @@ from runbook.serve.guards import RequestRefused
 from runbook.serve.page import Page
 from runbook.serve.rendering import static_files
 
-PING_S = 15.0
+PING_INTERVAL_S = 15.0
 """How often something is sent on an event stream, at least."""
-MOST_TOPICS = 20
+MAX_STREAM_TOPICS = 20
 """The most topics of one event stream."""
-MOST = 2000
+MAX_EVENT_STREAMS = 2000
 """The most event streams at the same time."""
 
 
@@ -30,9 +30,9 @@ async def events(request: Request) -> Response:
     `data-seen` of a page. A client that was cut off sends `Last-Event-ID`, as browsers do."""
     changed: Changed = request.app.state.changed
     topics = request.query_params.getlist("topic")
-    if len(topics) > MOST_TOPICS:
-        raise RequestRefused(400, f"at most {MOST_TOPICS} topics")
-    if changed.closed or len(changed) >= MOST:
+    if len(topics) > MAX_STREAM_TOPICS:
+        raise RequestRefused(400, f"at most {MAX_STREAM_TOPICS} topics")
+    if changed.closed or len(changed) >= MAX_EVENT_STREAMS:
         raise RequestRefused(503, "there is no room for one more event stream", headers={"retry-after": "10"})
     return EventStream(request, topics)
 
@@ -57,7 +57,7 @@ class EventStream(Response):
         with changed.subscribed(self._topics, last, owner=state.person.name) as subscriber:
             watch = asyncio.create_task(_close_when_gone(receive, subscriber))
             try:
-                async for message in messages(changed, subscriber, PING_S):
+                async for message in messages(changed, subscriber, PING_INTERVAL_S):
                     if state.still() != state.person:
                         break
                     await send({"type": "http.response.body", "body": message, "more_body": True})

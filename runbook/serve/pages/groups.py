@@ -15,7 +15,7 @@ from starlette.responses import RedirectResponse, Response
 from runbook.model.inventory import SHELLS
 from runbook.model.units import whole_number
 from runbook.serve import group_actions as actions
-from runbook.serve.group_files import MOST_BYTES, ChangedMeanwhile, GroupFile, Groups, NoGroup, Version
+from runbook.serve.group_files import MAX_GROUP_BYTES, ChangedMeanwhile, GroupFile, Groups, NoGroup, Version
 from runbook.serve.group_form import fields_of, nodes_of
 from runbook.serve.group_preview import Linted, Meaning, difference, linted, scripts, zipped
 from runbook.serve.guards import RequestRefused, json_body
@@ -26,8 +26,8 @@ from runbook.serve.run_folders import RunRow
 from runbook.serve.workspace import GroupView, Workspace, fleet_of, workspace_of
 
 T = TypeVar("T")
-_NO_FIELDS = ("csrf", "seen", "only")
-ORDERS = {
+_NON_GROUP_FIELDS = ("csrf", "seen", "only")
+ORDER_LABELS = {
     "": "of the file",
     "alphabet": "gn39 before gn7",
     "name": "gn7 before gn39",
@@ -211,7 +211,7 @@ async def _page(
         others=[other for other in workspace.groups.names() if other != name],
         outside=[row for row in every if row.group != name],
         members={row.name: row for row in every if row.group == name},
-        orders=ORDERS,
+        orders=ORDER_LABELS,
         shells=SHELLS,
     )
 
@@ -222,7 +222,7 @@ def given_hash(request: Request) -> str:
 
 
 def _fields(request: Request) -> dict[str, str]:
-    return {name: str(value) for name, value in request.state.form.items() if name not in _NO_FIELDS}
+    return {name: str(value) for name, value in request.state.form.items() if name not in _NON_GROUP_FIELDS}
 
 
 async def preview(request: Request) -> Response:
@@ -496,7 +496,7 @@ async def _refuse_other_state(request: Request) -> None:
 async def api_restart(request: Request) -> Response:
     await _refuse_other_state(request)
     await _act(request, actions.restart, _name(request))
-    return AsciiJson({"says": actions.RESTARTED}, 202)
+    return AsciiJson({"says": actions.RESTART_ANSWER}, 202)
 
 
 async def api_history(request: Request) -> Response:
@@ -516,41 +516,65 @@ async def api_restore(request: Request) -> Response:
     return AsciiJson({"hash": now.hash}, headers={"etag": f'"{now.hash}"'})
 
 
-_ONE = "/groups/{name}"
-_API = "/api/v1/groups"
-_API_ONE = f"{_API}/{{name}}"
-_LARGE = 4 * MOST_BYTES  # in a form a byte may take three (%XX)
+_GROUP_PATH = "/groups/{name}"
+_API_GROUPS_PATH = "/api/v1/groups"
+_API_GROUP_PATH = f"{_API_GROUPS_PATH}/{{name}}"
+_MAX_FORM_BYTES = 4 * MAX_GROUP_BYTES  # in a form a byte may take three (%XX)
 
 PAGES = [
     Page("/groups", ("GET",), listed, "viewer", says="Groups", nav="Groups"),
     Page("/groups", ("POST",), create, "operator", says="Create a group"),
     Page("/move", ("POST",), move, "operator", says="Move nodes between groups"),
-    Page(_ONE, ("GET",), shown, "viewer", says="A group"),
-    Page(_ONE, ("POST",), save, "operator", says="Change a group", most_bytes=_LARGE),
-    Page(f"{_ONE}/preview", ("POST",), preview, "operator", says="Preview a change of a group", most_bytes=_LARGE),
-    Page(f"{_ONE}/rename", ("POST",), rename, "operator", says="Rename a group"),
-    Page(f"{_ONE}/order", ("POST",), shift, "operator", says="Order the nodes of a group"),
-    Page(f"{_ONE}/delete", ("POST",), delete, "operator", says="Delete a group"),
-    Page(f"{_ONE}/start", ("POST",), start, "operator", says="Start a group", most_bytes=_LARGE),
-    Page(f"{_ONE}/stop", ("POST",), _ending(), "operator", says="Stop a group", most_bytes=_LARGE),
-    Page(f"{_ONE}/kill", ("POST",), _ending(now=True), "operator", says="Kill a group", most_bytes=_LARGE),
-    Page(f"{_ONE}/restart", ("POST",), restart, "operator", says="Restart a group", most_bytes=_LARGE),
-    Page(f"{_ONE}/history/{{version}}", ("GET",), version, "viewer", says="A state of a group"),
-    Page(f"{_ONE}/history/{{version}}", ("POST",), restore, "operator", says="Restore a state of a group"),
-    Page(f"{_ONE}/scripts/{{shell}}", ("GET",), download, "viewer", says="Scripts of a group"),
-    Page(f"{_ONE}/scripts/{{shell}}/{{node}}", ("GET",), download, "viewer", says="The script of a node"),
-    Page(_API, ("GET",), api_listed, "viewer", "api", "Groups"),
-    Page(_API, ("POST",), api_create, "operator", "api", "Create a group"),
-    Page(_API_ONE, ("GET",), api_shown, "viewer", "api", "A group"),
-    Page(_API_ONE, ("PUT",), api_save, "operator", "api", "Change a group", most_bytes=_LARGE),
-    Page(_API_ONE, ("DELETE",), api_delete, "operator", "api", "Delete a group"),
-    Page(f"{_API_ONE}/preview", ("POST",), api_preview, "operator", "api", "Preview a change", most_bytes=_LARGE),
-    Page(f"{_API_ONE}/rename", ("POST",), api_rename, "operator", "api", "Rename a group"),
-    Page(f"{_API_ONE}/history", ("GET",), api_history, "viewer", "api", "The history of a group"),
-    Page(f"{_API_ONE}/history/{{version}}", ("GET",), api_version, "viewer", "api", "A state of a group"),
-    Page(f"{_API_ONE}/history/{{version}}", ("POST",), api_restore, "operator", "api", "Restore a state of a group"),
-    Page(f"{_API_ONE}/start", ("POST",), api_start, "operator", "api", "Start a group"),
-    Page(f"{_API_ONE}/stop", ("POST",), api_stop, "operator", "api", "Stop or kill a group"),
-    Page(f"{_API_ONE}/restart", ("POST",), api_restart, "operator", "api", "Restart a group"),
+    Page(_GROUP_PATH, ("GET",), shown, "viewer", says="A group"),
+    Page(_GROUP_PATH, ("POST",), save, "operator", says="Change a group", most_bytes=_MAX_FORM_BYTES),
+    Page(
+        f"{_GROUP_PATH}/preview",
+        ("POST",),
+        preview,
+        "operator",
+        says="Preview a change of a group",
+        most_bytes=_MAX_FORM_BYTES,
+    ),
+    Page(f"{_GROUP_PATH}/rename", ("POST",), rename, "operator", says="Rename a group"),
+    Page(f"{_GROUP_PATH}/order", ("POST",), shift, "operator", says="Order the nodes of a group"),
+    Page(f"{_GROUP_PATH}/delete", ("POST",), delete, "operator", says="Delete a group"),
+    Page(f"{_GROUP_PATH}/start", ("POST",), start, "operator", says="Start a group", most_bytes=_MAX_FORM_BYTES),
+    Page(f"{_GROUP_PATH}/stop", ("POST",), _ending(), "operator", says="Stop a group", most_bytes=_MAX_FORM_BYTES),
+    Page(
+        f"{_GROUP_PATH}/kill", ("POST",), _ending(now=True), "operator", says="Kill a group", most_bytes=_MAX_FORM_BYTES
+    ),
+    Page(f"{_GROUP_PATH}/restart", ("POST",), restart, "operator", says="Restart a group", most_bytes=_MAX_FORM_BYTES),
+    Page(f"{_GROUP_PATH}/history/{{version}}", ("GET",), version, "viewer", says="A state of a group"),
+    Page(f"{_GROUP_PATH}/history/{{version}}", ("POST",), restore, "operator", says="Restore a state of a group"),
+    Page(f"{_GROUP_PATH}/scripts/{{shell}}", ("GET",), download, "viewer", says="Scripts of a group"),
+    Page(f"{_GROUP_PATH}/scripts/{{shell}}/{{node}}", ("GET",), download, "viewer", says="The script of a node"),
+    Page(_API_GROUPS_PATH, ("GET",), api_listed, "viewer", "api", "Groups"),
+    Page(_API_GROUPS_PATH, ("POST",), api_create, "operator", "api", "Create a group"),
+    Page(_API_GROUP_PATH, ("GET",), api_shown, "viewer", "api", "A group"),
+    Page(_API_GROUP_PATH, ("PUT",), api_save, "operator", "api", "Change a group", most_bytes=_MAX_FORM_BYTES),
+    Page(_API_GROUP_PATH, ("DELETE",), api_delete, "operator", "api", "Delete a group"),
+    Page(
+        f"{_API_GROUP_PATH}/preview",
+        ("POST",),
+        api_preview,
+        "operator",
+        "api",
+        "Preview a change",
+        most_bytes=_MAX_FORM_BYTES,
+    ),
+    Page(f"{_API_GROUP_PATH}/rename", ("POST",), api_rename, "operator", "api", "Rename a group"),
+    Page(f"{_API_GROUP_PATH}/history", ("GET",), api_history, "viewer", "api", "The history of a group"),
+    Page(f"{_API_GROUP_PATH}/history/{{version}}", ("GET",), api_version, "viewer", "api", "A state of a group"),
+    Page(
+        f"{_API_GROUP_PATH}/history/{{version}}",
+        ("POST",),
+        api_restore,
+        "operator",
+        "api",
+        "Restore a state of a group",
+    ),
+    Page(f"{_API_GROUP_PATH}/start", ("POST",), api_start, "operator", "api", "Start a group"),
+    Page(f"{_API_GROUP_PATH}/stop", ("POST",), api_stop, "operator", "api", "Stop or kill a group"),
+    Page(f"{_API_GROUP_PATH}/restart", ("POST",), api_restart, "operator", "api", "Restart a group"),
     Page("/api/v1/move", ("POST",), api_move, "operator", "api", "Move nodes between groups"),
 ]

@@ -9,7 +9,7 @@ from starlette.responses import RedirectResponse, Response
 
 from runbook.serve.guards import RequestRefused, TokenBucket, counted_as
 from runbook.serve.page import Page
-from runbook.serve.people import SESSION_S, Person
+from runbook.serve.people import SESSION_LIFETIME_S, Person
 from runbook.serve.rendering import html
 from runbook.serve.workspace import people_of
 
@@ -60,7 +60,12 @@ def _welcome(request: Request, person: Person, onward: str) -> Response:
     secret = people.begin_session(person, request.state.origin)
     response = RedirectResponse(_inside(onward), 303)
     response.set_cookie(
-        _cookie(request), secret, max_age=int(SESSION_S), secure=_secure(request), httponly=True, samesite="lax"
+        _cookie(request),
+        secret,
+        max_age=int(SESSION_LIFETIME_S),
+        secure=_secure(request),
+        httponly=True,
+        samesite="lax",
     )
     return response
 

@@ -20,9 +20,9 @@ from runbook.serve.rendering import AsciiJson, html
 from runbook.serve.workspace import workspace_of
 
 T = TypeVar("T")
-SEARCH_S = 20.0
-_PIECE = 256 << 10
-_PLACES = {"before": "before", "after": "after", "around": "at"}
+SEARCH_TIMEOUT_S = 20.0
+_RAW_PIECE_BYTES = 256 << 10
+_WINDOW_PARAMETERS = {"before": "before", "after": "after", "around": "at"}
 """The places of a window, and their names in the query."""
 
 
@@ -35,14 +35,18 @@ def _opened(request: Request, id: str, file_id: str) -> tuple[logs.RunLog, Binar
 def _looked(request: Request, id: str, file_id: str) -> tuple[logs.RunLog, logs.Window, logs.SearchResult | None]:
     file, stream = _opened(request, id, file_id)
     with stream:
-        places = {name: query_number(request, asked) for name, asked in _PLACES.items()}
+        places = {name: query_number(request, asked) for name, asked in _WINDOW_PARAMETERS.items()}
         window = logs.window(stream, **places)
         text = _searched_for(request)
         if not text:
             return file, window, None
         skip = query_number(request, "skip") or 0
         any_case = request.query_params.get("case", "") != "same"
-        return file, window, logs.search(stream, text, any_case=any_case, skip=skip, until=time.monotonic() + SEARCH_S)
+        return (
+            file,
+            window,
+            logs.search(stream, text, any_case=any_case, skip=skip, until=time.monotonic() + SEARCH_TIMEOUT_S),
+        )
 
 
 def _searched_for(request: Request) -> str:
@@ -67,7 +71,7 @@ def _found_in_all(request: Request, id: str, among: list[logs.RunLog]) -> logs.F
     text = _searched_for(request)
     if not text:
         return None
-    any_case, until = request.query_params.get("case", "") != "same", time.monotonic() + SEARCH_S
+    any_case, until = request.query_params.get("case", "") != "same", time.monotonic() + SEARCH_TIMEOUT_S
     return logs.search_all(workspace_of(request).runs.path(id), among, text, any_case=any_case, until=until)
 
 
@@ -100,7 +104,7 @@ async def log_page(request: Request) -> Response:
         request, "logs.html", row=row, lives=lives, files=files, file=file, window=window, found=found, rank=rank,
         everywhere=everywhere, whole=whole,
         ranks=ranks, query=request.query_params.get("q", ""), same=request.query_params.get("case", "") == "same",
-        at=at, link=link, most=logs.MOST_HITS, skip=query_number(request, "skip") or 0,
+        at=at, link=link, most=logs.MAX_HITS, skip=query_number(request, "skip") or 0,
     )  # fmt: skip
 
 
@@ -118,7 +122,7 @@ async def raw(request: Request) -> Response:
     async def pieces() -> AsyncIterator[bytes]:
         with stream:
             left = file.size  # the length was announced: bytes that are written meanwhile are not sent
-            while left > 0 and (piece := await run_in_threadpool(stream.read, min(left, _PIECE))):
+            while left > 0 and (piece := await run_in_threadpool(stream.read, min(left, _RAW_PIECE_BYTES))):
                 left -= len(piece)
                 yield piece
 
@@ -162,11 +166,11 @@ async def api_log(request: Request) -> Response:
     return AsciiJson(document)
 
 
-_ONE = "/runs/{id}/logs"
-_API = "/api/v1/runs/{id}/logs"
+_LOGS_PATH = "/runs/{id}/logs"
+_API_LOGS_PATH = "/api/v1/runs/{id}/logs"
 PAGES = [
-    Page(_ONE, ("GET",), log_page, "viewer", says="The logs of a run"),
-    Page(f"{_ONE}/{{file}}/raw", ("GET",), raw, "viewer", says="A file of a run"),
-    Page(_API, ("GET",), api_logs, "viewer", "api", "The files of a run"),
-    Page(f"{_API}/{{file}}", ("GET",), api_log, "viewer", "api", "A part of a file, and what is found in it"),
+    Page(_LOGS_PATH, ("GET",), log_page, "viewer", says="The logs of a run"),
+    Page(f"{_LOGS_PATH}/{{file}}/raw", ("GET",), raw, "viewer", says="A file of a run"),
+    Page(_API_LOGS_PATH, ("GET",), api_logs, "viewer", "api", "The files of a run"),
+    Page(f"{_API_LOGS_PATH}/{{file}}", ("GET",), api_log, "viewer", "api", "A part of a file, and what is found in it"),
 ]

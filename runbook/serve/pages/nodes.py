@@ -24,7 +24,7 @@ from runbook.files.inventory import natural
 from runbook.model.safe_files import open_below
 from runbook.serve.agent_fleet import Fleet
 from runbook.serve.agent_states import AgentState
-from runbook.serve.group_files import MOST_BYTES
+from runbook.serve.group_files import MAX_GROUP_BYTES
 from runbook.serve.group_preview import ranks_given
 from runbook.serve.guards import RequestRefused, json_body
 from runbook.serve.page import Page
@@ -33,11 +33,17 @@ from runbook.serve.run_folders import NoRun, RunFilter, RunRow
 from runbook.serve.run_processes import GROUP
 from runbook.serve.workspace import GroupView, Workspace, fleet_of, goes_on, workspace_of
 
-GLYPHS = {"running": "▶", "waiting": "·", "ended": "✓", "failed": "✗", "unknown": "?", "none": "–"}
+RANK_GLYPHS = {"running": "▶", "waiting": "·", "ended": "✓", "failed": "✗", "unknown": "?", "none": "–"}
 """The signs of ranks, by the page's word for a rank's state: `waiting` before the launch, `none` if nothing was
 started."""
 
-_WORDS = {"waiting": "waiting", "running": "running", "stopping": "running", "ended": "ended", "failed": "failed"}
+_RANK_STATE_WORDS = {
+    "waiting": "waiting",
+    "running": "running",
+    "stopping": "running",
+    "ended": "ended",
+    "failed": "failed",
+}
 """The page's words for the states that agents report."""
 
 NODE_GLYPHS = {
@@ -53,8 +59,8 @@ NODE_GLYPHS = {
 
 
 class RankCell(msgspec.Struct, frozen=True, gc=False):
-    """A rank on a node. `state` is a key of GLYPHS; `step_age_s` is the age of the step that it wrote last; `pid` is
-    the process kept for it, and `attempt` that process's attempt of the launch."""
+    """A rank on a node. `state` is a key of RANK_GLYPHS; `step_age_s` is the age of the step that it wrote last; `pid`
+    is the process kept for it, and `attempt` that process's attempt of the launch."""
 
     rank: int
     state: str
@@ -65,7 +71,7 @@ class RankCell(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def glyph(self) -> str:
-        return GLYPHS.get(self.state, "?")
+        return RANK_GLYPHS.get(self.state, "?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +172,9 @@ def _with_heartbeat(agent: AgentState | None, job: str, given: Collection[int]) 
     not given to the node are ignored: an agent is not believed about them."""
     own = [one for one in (agent.jobs if agent else ()) if one.job == job and one.rank in given]
     return {
-        one.rank: RankCell(one.rank, _WORDS.get(one.state, "unknown"), one.step, one.step_age_s, one.pid, one.attempt)
+        one.rank: RankCell(
+            one.rank, _RANK_STATE_WORDS.get(one.state, "unknown"), one.step, one.step_age_s, one.pid, one.attempt
+        )
         for one in sorted(own, key=lambda one: one.attempt)
     }
 
@@ -192,12 +200,12 @@ def ranks_of_run(workspace: Workspace, look: GroupView, run: RunRow) -> Mapping[
         return {}
     text = look.file.text
     with contextlib.suppress(OSError, ValueError), open_below(folder, GROUP) as file:
-        text = file.read(MOST_BYTES).decode("utf-8-sig")
+        text = file.read(MAX_GROUP_BYTES).decode("utf-8-sig")
     return ranks_given(look.file.path, text, tuple(took_over.items()))
 
 
 def rank_states(workspace: Workspace, run: RunRow) -> dict[str, str]:
-    """The state of the ranks of each node (a key of GLYPHS), as far as the run has written it."""
+    """The state of the ranks of each node (a key of RANK_GLYPHS), as far as the run has written it."""
     alive = workspace.processes.lives(run.id)
     try:
         verdicts = workspace.runs.found(run.id, "launch", _launch_verdicts)
@@ -215,13 +223,13 @@ def _launch_verdicts(document: Mapping[str, Any]) -> dict[str, str] | None:
     return {one["node"]: one["verdict"] for one in launches[-1]["outcomes"]} if launches else None
 
 
-RUNS_OF_A_NODE = 50
-STATES_OF_A_NODE = 50
-OLD_STEP_S = 60.0
+MAX_RUNS_OF_NODE = 50
+MAX_STATES_OF_NODE = 50
+MIN_OLD_STEP_S = 60.0
 """A step that is older than this is shown with its age."""
-PACKED = 1
+GZIP_LEVEL = 1
 """The level of gzip: a higher level takes several times as long and saves little."""
-KEPT_PARTS = 20_000
+MAX_CACHED_ROW_PARTS = 20_000
 """How many parts of rows of the fleet are kept as HTML: a name, a state, how busy a node is, its ranks."""
 
 
@@ -270,12 +278,12 @@ def _grid(workspace: Workspace, fleet: Fleet, query: str) -> Grid:
             states=Counter(row.state for row in every),
             ranks=Counter(cell.state for row in every for cell in row.ranks),
             width=width,
-            glyphs=GLYPHS,
+            glyphs=RANK_GLYPHS,
             node_glyphs=NODE_GLYPHS,
         )
     )
     # Every value in it is escaped where the template shows it.
-    return Grid(Markup(markup), gzip.compress(markup.encode(), PACKED))
+    return Grid(Markup(markup), gzip.compress(markup.encode(), GZIP_LEVEL))
 
 
 def _line(row: NodeRow, width: int) -> str:
@@ -287,13 +295,13 @@ def _line(row: NodeRow, width: int) -> str:
             _part("agent", row.state, row.glyph),
             _part("heard", ago(row.beat_age_s)),
             _part("use", *row.use),
-            _part("cells", row.ranks, OLD_STEP_S),
+            _part("cells", row.ranks, MIN_OLD_STEP_S),
             _part("rest", width - len(row.ranks), row.spare and not row.ranks),
         )
     )
 
 
-@lru_cache(KEPT_PARTS)
+@lru_cache(MAX_CACHED_ROW_PARTS)
 def _part(name: str, *values: Hashable) -> Markup:
     """A part of a row, made by the macro `name` of fleet_row.html; parts with the same values are made once."""
     made: Markup = getattr(environment().get_template("fleet_row.html").module, name)(*values)
@@ -323,10 +331,10 @@ def _known_of(request: Request) -> KnownNode:
     """What is known of the node in the request's path. Raises RequestRefused if nothing is known of it."""
     name, workspace, fleet = request.path_params["name"], workspace_of(request), fleet_of(request)
     own = tuple(row for row in rows(workspace, fleet) if row.name == name)
-    runs, count = workspace.runs.search(RunFilter(host=f"{name} "), most=RUNS_OF_A_NODE)
+    runs, count = workspace.runs.search(RunFilter(host=f"{name} "), most=MAX_RUNS_OF_NODE)
     if not own and not runs:
         raise RequestRefused(404, "no group, no agent and no run has such a node")
-    states = tuple(fleet.history(name)[:STATES_OF_A_NODE])
+    states = tuple(fleet.history(name)[:MAX_STATES_OF_NODE])
     shown = tuple((run, goes_on(workspace, run), _of_node(workspace, run.id, name)) for run in runs)
     return KnownNode(name, own, states, shown, count)
 

@@ -20,7 +20,7 @@ from runbook.model.grouping import grouped
 from runbook.model.units import significant
 from runbook.report.html.charts import Chart, Scale, around, drawn, ticks
 from runbook.report.html.render import comparison, comparison_fragment, fragment
-from runbook.report.run_record import Pair, number
+from runbook.report.run_record import NodePair, number
 from runbook.serve import group_actions as actions
 from runbook.serve import run_logs as logs
 from runbook.serve.agent_states import AgentState
@@ -31,16 +31,16 @@ from runbook.serve.rendering import AsciiJson, html, json
 from runbook.serve.run_folders import RunFilter, RunRow, Runs, started
 from runbook.serve.workspace import Workspace, goes_on, workspace_of
 
-A_PAGE = 50
-MOST_PAIRS = 200
-_DAY = 86400.0
+RUNS_PER_PAGE = 50
+MAX_LINK_PAIRS = 200
+_DAY_S = 86400.0
 
 
 def _wanted(request: Request) -> RunFilter:
     """The search that the query asks for. Raises RequestRefused for an invalid date."""
     ask = {name: request.query_params.get(name, "").strip()[:200] for name in RunFilter.__dataclass_fields__}
     since, until = _day(ask.pop("since")), _day(ask.pop("until"))
-    return RunFilter(**ask, since=since, until=None if until is None else until + _DAY)
+    return RunFilter(**ask, since=since, until=None if until is None else until + _DAY_S)
 
 
 def _day(text: str) -> float | None:
@@ -61,7 +61,7 @@ async def listed(request: Request) -> Response:
     page = _page_number(request)
 
     def look() -> tuple[list[RunRow], int, dict[str, bool], dict[str, list[AgentState]]]:
-        found, count = workspace.runs.search(wanted, most=A_PAGE, skip=(page - 1) * A_PAGE)
+        found, count = workspace.runs.search(wanted, most=RUNS_PER_PAGE, skip=(page - 1) * RUNS_PER_PAGE)
         lives = {row.id: goes_on(workspace, row) for row in found}
         return found, count, lives, {row.id: workspace.unheard(row) for row in found if not row.verdict}
 
@@ -71,7 +71,7 @@ async def listed(request: Request) -> Response:
     def link(number: int) -> str:
         return f"/runs?{urlencode({**asked, 'page': number})}"
 
-    pages = max(1, -(-count // A_PAGE))
+    pages = max(1, -(-count // RUNS_PER_PAGE))
     return await html(
         request, "runs.html", found=found, count=count, page=page, pages=pages, link=link, asked=asked, lives=lives,
         unheard=unheard,
@@ -144,7 +144,7 @@ def _restarted(request: Request) -> str:
 async def compare(request: Request) -> Response:
     workspace = workspace_of(request)
     ids = [request.query_params.get(side, "") for side in ("a", "b")]
-    recent, _ = await run_in_threadpool(workspace.runs.search, RunFilter(), most=A_PAGE)
+    recent, _ = await run_in_threadpool(workspace.runs.search, RunFilter(), most=RUNS_PER_PAGE)
     differences = await run_in_threadpool(_compared, workspace, ids) if all(ids) else None
     return await html(request, "compare.html", ids=ids, recent=recent, differences=differences)
 
@@ -160,11 +160,11 @@ async def links(request: Request) -> Response:
     drawn = over_time(one, found) if all(one) else None
     node = request.query_params.get("pair", "")[:200]
     return await html(
-        request, "links.html", pairs=chosen[:MOST_PAIRS], found=found, count=pairs, pair=node, drawn=drawn, one=one,
+        request, "links.html", pairs=chosen[:MAX_LINK_PAIRS], found=found, count=pairs, pair=node, drawn=drawn, one=one,
     )  # fmt: skip
 
 
-def _measured_links(request: Request) -> tuple[dict[Pair, list[LinkMeasurement]], int, list[Pair], Pair]:
+def _measured_links(request: Request) -> tuple[dict[NodePair, list[LinkMeasurement]], int, list[NodePair], NodePair]:
     """All measurements by pair; the number of pairs; the pairs that are asked for, the slowest first; and the one pair
     of `from` and `to`, empty names if none is asked for."""
     runs, asked = workspace_of(request).runs, request.query_params
@@ -189,9 +189,9 @@ async def api_listed(request: Request) -> Response:
     wanted = _wanted(request)
 
     def look() -> dict[str, Any]:
-        found, count = workspace.runs.search(wanted, most=A_PAGE, skip=(page - 1) * A_PAGE)
+        found, count = workspace.runs.search(wanted, most=RUNS_PER_PAGE, skip=(page - 1) * RUNS_PER_PAGE)
         runs = [_row_json(workspace, row) for row in found]
-        return {"count": count, "page": page, "per_page": A_PAGE, "runs": runs}
+        return {"count": count, "page": page, "per_page": RUNS_PER_PAGE, "runs": runs}
 
     return await json(look)
 
@@ -204,7 +204,7 @@ async def api_shown(request: Request) -> Response:
 
 async def api_restart(request: Request) -> Response:
     await run_in_threadpool(_restarted, request)
-    return AsciiJson({"says": actions.RESTARTED}, 202)
+    return AsciiJson({"says": actions.RESTART_ANSWER}, 202)
 
 
 async def api_compare(request: Request) -> Response:
@@ -220,7 +220,7 @@ async def api_links(request: Request) -> Response:
             "to": pair[1],
             "runs": [{"id": link.run.id, "gbps": link.gbps, "us": link.us} for link in found[pair]],
         }
-        for pair in chosen[:MOST_PAIRS]
+        for pair in chosen[:MAX_LINK_PAIRS]
     ]
     return AsciiJson({"count": len(found), "pairs": pairs})
 
@@ -230,26 +230,26 @@ async def api_stop(request: Request) -> Response:
     return AsciiJson({"says": await _ended(request, now)})
 
 
-_ONE = "/runs/{id}"
-_API = "/api/v1/runs"
+_RUN_PATH = "/runs/{id}"
+_API_RUNS_PATH = "/api/v1/runs"
 PAGES = [
     Page("/runs", ("GET",), listed, "viewer", says="Runs", nav="Runs"),
     Page("/compare", ("GET",), compare, "viewer", says="Two runs side by side", nav="Compare"),
     Page("/links", ("GET",), links, "viewer", says="Links over time", nav="Links"),
-    Page(_ONE, ("GET",), shown, "viewer", says="A run"),
-    Page(f"{_ONE}/stop", ("POST",), partial(_end, now=False), "operator", says="Stop a run"),
-    Page(f"{_ONE}/kill", ("POST",), partial(_end, now=True), "operator", says="Kill a run"),
-    Page(f"{_ONE}/restart", ("POST",), restart, "operator", says="Restart a run"),
-    Page(_API, ("GET",), api_listed, "viewer", "api", "Runs"),
-    Page(f"{_API}/{{id}}", ("GET",), api_shown, "viewer", "api", "A run"),
-    Page(f"{_API}/{{id}}/stop", ("POST",), api_stop, "operator", "api", "Stop or kill a run"),
-    Page(f"{_API}/{{id}}/restart", ("POST",), api_restart, "operator", "api", "Restart a run"),
+    Page(_RUN_PATH, ("GET",), shown, "viewer", says="A run"),
+    Page(f"{_RUN_PATH}/stop", ("POST",), partial(_end, now=False), "operator", says="Stop a run"),
+    Page(f"{_RUN_PATH}/kill", ("POST",), partial(_end, now=True), "operator", says="Kill a run"),
+    Page(f"{_RUN_PATH}/restart", ("POST",), restart, "operator", says="Restart a run"),
+    Page(_API_RUNS_PATH, ("GET",), api_listed, "viewer", "api", "Runs"),
+    Page(f"{_API_RUNS_PATH}/{{id}}", ("GET",), api_shown, "viewer", "api", "A run"),
+    Page(f"{_API_RUNS_PATH}/{{id}}/stop", ("POST",), api_stop, "operator", "api", "Stop or kill a run"),
+    Page(f"{_API_RUNS_PATH}/{{id}}/restart", ("POST",), api_restart, "operator", "api", "Restart a run"),
     Page("/api/v1/compare", ("GET",), api_compare, "viewer", "api", "Two runs side by side"),
     Page("/api/v1/links", ("GET",), api_links, "viewer", "api", "Links over time"),
 ]
 
 
-MOST_TICKS = 5
+MAX_RUN_TICKS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +261,7 @@ class LinkMeasurement:
     us: float | None
 
 
-def measured(runs: Runs, rows: Sequence[RunRow]) -> dict[Pair, list[LinkMeasurement]]:
+def measured(runs: Runs, rows: Sequence[RunRow]) -> dict[NodePair, list[LinkMeasurement]]:
     """The measurements of links in these runs, by pair of nodes; for each pair in the order of the runs."""
     return grouped(
         ((str(link.get("from")), str(link.get("to"))), LinkMeasurement(row, gbps, number(link.get("us"))))
@@ -272,7 +272,7 @@ def measured(runs: Runs, rows: Sequence[RunRow]) -> dict[Pair, list[LinkMeasurem
     )
 
 
-def over_time(pair: Pair, found: dict[Pair, list[LinkMeasurement]]) -> Chart | None:
+def over_time(pair: NodePair, found: dict[NodePair, list[LinkMeasurement]]) -> Chart | None:
     """The chart of a pair over time, in both directions, with the earliest run at the left; None if there is nothing to
     draw."""
     lines = []
@@ -284,7 +284,7 @@ def over_time(pair: Pair, found: dict[Pair, list[LinkMeasurement]]) -> Chart | N
         return None
     times = sorted({at for _, _, line in lines for at, _ in line})
     across = Scale(times[0], times[-1])
-    step = max(1, -(-(len(times) - 1) // (MOST_TICKS - 1)))
+    step = max(1, -(-(len(times) - 1) // (MAX_RUN_TICKS - 1)))
     label = (
         f"Bandwidth between {pair[0]} and {pair[1]} in {len(times)} runs: "
         f"{significant(min(speeds))} to {significant(max(speeds))} Gbit/s; the table has every number."
