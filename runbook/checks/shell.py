@@ -76,7 +76,8 @@ class Shell(Check):
             )
             return Outcome.unknown(node, finding)
         if answer.flooded:
-            says = f"`{self._command(node)}` on {node} was stopped: it printed more than {bytes_text(MAX_PROGRAM_OUTPUT_BYTES)}"
+            most = bytes_text(MAX_PROGRAM_OUTPUT_BYTES)
+            says = f"`{self._command(node)}` on {node} was stopped: it printed more than {most}"
             finding = finding_for("program-error", says, said, way="too-much-output")
             return Outcome.failed(node, finding)
         if answer.code != self.expect.exit:

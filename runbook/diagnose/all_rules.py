@@ -50,7 +50,8 @@ def _xid(which: Iterable[str]) -> str:
     given = {int(one) for one in which if one.isdecimal()}
     numbers = given | {number for number, cause in CAUSE_BY_XID.items() if cause in which}
     told = "|".join(map(str, sorted(numbers))) or r"\d+"
-    return rf"{XID_PREFIX}(?: \([^)]*\))?(?: (?:error|event|code))?[:=]? *{CAUSED_BY_XID}(?P<xid>{told})\b(?!, \w+ Nonfatal\b)"
+    number = rf"(?P<xid>{told})\b(?!, \w+ Nonfatal\b)"
+    return rf"{XID_PREFIX}(?: \([^)]*\))?(?: (?:error|event|code))?[:=]? *{CAUSED_BY_XID}{number}"
 
 
 def _sign(told: TomlTable) -> Sign:

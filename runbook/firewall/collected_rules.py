@@ -225,7 +225,8 @@ class Evidence:
             if not reading.read and reading.status != "missing" and needed:
                 unread.setdefault(reading.why_not, []).append(name.removesuffix("-save"))
         reasons = [
-            f"{' and '.join(whose)} rules: {why}; look with `sudo {RULE_LIST_COMMANDS.get(whose[0], whose[0] + '-save')}`"
+            f"{' and '.join(whose)} rules: {why}; "
+            f"look with `sudo {RULE_LIST_COMMANDS.get(whose[0], whose[0] + '-save')}`"
             for why, whose in unread.items()
         ]
         if not any(reading.read and reading.flavour == "legacy" for _, reading in self._saves(version)) and legacy:

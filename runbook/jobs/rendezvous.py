@@ -367,7 +367,8 @@ def _strangers(late: Sequence[Arrival], since: str, where: str) -> dict[str, lis
     """Findings for all ranks if they wait for each other in a place of the program's own choice, such as a file, that
     they do not share."""
     says = (
-        f"{since}: all {len(late)} ranks wait in {RENDEZVOUS_FUNCTION}, and none opened or dialled that port: the program has them "
+        f"{since}: all {len(late)} ranks wait in {RENDEZVOUS_FUNCTION}, and none opened or dialled that port: "
+        "the program has them "
         'meet elsewhere, as by `init_method="file://…"`, and they do not find each other there'
     )
     lines = tuple(line for one in late[:2] for line in one.shown())
@@ -555,7 +556,8 @@ def _missing(arrivals: Sequence[Arrival], absent: Sequence[Arrival], since: str)
     def finding(arrival: Arrival) -> Finding:
         node, label = arrival.place.node, arrival.place.label
         says = (
-            f"{label} has not come to the rendezvous: {arrival.does}, in two looks {IDLE_RECHECK_INTERVAL_S:.0f} s apart; "
+            f"{label} has not come to the rendezvous: {arrival.does}, "
+            f"in two looks {IDLE_RECHECK_INTERVAL_S:.0f} s apart; "
             f"{len(waiting)} of {len(arrivals)} wait for it; {since}"
         )
         states = (

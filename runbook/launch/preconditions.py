@@ -142,7 +142,8 @@ def read_activation(line: str | None, shell: str) -> Activation:
 RENDEZVOUS_PROBE = (
     "import ipaddress, ntpath, os, socket, sys; "
     "name, port, several = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]); "
-    f"unresolved, loopback, taken = {STOP_EXIT_CODES['address-unresolved']}, {STOP_EXIT_CODES['address-loopback']}, {STOP_EXIT_CODES['port-taken']}; "
+    f"unresolved, loopback, taken = {STOP_EXIT_CODES['address-unresolved']}, "
+    f"{STOP_EXIT_CODES['address-loopback']}, {STOP_EXIT_CODES['port-taken']}; "
     # One line cannot hold `try`, so exceptions come here; only known ones have an exit code of their own.
     "sys.excepthook = lambda kind, error, trace: (sys.stderr.write(str(error) + chr(10)), sys.stderr.flush(), "
     "os._exit(unresolved if issubclass(kind, (socket.gaierror, UnicodeError)) else "

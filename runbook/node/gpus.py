@@ -29,8 +29,9 @@ if TYPE_CHECKING:
 
 KERNEL_LOG_TIMEOUT_S = 4  # seconds for reading the kernel's log
 NVIDIA_SMI_PATHS = ("/usr/lib/wsl/lib/nvidia-smi", "/usr/local/nvidia/bin/nvidia-smi", "/opt/bin/nvidia-smi")
-GPU_QUERY_FIELDS = """index uuid name memory.total memory.used driver_version pci.bus_id ecc.errors.uncorrected.volatile.total
-    retired_pages.pending mig.mode.current compute_mode clocks_event_reasons.active""".split()
+GPU_QUERY_FIELDS = """index uuid name memory.total memory.used driver_version pci.bus_id
+    ecc.errors.uncorrected.volatile.total retired_pages.pending mig.mode.current compute_mode
+    clocks_event_reasons.active""".split()
 FORMER_NAMES = {"clocks_event_reasons.active": "clocks_throttle_reasons.active"}
 """By name of a field, its name before driver 535."""
 

@@ -270,7 +270,8 @@ class SshStream:
             connection.close()
             raise unreachable_for(
                 "ssh-handshake-failed",
-                f"{node.name}: logged in as {target.label}, but the server opens no session: {str(error) or HUNG_UP_TEXT}",
+                f"{node.name}: logged in as {target.label}, but the server opens no session: "
+                f"{str(error) or HUNG_UP_TEXT}",
                 way="no-session",
                 node=node.name,
             ) from error

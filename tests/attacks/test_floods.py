@@ -44,7 +44,9 @@ def flooded(name: str, when: str, what: str, folder: Path) -> dict[str, float]:
 
 
 @pytest.mark.parametrize(
-    ("place", "what"), one_in(7, ((PLACES[index % len(PLACES)], what) for index, what in enumerate(QUICK))), ids=str
+    ("place", "what"),
+    one_in(7, ((PLACES[index % len(PLACES)], what) for index, what in enumerate(QUICK)), thorough=2),
+    ids=str,
 )
 def test_a_flood_is_cut_off(place: tuple[str, str], what: str, tmp_path: Path) -> None:
     flooded(*place, what, tmp_path)

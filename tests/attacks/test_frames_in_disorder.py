@@ -148,7 +148,7 @@ COMMANDS = [name for name in recordings() if recording(name).command[0] != "atta
 CASES = [(name, disorder) for at, name in enumerate(COMMANDS) for disorder in list(DISORDERS)[at % 6 :: 6]]
 
 
-@pytest.mark.parametrize(("name", "disorder"), one_in(10, CASES))
+@pytest.mark.parametrize(("name", "disorder"), one_in(10, CASES, thorough=2))
 def test_frames_in_disorder(name: str, disorder: str, tmp_path: Path) -> None:
     disordered(name, disorder, 1, tmp_path)
 

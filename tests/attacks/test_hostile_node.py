@@ -304,14 +304,14 @@ def test_other_commands_bear_a_node_that_lies(name: str, tmp_path: Path) -> None
 @pytest.mark.slow
 @pytest.mark.thorough
 def test_many_answers_that_do_not_fit(tmp_path: Path) -> None:
-    tried(RUNS, 400, tmp_path)
+    tried(RUNS, 200, tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_commands_bear_a_node_that_lies_in_many_ways(name: str, tmp_path: Path) -> None:
-    tried((name,), 60, tmp_path)
+    tried((name,), 30, tmp_path)
 
 
 @pytest.mark.parametrize(

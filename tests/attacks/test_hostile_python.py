@@ -85,7 +85,7 @@ CASES = [(what, command) for what in (*LIES, *PROGRAMS) for command in COMMANDS]
 
 
 @pytest.mark.lab
-@pytest.mark.parametrize(("what", "command"), one_in(11, CASES))
+@pytest.mark.parametrize(("what", "command"), one_in(11, CASES, thorough=2))
 def test_a_node_whose_python_is_an_attackers(what: str, command: str, two_hosts: Lab) -> None:
     lab = two_hosts
     inventory = hostile(lab, what)

@@ -192,7 +192,7 @@ LIES = {
 }
 
 
-@pytest.mark.parametrize("lie", one_in(30, LIES))
+@pytest.mark.parametrize("lie", one_in(30, LIES, thorough=2))
 def test_a_lie_makes_its_node_unknown_and_nothing_is_written_elsewhere(
     site: Site, lie: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -65,7 +65,7 @@ def nothing_runs(folder: Path) -> bool:
     return not alive
 
 
-@pytest.mark.parametrize(("tool", "says"), one_in(5, ((tool, says) for tool in ASKING for says in TOOLS)))
+@pytest.mark.parametrize(("tool", "says"), one_in(5, ((tool, says) for tool in ASKING for says in TOOLS), thorough=2))
 def test_what_it_prints_for_ever_is_stopped(
     tool: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

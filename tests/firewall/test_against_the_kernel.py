@@ -160,7 +160,7 @@ def both(pair: Pair) -> tuple[Evidence, Evidence]:
         return client.result(), server
 
 
-@pytest.mark.parametrize("case", one_in(15, CASES), ids=lambda case: case.name)
+@pytest.mark.parametrize("case", one_in(15, CASES, thorough=2), ids=lambda case: case.name)
 def test_says_what_the_kernel_does_and_the_remedy_opens_it(pair: Pair, case: Case) -> None:
     where = prepare(pair, case)
     seen = pair.connect(PORT, case.version, patience=SHORT if case.seen == "dropped" else LONG)

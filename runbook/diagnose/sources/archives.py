@@ -281,8 +281,8 @@ def _list_headers(tar: _Tar, headers: _Headers, path: Path, found: Contents) -> 
     plain: set[str] = set()
     links: list[tuple[str, str]] = []
     try:
-        # type: ignore[call-overload]  # noqa: SIM115  it opens nothing
-        opened = tarfile.open(fileobj=headers, mode="r:")
+        # It opens nothing.
+        opened = tarfile.open(fileobj=headers, mode="r:")  # type: ignore[call-overload]  # noqa: SIM115
         while True:
             headers.since = 0
             info = opened.next()
@@ -379,7 +379,8 @@ class _Zip:
                     self._given += len(chunk)
                     if self._given > self._most:
                         raise UnreadError(
-                            f"its archive unpacks to more than {MAX_UNPACK_RATIO} times its size, and was read up to there"
+                            f"its archive unpacks to more than {MAX_UNPACK_RATIO} times its size, and was read up to "
+                            "there"
                         )
                     yield chunk
         except _BROKEN_ZIP as error:

@@ -138,8 +138,8 @@ class Unpacked:
                 self._at += len(out)
                 if self._at > FREE_UNPACKED_BYTES + MAX_UNPACK_RATIO * self.packed:
                     raise UnreadError(
-                        f"it unpacks to more than {MAX_UNPACK_RATIO} times its size, and was read up to there; look at it with "
-                        f"`{self._packing.unpack} FILE | head`, and give what it holds unpacked"
+                        f"it unpacks to more than {MAX_UNPACK_RATIO} times its size, and was read up to there; look at "
+                        f"it with `{self._packing.unpack} FILE | head`, and give what it holds unpacked"
                     )
                 return out
 

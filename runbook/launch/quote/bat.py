@@ -247,7 +247,8 @@ def encode(text: str) -> bytes:
             > MAX_CMD_LINE_CHARACTERS
         ):
             raise CannotQuote(
-                f"makes a line that is too long: cmd takes {MAX_CMD_LINE_CHARACTERS} characters at most, with its folders put in; "
+                f"makes a line that is too long: cmd takes {MAX_CMD_LINE_CHARACTERS} characters at most, "
+                "with its folders put in; "
                 "use `shell: ps1`",
                 one[:40],
             )
