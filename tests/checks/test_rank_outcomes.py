@@ -24,7 +24,7 @@ BYSTANDER = (UNKNOWN, ("peer-died",))
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """Looking at a rank waits for its stack to be written; ours lies there already. Nothing lies between these nodes."""
-    monkeypatch.setattr("runbook.checks.ranks.evidence.WRITE_S", 0.0)
+    monkeypatch.setattr("runbook.checks.ranks.evidence.STACK_DUMP_WAIT_S", 0.0)
     monkeypatch.setattr("runbook.checks.ranks.halts.look_between", lambda _: Between())
 
 

@@ -287,7 +287,7 @@ def test_interrupted_nothing_is_left(say: Say, folder: Path, monkeypatch: pytest
 
 
 def test_a_long_log_keeps_its_head_and_tail_in_whole_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runbook.collect.archive.MOST_OF_A_FILE", 1000)
+    monkeypatch.setattr("runbook.collect.archive.MAX_MEMBER_BYTES", 1000)
     path = tmp_path / "x.log"
     lines = [f"line {number:04} of the log" for number in range(200)]
     path.write_text("\n".join(lines) + "\n")

@@ -172,7 +172,7 @@ def test_patterns_that_stand_for_too_many_names_are_not_looked_at(
     text = f"nodes: {{'n[1-9]': }}\ngroups:\n  g: [{', '.join(['n1', *[repr(pattern)] * 9])}]\n"
     write(here, a_yml=text.replace("g: [", "g: {nodes: [").replace("]\n", "]}\n"))
     assert "a.yml:3 inventory.too-many-names" not in ids("a.yml")
-    monkeypatch.setattr("runbook.files.nodes.MOST_LOOKED_AT", 70)
+    monkeypatch.setattr("runbook.files.nodes.MAX_SEARCHED_PARTS", 70)
     assert ids("a.yml").count("a.yml:3 inventory.too-many-names") == 1
 
 

@@ -174,7 +174,7 @@ def test_progress_is_thinned_out_for_logs_and_whole_with_v() -> None:
 
 
 def test_a_silent_stage_is_named_while_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runbook.report.console.PATIENCE_S", 0.02)
+    monkeypatch.setattr("runbook.report.console.SILENCE_TIMEOUT_S", 0.02)
     stream = io.StringIO()
     console = Console(stream, live=False, colour=False)
     for event in Story(PAIR, "connection").begin("connection").reach(0.1, *passed(["node-a"], "joined")).events:

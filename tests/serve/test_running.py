@@ -87,7 +87,7 @@ def test_a_link_a_login_a_page_and_an_end(tmp_path: Path) -> None:
 @pytest.mark.thorough
 def test_slow_and_endless_heads_and_bodies_are_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "sitecustomize.py").write_text(
-        "import runbook.serve.server as server, runbook.serve.guards as guards\nserver.HEAD_S = guards.BODY_S = server.TAKE_S = 1.0\n"
+        "import runbook.serve.server as server, runbook.serve.guards as guards\nserver.HEADERS_TIMEOUT_S = guards.BODY_TIMEOUT_S = server.CLIENT_READ_TIMEOUT_S = 1.0\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     with running(tmp_path) as server:

@@ -45,7 +45,7 @@ def test_a_program_that_does_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_server_that_does_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agent, "ENDING_S", 0.2)
+    monkeypatch.setattr(agent, "END_TIMEOUT_S", 0.2)
     with TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as listener:
         monkeypatch.setenv("RUNBOOK_DATA", folder)
         listener.bind(str(Path(folder, AGENT_SOCKET_FILE)))
