@@ -62,7 +62,7 @@ _PAGE_PART = re.compile(r"^- (summary|kinds|follows|symptom|why|confirm|remedy|t
 CAPITALS_NOTE = "  (a word in capitals, such as NODE or PORT, stands for yours; a finding of a run names it)\n"
 _REMEDY_FIELD = re.compile(r"\{([a-z_][a-z0-9_]*)\}")
 _REMEDY_STEP = re.compile(r"(?:^|; )(on \{[a-z0-9_]+\}|controller): ")
-_BACKTICKED_TEXT = re.compile(r"`([^`]*)`")
+BACKTICKED_TEXT = re.compile(r"`([^`]*)`")
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +261,7 @@ def _steps(template: str) -> Iterator[tuple[str, str]]:
 
 
 def _step(where: str, what: str, fields: Mapping[str, str]) -> RemedyStep:
-    code = _BACKTICKED_TEXT.fullmatch(what)
+    code = BACKTICKED_TEXT.fullmatch(what)
     node = (
         None if not where and code else filled(where.removeprefix("controller").removeprefix("on "), fields.__getitem__)
     )

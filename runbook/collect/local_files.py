@@ -26,7 +26,7 @@ from runbook.files.value_origins import Origins
 from runbook.files.yaml_document import parse_document, read_document
 from runbook.model.errors import FilesWrong
 from runbook.model.inventory import EnvValue, Inventory
-from runbook.model.playbook import Playbook
+from runbook.model.playbook import NO_PLAYBOOK
 from runbook.model.safe_files import is_file, is_there
 from runbook.model.secrets import Secret
 from runbook.report.html.recorded_run import Recorded
@@ -178,7 +178,6 @@ def _again(run: Path, named: str) -> Path | None:
 
 RANK_PROGRAM_NAME = "rank.py"
 TOP_KEY_BY_KIND = {"inventory": "nodes", "playbook": "stages"}
-NO_PLAYBOOK = Playbook("none", (), source="none")
 
 
 def source_entries(inventory: Path | None, run: CollectedRun | None) -> Iterator[ArchiveFile | Absent]:

@@ -15,6 +15,7 @@ from runbook.diagnose.rule_types import Hit, Line
 from runbook.model.grouping import grouped
 from runbook.model.nccl_devices import leads_nowhere
 from runbook.model.units import number, small_number
+from runbook.parsers.ping import LARGE_PING_BYTES
 
 MAX_TRACEBACK_LINES = 80  # the most lines of one traceback
 MAX_CLIENT_CALL_LINES = 16  # the most lines of a traceback from the frame of a web client to the error of its socket
@@ -28,7 +29,6 @@ MAX_OPENMPI_WARNING_LINES = (
 MAX_SUMMARY_LINES = 6  # the most lines of one process in torchrun's summary
 MAX_REJECTION_S = 0.2  # a host that is up, or its firewall, rejects a connection within that time
 MAX_RANK_LIST_GAP = 24  # the most lines between the lists of ranks of two benchmarks that run at once
-LARGE_PING_BYTES = 1000  # bytes; a ping of at least so many tests the packet size of the way
 ARP_TIMEOUT_S = 0.9  # the kernel asks by ARP that long for an address before it gives up
 
 UNCAUGHT_C10_EXCEPTION = re.compile(r"\bterminate called\b.*\bc10::")
@@ -516,7 +516,7 @@ def _master_wants_more(hits: HitsBySign) -> Iterator[Hit]:
 
 
 def _large_pings(sizes: Sequence[Hit], losses: Sequence[Hit]) -> Iterator[Hit]:
-    """`large-pings-vanish`: pings of LARGE_PING_BYTES bytes or more are lost, and all that are shorter are answered: of
+    """`large-pings-vanish`: pings of LARGE_PING_BYTES or more are lost, and all that are shorter are answered: of
     all pings, or of those to one target."""
     pings: dict[str, list[tuple[int, bool, tuple[Hit, Hit]]]] = defaultdict(list)
     by_source = grouped((hit.line.source, hit) for hit in sizes)

@@ -15,7 +15,7 @@ from importlib import import_module
 from pathlib import PurePath
 
 from runbook.diagnose.judge import CONFIDENCE_ORDER, NO_EVIDENCE, Cause
-from runbook.diagnose.log_lines import ESCAPES, PROMPTED_COMMAND, SHELL_PROMPT, is_typed
+from runbook.diagnose.log_lines import ESCAPES, MAX_SHOWN_CHARACTERS, PROMPTED_COMMAND, SHELL_PROMPT, is_typed
 from runbook.diagnose.rule_types import Hit, Line, Tier, joined
 from runbook.files.shipped_files import own_table
 from runbook.model.grouping import grouped
@@ -281,7 +281,6 @@ class _PasteReader:
 
 # --- beside the causes of logs --------------------------------------------------------------------------------------
 
-MAX_SHOWN_CHARACTERS = 300  # characters of a line that are quoted
 UNKNOWN_OUTPUT_CAUSE = "tool-output-unknown"
 RDMA_ONLY_CAUSES = ("memlock-limit",)
 """Causes that matter only to a job over RDMA."""

@@ -15,7 +15,7 @@ from runbook.model.errors import FilesWrong, Problem
 from runbook.model.playbook import Playbook
 from runbook.model.secrets import gives_secret
 
-_VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PRINTABLE_NAME = re.compile(r"[A-Za-z0-9_.-]*")
 _ASSIGNMENT_LIST = re.compile(r"\S*(?:\s+[A-Za-z_][A-Za-z0-9_]*=\S*)+\s*")  # `1 b=2` of `a=1 b=2`, as Ansible takes it
 
@@ -28,7 +28,7 @@ def parse_extra(arguments: Iterable[str]) -> dict[str, object]:
         found, wrong = _one(argument)
         problems.extend(wrong)
         for name, value in found.items():
-            if _VARIABLE_NAME.fullmatch(name):
+            if VARIABLE_NAME.fullmatch(name):
                 variables[name] = value
             else:
                 message = f"-e {_shown(argument)}: `{_shown(name)}` cannot be the name of a variable"

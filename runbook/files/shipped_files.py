@@ -35,7 +35,7 @@ _PACKAGE = Path(__file__).resolve().parent.parent
 YAML_SUFFIXES = (".yml", ".yaml")
 _HOST_ARGUMENT = re.compile(r"\w(?:[\w.@:-]|\[[0-9,-]+\]){0,99}", re.ASCII)
 _MAX_NAME_CHARACTERS = 200  # characters of a name
-_MAX_COMPARED_FILES = 200  # files of a folder that are compared with a name
+MAX_COMPARED_FILES = 200  # files of a folder that are compared with a name that is missing in it
 _MAX_LISTED_FILES = 6  # files of a folder that a help names
 
 
@@ -125,6 +125,6 @@ def _begun(name: str, names: list[str]) -> str | None:
 
 def _files_in(folder: Path) -> list[Path]:
     try:
-        return sorted(file for file in folder.iterdir() if file.suffix in YAML_SUFFIXES)[:_MAX_COMPARED_FILES]
+        return sorted(file for file in folder.iterdir() if file.suffix in YAML_SUFFIXES)[:MAX_COMPARED_FILES]
     except (OSError, ValueError):
         return []

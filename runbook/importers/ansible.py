@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from runbook.files.address import address_fault, strip_brackets
 from runbook.files.environment_values import UNQUOTABLE_CHARACTER
+from runbook.files.extra_vars import VARIABLE_NAME
 from runbook.files.inventory_draft import SettingPath, SettingsByPath
 from runbook.files.problems import NumberedLines
 from runbook.files.scalars import flow
@@ -86,7 +87,6 @@ WINRM_CONNECTIONS = ("winrm", "psrp", "ansible.builtin.winrm", "ansible.builtin.
 SHELLS = {"cmd": "bat", "powershell": "ps1", "sh": None, "bash": None, "csh": None, "fish": None, "dash": None}
 SSH_ARGUMENT_VARIABLES = ("ansible_ssh_args", "ansible_ssh_common_args", "ansible_ssh_extra_args")
 _ONE_LINE = re.compile(r".+")
-_VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _VARIABLE_PRECEDENCE = {
     "ansible_connection": 0,
     **dict.fromkeys(SSH_ARGUMENT_VARIABLES, 1),
@@ -140,7 +140,7 @@ class VariableMeanings:
     def _variable(self, given: GivenVariable) -> FoundSettings:
         if given.key in GPU_COUNT_VARIABLES and _is_gpus(given.value):
             return {("gpus",): given.value}
-        if not _VARIABLE_NAME.fullmatch(given.key):
+        if not VARIABLE_NAME.fullmatch(given.key):
             self._left(given, "the name of a variable has letters, digits and `_` only")
             return {}
         try:

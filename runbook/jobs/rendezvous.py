@@ -27,7 +27,7 @@ from runbook.files.address import is_ip, is_loopback, one_spelling
 from runbook.jobs.attempt import ProcessSpec
 from runbook.jobs.kept_processes import ENDED_STATE, KeptProcess, KeptProcesses
 from runbook.jobs.logs import end_of
-from runbook.jobs.seen_processes import StackFrame, frames_of, shown, unlike_settings
+from runbook.jobs.seen_processes import MIN_WORKING_CPU_SHARE, StackFrame, frames_of, shown, unlike_settings
 from runbook.jobs.stop_attempt import freeze
 from runbook.launch.ranks import dialled_address, endpoint
 from runbook.model.command_quoting import word
@@ -156,9 +156,6 @@ def _doing(member: KeptProcess, frozen: Mapping[str, Facts]) -> tuple[str, ...]:
 
 RENDEZVOUS_OBSERVATION_S = 2.0
 """Seconds for which the CPU time, the reading and the traffic of a rank are counted."""
-
-MIN_WORKING_CPU_SHARE = 0.05
-"""The least share of one CPU that counts as work."""
 
 MIN_WORKING_BYTES = 64 << 10
 """The least bytes within a look that count as work: launchers, and ranks that wait at the store, exchange fewer."""

@@ -18,6 +18,9 @@ from runbook.model.units import bytes_text, some
 from runbook.node.proc import SHELLS
 from runbook.transport.node_answers import RankConnections
 
+MIN_WORKING_CPU_SHARE = 0.05
+"""The least share of one CPU that may be work. A process that only checks again and again for a file uses less."""
+
 MIN_COMPUTING_CPU_SHARE = 0.2
 """The least share of one CPU that means computing, or waiting actively, on a CPU that other programs may use as
 well."""

@@ -14,7 +14,7 @@ from runbook.causes.catalogue import finding_for
 from runbook.checks.context import Facts
 from runbook.jobs.kept_processes import KeptProcesses
 from runbook.jobs.progress import MIN_FIRST_STEP_STALL_S
-from runbook.jobs.seen_processes import SeenProcess, seen_processes
+from runbook.jobs.seen_processes import MIN_WORKING_CPU_SHARE, SeenProcess, seen_processes
 from runbook.jobs.stall import MIN_EXCHANGE_BYTES_PER_S, accused, places, states
 from runbook.model.units import seconds_text
 from runbook.model.verdict import Finding, FindingsByNode
@@ -25,9 +25,6 @@ that print steps have printed one by then."""
 
 CONFIRMING_LOOK_INTERVAL_S = 60.0
 """Seconds between two looks that have to agree."""
-
-MIN_WORKING_CPU_SHARE = 0.05
-"""The least share of a CPU that may be work. A process that only checks again and again for a file uses less."""
 
 ONE_RANK_CAUSES = frozenset({"rank-stopped", "rank-behind", "program-error"})
 """Causes that name a rank by what it does. A finding that ranks make different calls is none of them: in a training

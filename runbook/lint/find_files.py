@@ -9,13 +9,11 @@ from itertools import islice
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 
-from runbook.files.shipped_files import YAML_SUFFIXES
+from runbook.files.shipped_files import MAX_COMPARED_FILES, YAML_SUFFIXES
 from runbook.files.suggestions import nearest
 from runbook.model.errors import FilesWrong, Problem
 from runbook.model.safe_files import is_folder, is_there
 from runbook.model.safe_text import visible
-
-_MAX_COMPARED_FILES = 200  # names in a folder that are compared with a missing one
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +121,7 @@ def _no_path(path: str) -> Problem:
     """The problem of a path that does not exist; its help has the name in that folder that is nearest."""
     there = Path(path.replace("\0", "")).parent
     try:
-        beside = [one.name for one in islice(there.iterdir(), _MAX_COMPARED_FILES)]
+        beside = [one.name for one in islice(there.iterdir(), MAX_COMPARED_FILES)]
     except OSError:
         beside = []
     near = nearest(Path(path).name, beside)

@@ -99,3 +99,7 @@ class Playbook:
     when_bad: str = "stop"  # stop | drop
     min_nodes: int | None = None
     min_nodes_span: Span | None = None
+
+
+NO_PLAYBOOK = Playbook("none", (), source="none")
+"""The playbook of a plan that looks at an inventory alone."""

@@ -94,7 +94,7 @@ def _one_of_several(text: str, start: int, end: int) -> _Ping:
 
 
 def _only_large_vanish(pings: Sequence[_Ping]) -> _Ping | None:
-    """The first unanswered ping of LARGE_PING_BYTES packets to a target that answers smaller ones; None if there is
+    """The first unanswered ping of LARGE_PING_BYTES to a target that answers smaller ones; None if there is
     none."""
     answered = [(one.target, one.size) for one in pings if one.answered]
     silent = (one for one in pings if one.faults and not one.answered and one.size >= LARGE_PING_BYTES)

@@ -28,13 +28,12 @@ from runbook.lint.redaction import RedactedProblems, secret_spans, secrets_in
 from runbook.lint.run import lint
 from runbook.model.errors import FilesWrong, Problem
 from runbook.model.inventory import Inventory
-from runbook.model.playbook import Playbook
+from runbook.model.playbook import NO_PLAYBOOK
 from runbook.model.redact import SECRET_MASK, Redactor, joined, replaced
 from runbook.model.secrets import PRIVATE_KEY, Secret, holds_secret, names_secret
 
 DRAFT_PREFIX = ".lint-"
 """The prefix of the temporary folders in DATA in which lint reads a text; a server that was killed may leave one."""
-_NO_PLAYBOOK = Playbook("none", ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +176,7 @@ def _plan(path: Path, text: str) -> tuple[Plan, Origins]:
 def _plan_for(inventory: Inventory, origins: Origins) -> Plan:
     """The plan for the launch in a group's file; without a launch, a plan with no stages. Raises FilesWrong."""
     if not has_launch(origins.document):
-        return Plan(_NO_PLAYBOOK, inventory, ())
+        return Plan(NO_PLAYBOOK, inventory, ())
     launch = examine_playbook(launch_document(origins.document), checks=CHECKS, environ=PLACEHOLDER_ENVIRONMENT)
     if launch.playbook is None:
         raise FilesWrong(list(launch.problems))

@@ -24,7 +24,7 @@ from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node
 from runbook.model.remedy import Remedy
 from runbook.transport.bootstrap import command, last_lines
-from runbook.transport.stream import END_TIMEOUT_S
+from runbook.transport.stream import END_TIMEOUT_S, STDERR_TAIL_BYTES
 
 AGENT_SOCKET_FILE = "agents.sock"
 SERVER_GONE = "server-gone"
@@ -55,9 +55,6 @@ ANSWER_DEADLINE_S = 3.0
 
 OPENING_TIMEOUT_S = 25.0
 """How long the server may take to open a stream: longer than the server itself waits for the agent."""
-
-STDERR_TAIL_BYTES = 1 << 16
-"""Bytes of stderr that are kept."""
 
 MAX_SOCKET_PATH_BYTES = 100
 """A Unix socket's address has room for 107 bytes; a longer path is reached through its folder's descriptor (Linux)."""

@@ -24,7 +24,7 @@ from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node
 from runbook.transport.bootstrap import command, no_shell
 from runbook.transport.frames import Failure, Frame
-from runbook.transport.stream import END_TIMEOUT_S
+from runbook.transport.stream import END_TIMEOUT_S, STDERR_TAIL_BYTES
 
 if TYPE_CHECKING:
     from runbook.transport.session import Session
@@ -176,9 +176,6 @@ GOODBYE_TIMEOUT_S = 5.0
 
 ANSWER_DEADLINE_S = 3.0
 """How long a runtime may take to report the state of a container."""
-
-STDERR_TAIL_BYTES = 1 << 16
-"""Bytes of stderr that are kept."""
 
 STATE_REPORTING_RUNTIMES = ("docker", "podman")
 """Runtimes that can report the state of a container."""

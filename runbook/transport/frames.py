@@ -33,6 +33,7 @@ ShortText = Annotated[str, Meta(max_length=4096)]
 LongText = Annotated[str, Meta(max_length=MAX_FRAME_LINE_BYTES)]
 
 Seconds = Annotated[float, Meta(ge=0, le=1e12)]
+Milliseconds = Annotated[float, Meta(ge=0, le=1e12)]
 UnixTime = Annotated[float, Meta(ge=-1e12, le=1e12)]
 
 

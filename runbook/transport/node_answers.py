@@ -26,6 +26,7 @@ from runbook.transport.frames import (
     ExitCode,
     Integer,
     LongText,
+    Milliseconds,
     Pid,
     Seconds,
     ShortText,
@@ -246,7 +247,7 @@ class Pinged(ToolEnd, total=False):
     raw: ShortText
     sent: Count
     received: Count
-    ms: Seconds
+    ms: Milliseconds
 
 
 class Neighbour(TypedDict, total=False):

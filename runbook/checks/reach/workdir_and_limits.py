@@ -139,8 +139,8 @@ MIN_MEMLOCK_BYTES, MIN_SAFE_MEMLOCK_BYTES = MIN_MEMLOCK_KIB << 10, 1 << 30
 """Bytes of memory that a login may lock. Below the first, two nodes cannot start; below the second, many nodes may
 not."""
 
-REQUIRED_OPEN_FILES, MIN_SAFE_OPEN_FILES = MIN_OPEN_FILES, 1024
-"""Numbers of open files. Each peer takes a handful; 1024 is the default of every system."""
+MIN_SAFE_OPEN_FILES = 1024
+"""The default of every system; each peer takes a handful of open files."""
 
 SHM_SEGMENT_BYTES, MIN_SAFE_SHM_BYTES = 10 << 20, 1 << 30
 """Bytes of /dev/shm. NCCL makes its smallest segment (/dev/shm/nccl-*, 9637888 bytes) for each GPU of a node that talks
@@ -183,7 +183,7 @@ def _open_files(node: Node, limits: Facts, warnings: list[str]) -> Finding | Non
     files = limits.get("open_files")
     if files is None or files >= MIN_SAFE_OPEN_FILES or files < 0:
         return None
-    if files >= REQUIRED_OPEN_FILES:
+    if files >= MIN_OPEN_FILES:
         warnings.append(f"logins may have {files} files open (ulimit -n): a large job needs more; 65536 is usual")
         return None
     says = f"logins on {node.name} may have {files} files open, fewer than torch and its connections need"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import functools
 import hashlib
-import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ import jinja2
 from markupsafe import Markup, escape
 
 import runbook
-from runbook.causes.catalogue import causes
+from runbook.causes.catalogue import BACKTICKED_TEXT, causes
 from runbook.model.node_ranges import fold
 from runbook.model.safe_text import lines
 from runbook.model.units import bandwidth_text, bytes_text, link_text, seconds_text, significant
@@ -29,8 +28,6 @@ from runbook.report.html.nodes import nodes
 from runbook.report.html.recorded_run import Recorded, dumps, tails
 from runbook.report.html.stages import launches, timeline
 from runbook.report.run_text import RUN_END_WORDS, WORDS
-
-BACKTICKED_TEXT = re.compile(r"`([^`]*)`")
 
 
 @dataclass(frozen=True, slots=True)
