@@ -76,8 +76,8 @@ class Channel:
             raise ConnectionError(str(error)) from None
 
     async def read(self) -> bytes | int | None:
-        """The next output of the program, behind a first byte STDOUT_TAG or STDERR_TAG; its exit code when it has ended; None
-        when the agent is gone. Raises ProtocolError."""
+        """The next output of the program, behind a first byte STDOUT_TAG or STDERR_TAG; its exit code when it has
+        ended; None when the agent is gone. Raises ProtocolError."""
         if self._socket is None or self.over.is_set():
             return None
         try:
