@@ -33,11 +33,11 @@ RUNS = tuple(name for name in recordings() if recording(name).runs)
 OTHERS = tuple(name for name in recordings() if not recording(name).runs)
 
 SILENCES = (
-    (attach, "PATIENCE_S"),
-    (mesh, "LISTEN_S"),
-    (pool, "START_S"),
-    (pool, "SILENT_S"),
-    (stop_attempt, "DRAIN_S"),
+    (attach, "NODE_SILENCE_TIMEOUT_S"),
+    (mesh, "LISTENING_TIMEOUT_S"),
+    (pool, "RANK_MESSAGE_TIMEOUT_S"),
+    (pool, "MAX_BEAT_SILENCE_S"),
+    (stop_attempt, "SLOW_LOGS_TIMEOUT_S"),
 )
 """How long a node that says nothing is waited for. One that plays its recording answers at once, or not at all."""
 

@@ -125,7 +125,7 @@ def test_what_an_earlier_attempt_left_is_not_believed(keeper: Any, tmp_path: Pat
 
 
 def test_a_stale_go_starts_nobody(keeper: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keeper, "OWNER_S", 0.5)
+    monkeypatch.setattr(keeper, "OWNER_TIMEOUT_S", 0.5)
     (tmp_path / "go").write_text(json.dumps({"token": "old"}))
     assert "neither" in keeper.Barrier(order(tmp_path, "b")).pass_through()
 
