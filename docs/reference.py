@@ -17,14 +17,14 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runbook.causes.catalogue import CausePage, family_texts, parse_pages
+from runbook.causes.catalogue import CausePage, page_texts_by_family, parse_cause_pages
 from runbook.causes.catalogue import causes as known_causes
-from runbook.cli.argument_parser import parser
+from runbook.cli.argument_parser import make_parser
 from runbook.cli.explain import PAGES, stage_page, variable_page
-from runbook.files.schema import schema
-from runbook.files.shipped_files import shipped
-from runbook.lint.findings import read_page, rule_pages
-from runbook.lint.variables import Variable, known
+from runbook.files.schema import load_schema
+from runbook.files.shipped_files import shipped_path
+from runbook.lint.findings import parse_rule_page, rule_pages
+from runbook.lint.variables import Variable, known_variables
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
@@ -141,11 +141,11 @@ def with_links(text: str, here: str) -> str:
 def places() -> Mapping[str, str]:
     """Where the reference tells of an id: `reference/causes/names.md#name-unresolvable`."""
     found = {name: f"reference/checks/{name}.md" for name in PAGES}
-    for family, text in family_texts().items():
-        found |= {cause: f"reference/causes/{family}.md#{cause}" for cause in parse_pages(text)}
+    for family, text in page_texts_by_family().items():
+        found |= {cause: f"reference/causes/{family}.md#{cause}" for cause in parse_cause_pages(text)}
     for page, text in rule_pages().items():
-        found |= {rule.id: f"reference/rules/{page}.md#{slug(rule.id)}" for rule in read_page(text)}
-    found |= {name: f"reference/variables/{reader_page(of)}.md#{slug(name)}" for name, of in known().items()}
+        found |= {rule.id: f"reference/rules/{page}.md#{slug(rule.id)}" for rule in parse_rule_page(text)}
+    found |= {name: f"reference/variables/{reader_page(of)}.md#{slug(name)}" for name, of in known_variables().items()}
     return found
 
 
@@ -163,7 +163,7 @@ def pages() -> Mapping[str, str]:
     words = resources.files("runbook.cli").joinpath("words.md").read_text(encoding="utf-8")
     made = {"reference/commands.md": commands(), "reference/api.md": api(), "reference/words.md": words}
     made |= {f"reference/checks/{name}.md": check(name) for name in PAGES}
-    made |= {f"reference/causes/{family}.md": causes(text) for family, text in family_texts().items()}
+    made |= {f"reference/causes/{family}.md": causes(text) for family, text in page_texts_by_family().items()}
     made |= {f"reference/rules/{page}.md": text for page, text in rule_pages().items()}
     made |= {f"reference/files/{kind}.md": keys(kind) for kind in ("inventory", "playbook", "serve")}
     return made | variables()
@@ -190,7 +190,7 @@ def _cause_link(found: re.Match[str], before: str) -> str:
 def causes(family: str) -> str:
     """One family's causes as `explain` tells them."""
     title = family.partition("\n")[0]
-    sections = [_cause(page) for page in parse_pages(family).values()]
+    sections = [_cause(page) for page in parse_cause_pages(family).values()]
     return "\n".join([title, "", *sections])
 
 
@@ -207,7 +207,7 @@ def _cause(page: CausePage) -> str:
 def variables() -> dict[str, str]:
     """A page a reader: NCCL, PyTorch, gloo, …"""
     readers: dict[str, list[Variable]] = {}
-    for variable in known().values():
+    for variable in known_variables().values():
         readers.setdefault(variable.reader, []).append(variable)
     made = {}
     for of in readers.values():
@@ -231,7 +231,7 @@ def commands() -> str:
     before = os.environ.get("COLUMNS")
     os.environ["COLUMNS"] = COLUMNS
     try:
-        sections = [f"## {name}\n\n```text\n{one.format_help()}```\n" for name, one in every_command(parser())]
+        sections = [f"## {name}\n\n```text\n{one.format_help()}```\n" for name, one in every_command(make_parser())]
     finally:
         del os.environ["COLUMNS"]
         if before is not None:
@@ -250,7 +250,7 @@ def every_command(one: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.
 
 def keys(kind: str) -> str:
     """Every key of a kind of file: what it is, its default and an example, from the schema that checks it."""
-    root = schema(kind)
+    root = load_schema(kind)
     lines = [
         f"# Keys of {'serve.yml' if kind == 'serve' else 'an inventory' if kind == 'inventory' else 'a playbook'}",
         "",
@@ -300,7 +300,7 @@ def _cell(text: str) -> str:
 
 def api() -> str:
     """The HTTP API from its OpenAPI file."""
-    described = json.loads(shipped("schemas", "api.openapi.json").read_text(encoding="utf-8"))
+    described = json.loads(shipped_path("schemas", "api.openapi.json").read_text(encoding="utf-8"))
     lines = ["# HTTP API of the server", "", described["info"]["description"], ""]
     lines += ["| request | role | what it does |", "|---|---|---|"]
     for path, methods in described["paths"].items():

@@ -11,7 +11,7 @@ from syntax_trees import nodes, syntax_tree
 
 from runbook.causes.catalogue import causes
 
-RENDERERS = ("finding_for", "unreachable_for", "mend", "proves", "explains")
+RENDERERS = ("finding_for", "unreachable_for", "remedy_from_page", "proves", "explains")
 NO_FIELDS = {"way", "evidence", "peers"}
 OF_SUPPORT = {"also", "about", "ports"}
 """What `explains` takes beside the fields."""
@@ -39,7 +39,7 @@ def rendered(file: Path) -> Iterator[Rendered]:
         no_fields = NO_FIELDS | OF_SUPPORT if name == "explains" else NO_FIELDS
         given = {str(keyword.arg): keyword.value for keyword in call.keywords}
         otherwise = ast.Constant("live" if name.endswith("_for") else "")
-        asked = call.args[1] if name == "mend" and len(call.args) > 1 else given.get("way", otherwise)
+        asked = call.args[1] if name == "remedy_from_page" and len(call.args) > 1 else given.get("way", otherwise)
         places = (*constants, *(f for f in functions if f.lineno <= call.lineno <= (f.end_lineno or 0)))
         found = texts_chosen(places, call.args[0]) & causes().keys()
         ways = texts_chosen(places, asked)

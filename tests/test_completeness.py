@@ -19,24 +19,24 @@ from renderers import assigned, called, rendered, texts_in
 from syntax_trees import SOURCE, nodes
 
 import runbook
-from runbook.causes.catalogue import CAUSE_KINDS, causes, fields_of
+from runbook.causes.catalogue import CAUSE_KINDS, causes, template_fields
 from runbook.checks import CHECKS
 from runbook.checks.base import Check
 from runbook.checks.connection import TCP_REASONS
 from runbook.checks.ranks.own_failure import SCRIPT_STOP_CAUSES
 from runbook.checks.reach.gpu_faults import GPU_FAULTS
 from runbook.checks.shell import Shell
-from runbook.cli.explain import LAUNCH_STAGE, explain, stage_page, where_found
+from runbook.cli.explain import LAUNCH_STAGE, checked_by_lines, explain, stage_page
 from runbook.diagnose.all_rules import RULES, SIGNS
 from runbook.diagnose.derived_signs import DIFFERING_VALUE_SIGNS, WAITING_POD_SIGNS
 from runbook.engine.plan import Choice, make_plan
 from runbook.files.inventory import load_inventory
 from runbook.files.playbook import load_playbook
-from runbook.files.schema import accepts, schema
+from runbook.files.schema import compile_schema, load_schema
 from runbook.files.shipped_files import find_inventory, find_playbook, shipped_names
 from runbook.files.yaml_document import parse_document
 from runbook.jobs.launch import Launch
-from runbook.lint.findings import rule_pages, rules
+from runbook.lint.findings import lint_rules, rule_pages
 from runbook.model.errors import FilesWrong
 from runbook.parsers.nvidia_smi_facts import SMI_REFUSALS
 from runbook.transport import node_answers
@@ -135,7 +135,7 @@ def test_the_page_of_a_launch_has_its_parts_every_key_and_known_causes() -> None
     assert re.findall(r"^## (.+)$", page, re.MULTILINE) == ["How", "Keys", "Causes", "What it cannot see"]
     assert max(len(line) for line in page.splitlines() if not line.startswith("- ")) <= 120
     keys = page.partition("## Keys")[2].partition("## Causes")[0]
-    launch = schema("playbook")["$defs"]["launch"]["properties"]
+    launch = load_schema("playbook")["$defs"]["launch"]["properties"]
     assert set(re.findall(r"^- `(\w+)`", keys, re.MULTILINE)) == set(launch)
     listed = dict(re.findall(r"^- `(\w+)` \(default (\w+)\):", keys, re.MULTILINE))
     defaults = {name: re.search(r"Default: (\w+)\.$", key["description"]) for name, key in launch.items()}
@@ -196,7 +196,7 @@ class Use:
 MAKERS = {
     "Finding": 0,
     "finding_for": 0,
-    "mend": 0,
+    "remedy_from_page": 0,
     "Unreachable": 0,
     "unreachable_for": 0,
     "NoPython": 0,
@@ -251,13 +251,13 @@ OF_MANY |= {event: {"node"} for event in SCRIPT_STOP_CAUSES} | {
 
 def test_every_template_of_a_remedy_gets_the_fields_that_it_names_and_each_is_used() -> None:
     used = {(rule.cause, rule.way) for rule in RULES if rule.way}
-    assert [(cause, way) for cause, way in used if fields_of(causes()[cause].remedies[way])] == []
+    assert [(cause, way) for cause, way in used if template_fields(causes()[cause].remedies[way])] == []
     for file in SOURCES:
         if file.parent.name == "causes":
             continue
         for call in rendered(file):
             used |= call.ways
-            wanted = [fields_of(causes()[cause].remedies[way]) for cause, way in call.ways]
+            wanted = [template_fields(causes()[cause].remedies[way]) for cause, way in call.ways]
             whose = f"{file}:{call.line}"
             assert wanted or not call.named, whose
             assert all(fields <= call.fields.keys() for fields in wanted), whose
@@ -267,7 +267,7 @@ def test_every_template_of_a_remedy_gets_the_fields_that_it_names_and_each_is_us
             if (page.id, way) in used:
                 continue
             if way in OF_MANY:
-                assert fields_of(template) <= OF_MANY[way], (page.id, way)
+                assert template_fields(template) <= OF_MANY[way], (page.id, way)
             else:
                 assert not way, (page.id, way, "nobody finds it so")
 
@@ -311,7 +311,7 @@ def test_explain_knows_every_cause_and_where_it_is_found(capsys: pytest.CaptureF
         assert said.startswith(f"{cause}: {page.summary}\n")
         assert "symptom: " in said
         assert "remedy:  " in said
-    assert "checked by ping: `mtu-blackhole`: " in where_found("mtu-blackhole")
+    assert "checked by ping: `mtu-blackhole`: " in checked_by_lines("mtu-blackhole")
 
 
 # Examples.
@@ -405,7 +405,7 @@ TOLD_BY_A_RUN = {"inventory.windows-node", "playbook.detach-over-slurm", "playbo
 
 def problem_ids() -> tuple[set[str], set[str]]:
     """Every `family.name` in the sources that can say something about a file, and every text that may be such a name."""
-    families = {rule.partition(".")[0] for rule in rules()}
+    families = {rule.partition(".")[0] for rule in lint_rules()}
     ids: set[str] = set()
     words: set[str] = set()
     for file in SOURCES:
@@ -422,8 +422,8 @@ def problem_ids() -> tuple[set[str], set[str]]:
 
 def test_every_problem_about_a_file_has_a_section_and_every_section_a_problem() -> None:
     ids, words = problem_ids()
-    assert ids - rules().keys() == TOLD_BY_A_RUN
-    assert [rule for rule in rules() if rule not in ids and rule.partition(".")[2] not in words] == []
+    assert ids - lint_rules().keys() == TOLD_BY_A_RUN
+    assert [rule for rule in lint_rules() if rule not in ids and rule.partition(".")[2] not in words] == []
 
 
 def test_pages_of_rules_are_easy_to_read() -> None:
@@ -431,7 +431,7 @@ def test_pages_of_rules_are_easy_to_read() -> None:
         assert re.match(r"# \S.*\n\n\S", text), name
         assert text.count("```") % 2 == 0, name
         assert max(map(len, text.splitlines())) <= 120, name
-    for rule in rules().values():
+    for rule in lint_rules().values():
         assert re.fullmatch(r"[a-z]+\.[a-z0-9-]+", rule.id)
         assert rule.summary.endswith("."), rule.id
         assert len(rule.summary) <= 120, rule.id
@@ -439,19 +439,19 @@ def test_pages_of_rules_are_easy_to_read() -> None:
 
 def test_examples_on_the_pages_of_rules_are_yaml() -> None:
     """Of the good ones that is: they are copied."""
-    for rule in rules().values():
+    for rule in lint_rules().values():
         for example in re.findall(r"```yaml\n(.*?)```", rule.text, re.DOTALL):
             if example.startswith("# good"):
                 assert [problem.id for problem in parse_document(example, rule.id).problems] == [], rule.id
 
 
 def test_every_rule_can_be_explained(capsys: pytest.CaptureFixture[str]) -> None:
-    for rule in rules().values():
+    for rule in lint_rules().values():
         assert explain(rule.id) == 0
         assert capsys.readouterr().out.startswith(f"# {rule.id}\n\n{rule.severity}; ")
     assert explain(None) == 0
     listed = capsys.readouterr().out
-    assert all(f"  {rule} " in listed for rule in rules())
+    assert all(f"  {rule} " in listed for rule in lint_rules())
     with pytest.raises(FilesWrong, match="no check, cause or lint rule") as wrong:
         explain("yaml.octa")
     assert wrong.value.problems[0].help == "did you mean `yaml.octal`?"
@@ -460,13 +460,13 @@ def test_every_rule_can_be_explained(capsys: pytest.CaptureFixture[str]) -> None
 @pytest.mark.parametrize("kind", ["inventory", "playbook", "serve"])
 def test_every_key_of_the_schemas_is_described_with_an_example_and_its_unit(kind: str) -> None:
     """Editors show them; what is a number says of what."""
-    root = schema(kind)
+    root = load_schema(kind)
     keys = dict(schema_keys(root, root))
     assert len(keys) >= 7
     for name, part in keys.items():
         assert str(part.get("description", "")).endswith("."), name
         assert part.get("examples"), name
-        ok = accepts(part, root)
+        ok = compile_schema(part, root)
         assert all(ok(example) for example in part["examples"]), name
         if "port" in name or "timeout" in name or "rate" in name:
             assert re.search(r"second|Gbit/s|TCP|1 to 65535", part["description"]), name

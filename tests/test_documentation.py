@@ -19,12 +19,12 @@ import runbook
 from runbook.agent.permissions import read_rules
 from runbook.causes.catalogue import causes as known_causes
 from runbook.checks import CHECKS
-from runbook.cli.argument_parser import parser
-from runbook.cli.explain import words as known_words
+from runbook.cli.argument_parser import make_parser
+from runbook.cli.explain import term_meanings as known_words
 from runbook.cli.main import main
 from runbook.files.shipped_files import shipped_files
-from runbook.lint.findings import rules
-from runbook.lint.variables import known
+from runbook.lint.findings import lint_rules
+from runbook.lint.variables import known_variables
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = Path(runbook.__file__).parent
@@ -74,7 +74,7 @@ def reference() -> ModuleType:
 
 # What people are told to type.
 
-PARSER = parser()
+PARSER = make_parser()
 SPOKEN_OF = (["lint"],)
 """Commands that sentences speak of without their arguments."""
 
@@ -119,7 +119,16 @@ def test_every_command_is_one_that_the_program_takes(page: Path) -> None:
         except SystemExit:
             raise AssertionError(f"{name_of(page)}: runbook {command}") from None
         if parsed.command == "explain" and parsed.id:
-            ids = {*CHECKS, "launch", *known_causes(), *rules(), *known(), *known_words(), *shipped_files(), "RULE"}
+            ids = {
+                *CHECKS,
+                "launch",
+                *known_causes(),
+                *lint_rules(),
+                *known_variables(),
+                *known_words(),
+                *shipped_files(),
+                "RULE",
+            }
             assert parsed.id in ids, command
 
 
@@ -186,7 +195,7 @@ def test_no_picture_is_left_over() -> None:
 
 def test_the_reference_tells_every_id_where_it_says_that_it_does() -> None:
     places, pages = reference().places(), reference().pages()
-    assert places.keys() >= {*CHECKS, *known_causes(), *rules(), *known()}
+    assert places.keys() >= {*CHECKS, *known_causes(), *lint_rules(), *known_variables()}
     titles = {path: {reference().slug(title) for _, title in HEADING.findall(text)} for path, text in pages.items()}
     for id, place in places.items():
         path, _, anchor = place.partition("#")

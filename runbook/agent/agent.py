@@ -21,8 +21,8 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 
 import runbook
-from runbook.agent.folder import AgentFolder, Identity, State, hostname, machine
-from runbook.agent.heartbeat import facts
+from runbook.agent.folder import AgentFolder, Identity, State, hostname, machine_identity
+from runbook.agent.heartbeat import make_heartbeat
 from runbook.agent.permissions import NotAllowed, OrderFilter, OwnerRules
 from runbook.agent.protocol import (
     CHANNEL_CHUNK_BYTES,
@@ -49,10 +49,10 @@ from runbook.agent.protocol import (
     Open,
     ProtocolError,
     Welcome,
-    from_server,
-    said,
+    message_json,
+    parse_server_message,
 )
-from runbook.agent.systemd import Notify, scope
+from runbook.agent.systemd import Notify, scope_prefix
 
 FIRST_REDIAL_INTERVAL_S, MAX_REDIAL_INTERVAL_S = 1.0, 30.0
 """The pause before dialling again is drawn at random, up to FIRST_REDIAL_INTERVAL_S at first, up to twice as long after
@@ -80,7 +80,7 @@ class Turned(Exception):
         self.denied = denied
 
 
-def back_off(failures: int, chance: Callable[[float, float], float] = random.uniform) -> float:
+def redial_delay(failures: int, chance: Callable[[float, float], float] = random.uniform) -> float:
     """The seconds to wait before dialling again, after so many failures in a row: exponential, with full jitter."""
     return chance(0.0, min(MAX_REDIAL_INTERVAL_S, FIRST_REDIAL_INTERVAL_S * 2.0 ** min(failures, 10)))
 
@@ -107,7 +107,7 @@ class Agent:
         refused."""
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, self._stopping.set)
-        self._scope = await scope()
+        self._scope = await scope_prefix()
         if "INVOCATION_ID" in os.environ and not self._scope:
             self.tell(
                 "jobs will end with this service: `loginctl enable-linger` gives them scopes of their own, then "
@@ -128,7 +128,7 @@ class Agent:
             # Supervisors see the end of their streams, and clean up. All sockets are closed at the same time, since a
             # server that is away answers none of them.
             await asyncio.gather(*(socket.close() for socket in self._sockets), return_exceptions=True)
-            await _cancelled(looking, staying, stopped)
+            await _cancel_tasks(looking, staying, stopped)
             if self._channels:
                 await asyncio.wait(self._channels, timeout=PROGRAMS_END_TIMEOUT_S)
 
@@ -154,7 +154,7 @@ class Agent:
             except (OSError, WebSocketException, asyncio.TimeoutError, ProtocolError) as error:
                 why = f"{type(error).__name__}: {error}".rstrip(": ")
             failures = 1 if time.monotonic() - began > MIN_STEADY_CONNECTION_S else failures + 1
-            pause = back_off(failures)
+            pause = redial_delay(failures)
             if why:
                 self._says(f"not connected: {why}; again in {pause:.0f} s", connected=False)
             with contextlib.suppress(asyncio.TimeoutError):
@@ -182,12 +182,14 @@ class Agent:
         """Greet the server and obey it until the socket ends. Raises TimeoutError when the server says nothing for
         SERVER_WATCHDOG_TIMEOUT_S, Turned when it refuses this agent, and ProtocolError."""
         user = str(os.getuid())
-        hello = AgentHello(PROTOCOL_VERSION, runbook.__version__, self.incarnation, hostname()[:200], machine(), user)
-        await socket.send(said(hello))
+        hello = AgentHello(
+            PROTOCOL_VERSION, runbook.__version__, self.incarnation, hostname()[:200], machine_identity(), user
+        )
+        await socket.send(message_json(hello))
         beating = asyncio.create_task(self._beats(socket))
         try:
             while True:
-                message = from_server(await asyncio.wait_for(socket.recv(), SERVER_WATCHDOG_TIMEOUT_S))
+                message = parse_server_message(await asyncio.wait_for(socket.recv(), SERVER_WATCHDOG_TIMEOUT_S))
                 if isinstance(message, Denied):
                     raise Turned(message)
                 if isinstance(message, Welcome):
@@ -200,8 +202,8 @@ class Agent:
         finally:
             if self._stopping.is_set():
                 with contextlib.suppress(ConnectionClosed, asyncio.TimeoutError):
-                    await asyncio.wait_for(socket.send(said(Leaving())), SOCKET_CLOSE_TIMEOUT_S)
-            await _cancelled(beating)
+                    await asyncio.wait_for(socket.send(message_json(Leaving())), SOCKET_CLOSE_TIMEOUT_S)
+            await _cancel_tasks(beating)
 
     async def _beats(self, socket: ClientConnection) -> None:
         """Send a heartbeat every HEARTBEAT_INTERVAL_S until the socket ends; with fewer jobs if it would be too
@@ -209,9 +211,9 @@ class Agent:
         with contextlib.suppress(ConnectionClosed):
             for number in itertools.count(1):
                 beat = msgspec.structs.replace(self._beat, number=number, draining=self.folder.drained)
-                text = said(beat)
+                text = message_json(beat)
                 if len(text) > MAX_CONTROL_MESSAGE_BYTES // 2:
-                    text = said(msgspec.structs.replace(beat, jobs=beat.jobs[:16]))
+                    text = message_json(msgspec.structs.replace(beat, jobs=beat.jobs[:16]))
                 await socket.send(text)
                 await asyncio.sleep(HEARTBEAT_INTERVAL_S)
 
@@ -228,7 +230,9 @@ class Agent:
                     self.tell(f"the node could not be looked at: {type(error).__name__}: {error}")
                 looking = None
             if looking is None:
-                looking = asyncio.create_task(asyncio.to_thread(facts, self.identity.name, tuple(self.workdirs)))
+                looking = asyncio.create_task(
+                    asyncio.to_thread(make_heartbeat, self.identity.name, tuple(self.workdirs))
+                )
             await asyncio.sleep(HEARTBEAT_INTERVAL_S if self._beat.number else FIRST_REDIAL_INTERVAL_S)
 
     async def _opened(self, socket: ClientConnection, order: Open) -> None:
@@ -238,7 +242,7 @@ class Agent:
             why = f"{MAX_AGENT_CHANNELS} channels are open on this node already"
         if why:
             self.tell(f"refused a channel for {order.person or 'somebody'}: {why}")
-            await socket.send(said(ChannelRefused(order.channel, why)))
+            await socket.send(message_json(ChannelRefused(order.channel, why)))
             return
         if order.workdir and len(self.workdirs) < MAX_WORKDIRS:
             self.workdirs.setdefault(order.workdir)
@@ -253,7 +257,7 @@ class Agent:
                 self._sockets.add(socket)
                 try:
                     gate = OrderFilter(self.rules) if self.rules.looks_only else None
-                    await carry(socket, order.command, self._scope, gate)
+                    await carry_program(socket, order.command, self._scope, gate)
                 finally:
                     self._sockets.discard(socket)
         except (OSError, WebSocketException, TimeoutError, asyncio.TimeoutError) as error:
@@ -266,7 +270,7 @@ class Agent:
         self._notify.say(f"STATUS={text}")
 
 
-async def _cancelled(*tasks: asyncio.Task[object] | asyncio.Task[None]) -> None:
+async def _cancel_tasks(*tasks: asyncio.Task[object] | asyncio.Task[None]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
@@ -294,13 +298,13 @@ UNREAD_STDIN_TIMEOUT_S = 300.0
 """A program that does not read for this long, while more than MAX_UNREAD_STDIN_BYTES waits for it, is given up."""
 
 
-def environment(base: Mapping[str, str]) -> dict[str, str]:
+def supervisor_environment(base: Mapping[str, str]) -> dict[str, str]:
     """The environment of a supervisor: the user's own, as in a login, without the variables for the agent
     (SERVICE_MANAGER_VARIABLES)."""
     return {name: value for name, value in base.items() if name not in SERVICE_MANAGER_VARIABLES}
 
 
-async def carry(
+async def carry_program(
     socket: ClientConnection, command: str, prefix: Sequence[str] = (), gate: OrderFilter | None = None
 ) -> None:
     """Start `command` under /bin/sh and carry its bytes until it has ended. `prefix` is put before the shell. With a
@@ -312,31 +316,31 @@ async def carry(
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             cwd=Path.home(),
-            env=environment(os.environ),
+            env=supervisor_environment(os.environ),
             start_new_session=True,
         )
     except (OSError, RuntimeError, ValueError) as error:  # RuntimeError: no home; ValueError: a NUL in the command
         with contextlib.suppress(ConnectionClosed):
             await socket.send(STDERR_TAG + f"the agent could not start /bin/sh: {error}".encode())
-            await socket.send(said(Ended(127)))
+            await socket.send(message_json(Ended(127)))
         return
     assert process.stdout is not None
     assert process.stderr is not None
-    feeding = asyncio.create_task(_feed(socket, process, gate))
+    feeding = asyncio.create_task(_feed_stdin(socket, process, gate))
     pumps = [
-        asyncio.create_task(_pump(socket, STDOUT_TAG, process.stdout)),
-        asyncio.create_task(_pump(socket, STDERR_TAG, process.stderr)),
+        asyncio.create_task(_send_output(socket, STDOUT_TAG, process.stdout)),
+        asyncio.create_task(_send_output(socket, STDERR_TAG, process.stderr)),
     ]
     try:
         code = await process.wait()
         await asyncio.wait(pumps, timeout=OPEN_PIPES_TIMEOUT_S)  # a child of the program may still hold the pipes
         with contextlib.suppress(ConnectionClosed):
-            await socket.send(said(Ended(code)))
+            await socket.send(message_json(Ended(code)))
     finally:
-        await _cancelled(feeding, *pumps)
+        await _cancel_tasks(feeding, *pumps)
 
 
-async def _pump(socket: ClientConnection, kind: bytes, stream: asyncio.StreamReader) -> None:
+async def _send_output(socket: ClientConnection, kind: bytes, stream: asyncio.StreamReader) -> None:
     """Send a program's output, each piece behind its `kind` byte. Reads on when the channel is closed: a full pipe
     would keep the supervisor from ending."""
     heard = True
@@ -348,7 +352,7 @@ async def _pump(socket: ClientConnection, kind: bytes, stream: asyncio.StreamRea
                 heard = False
 
 
-async def _feed(socket: ClientConnection, process: asyncio.subprocess.Process, gate: OrderFilter | None) -> None:
+async def _feed_stdin(socket: ClientConnection, process: asyncio.subprocess.Process, gate: OrderFilter | None) -> None:
     """Feed the program's stdin, and obey orders about it, until the channel is over. A program that has read its input
     to the end ends by itself, in its own time; a program that does not read it is killed after
     PROGRAMS_END_TIMEOUT_S."""
@@ -358,11 +362,11 @@ async def _feed(socket: ClientConnection, process: asyncio.subprocess.Process, g
     try:
         async for message in socket:
             if message == KILL_ORDER:
-                _kill(process)
+                _kill_group(process)
             elif message == END_ORDER:
                 stdin.close()
             elif isinstance(message, bytes) and not stdin.is_closing():
-                await _write(socket, stdin, message, gate)
+                await _write_stdin(socket, stdin, message, gate)
     except (ConnectionClosed, asyncio.TimeoutError):
         pass
     finally:
@@ -370,12 +374,14 @@ async def _feed(socket: ClientConnection, process: asyncio.subprocess.Process, g
     try:
         await asyncio.wait_for(stdin.wait_closed(), PROGRAMS_END_TIMEOUT_S)
     except asyncio.TimeoutError:
-        _kill(process)
+        _kill_group(process)
     except OSError:  # the program has closed its input, or has ended
         pass
 
 
-async def _write(socket: ClientConnection, stdin: asyncio.StreamWriter, data: bytes, gate: OrderFilter | None) -> None:
+async def _write_stdin(
+    socket: ClientConnection, stdin: asyncio.StreamWriter, data: bytes, gate: OrderFilter | None
+) -> None:
     """Write to the program's stdin what the gate lets through. Closes stdin when the gate ends the stream or the
     program has closed its input. Raises TimeoutError when the program does not read."""
     try:
@@ -389,6 +395,6 @@ async def _write(socket: ClientConnection, stdin: asyncio.StreamWriter, data: by
         stdin.close()
 
 
-def _kill(process: asyncio.subprocess.Process) -> None:
+def _kill_group(process: asyncio.subprocess.Process) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)

@@ -15,7 +15,7 @@ import msgspec
 from runbook.agent.folder import AgentFolder, Identity
 from runbook.agent.protocol import AGENT_NODE_NAME, SERVER_DIAL_TIMEOUT_S, Enrolment, ProtocolError
 from runbook.causes.catalogue import unreachable_for
-from runbook.model.command_quoting import word
+from runbook.model.command_quoting import shell_word
 from runbook.model.errors import FilesWrong, Unreachable
 
 MAX_ENROLMENT_ANSWER_BYTES = 64 << 10
@@ -28,7 +28,7 @@ class EnrolmentAnswer(msgspec.Struct, frozen=True):
     token: str
 
 
-def enrol(folder: AgentFolder, text: str, name: str) -> Identity:
+def enrol_host(folder: AgentFolder, text: str, name: str) -> Identity:
     """Enrol this host as the node `name` by the enrolment string `text`; writes its identity into the folder, and
     returns it. Raises FilesWrong when the string, the name or the server's answer is not valid; Unreachable."""
     try:
@@ -38,11 +38,11 @@ def enrol(folder: AgentFolder, text: str, name: str) -> Identity:
     if not AGENT_NODE_NAME.match(name):
         fix = "name the node: `runbook agent enrol STRING --name gn01`"
         raise FilesWrong.of("agent.enrol", f"a node cannot be called {name!r}", help=fix)
-    certificate = certificate_of(enrolment) if enrolment.certificate else None
+    certificate = fetch_certificate(enrolment) if enrolment.certificate else None
     pinned = Identity(name, enrolment.url, "", certificate)
-    status, body = _post(pinned, {"secret": enrolment.secret, "name": name})
+    status, body = _post_enrolment(pinned, {"secret": enrolment.secret, "name": name})
     if status != 200:
-        raise FilesWrong.of("agent.enrol", f"{enrolment.url} says: {_reason(status, body)}")
+        raise FilesWrong.of("agent.enrol", f"{enrolment.url} says: {_refusal_reason(status, body)}")
     try:
         answer = msgspec.json.decode(body, type=EnrolmentAnswer)
     except ValueError as error:
@@ -54,7 +54,7 @@ def enrol(folder: AgentFolder, text: str, name: str) -> Identity:
     return identity
 
 
-def certificate_of(enrolment: Enrolment) -> str:
+def fetch_certificate(enrolment: Enrolment) -> str:
     """The server's certificate in PEM. Raises FilesWrong when it is not the one that the enrolment string names;
     Unreachable."""
     host, port = address(enrolment.url)
@@ -68,7 +68,7 @@ def certificate_of(enrolment: Enrolment) -> str:
         ):
             der = wrapped.getpeercert(binary_form=True) or b""
     except OSError as error:
-        raise _unreached(enrolment.url, error) from None
+        raise _unreached_error(enrolment.url, error) from None
     if hashlib.sha256(der).hexdigest() != enrolment.certificate:
         why = f"the certificate of {enrolment.url} is not the one that the enrolment string names: nothing was sent"
         fix = (
@@ -85,7 +85,7 @@ def address(url: str) -> tuple[str, int]:
     return parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
 
 
-def _post(server: Identity, body: object) -> tuple[int, bytes]:
+def _post_enrolment(server: Identity, body: object) -> tuple[int, bytes]:
     """The HTTP status and body of the server's answer to a request to enrol. Raises Unreachable."""
     host, port = address(server.url)
     context = server.context()
@@ -99,12 +99,12 @@ def _post(server: Identity, body: object) -> tuple[int, bytes]:
         answer = connection.getresponse()
         return answer.status, answer.read(MAX_ENROLMENT_ANSWER_BYTES)
     except (OSError, http.client.HTTPException) as error:
-        raise _unreached(server.url, error) from None
+        raise _unreached_error(server.url, error) from None
     finally:
         connection.close()
 
 
-def _reason(status: int, body: bytes) -> str:
+def _refusal_reason(status: int, body: bytes) -> str:
     """The reason that the server gives for a refusal."""
     try:
         return str(msgspec.json.decode(body)["error"])[:500]
@@ -112,11 +112,11 @@ def _reason(status: int, body: bytes) -> str:
         return f"HTTP {status}"
 
 
-def _unreached(url: str, error: Exception) -> Unreachable:
+def _unreached_error(url: str, error: Exception) -> Unreachable:
     return unreachable_for(
         "agent-lost",
         f"the server at {url} cannot be reached from this host",
         (f"{type(error).__name__}: {error}",),
         way="enrolling",
-        url=word(url + "/healthz"),
+        url=shell_word(url + "/healthz"),
     )

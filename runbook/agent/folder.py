@@ -95,8 +95,8 @@ class AgentFolder:
     def remember(self, identity: Identity) -> None:
         """Write the identity into the folder, which is made if it is missing."""
         self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        own_files.safe(str(self.path))
-        own_files.write(str(self._identity), json.dumps(msgspec.to_builtins(identity)))
+        own_files.require_safe_path(str(self.path))
+        own_files.write_atomically(str(self._identity), json.dumps(msgspec.to_builtins(identity)))
 
     def forget(self) -> None:
         """Remove the identity, the state and the mark of a drained node."""
@@ -117,7 +117,7 @@ class AgentFolder:
 
     def write_state(self, state: State) -> None:
         with contextlib.suppress(OSError):  # a full disk must not end the agent
-            own_files.write(str(self._state), json.dumps(asdict(state)))
+            own_files.write_atomically(str(self._state), json.dumps(asdict(state)))
 
     def state(self) -> State | None:
         """The state of the agent that runs now; None if none runs."""
@@ -152,8 +152,8 @@ class AgentFolder:
 
     def _read(self, path: Path) -> Mapping[str, Any]:
         """The content of a JSON file in the folder, which must be safe from other users. Raises OSError, ValueError."""
-        own_files.safe(str(self.path))
-        found: Mapping[str, Any] = own_files.document(str(path))
+        own_files.require_safe_path(str(self.path))
+        found: Mapping[str, Any] = own_files.read_json_object(str(path))
         return found
 
 
@@ -162,6 +162,6 @@ def hostname() -> str:
     return socket.gethostname().partition(".")[0] or "node"
 
 
-def machine() -> str:
+def machine_identity() -> str:
     """A text that tells this host from a copy of its disk: the boot of its kernel, its network namespace, its name."""
     return f"{this_machine()} {socket.gethostname()}".strip()[:200]

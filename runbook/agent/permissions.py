@@ -32,7 +32,7 @@ from runbook.files.yaml_document import read_document
 from runbook.model.errors import FilesWrong, Problem
 from runbook.node.journal import ATTEMPT_FOLDER, FILE_NAME_PATTERN
 from runbook.transport import node_programs
-from runbook.transport.bootstrap import command, first_input
+from runbook.transport.bootstrap import bootstrap_input, command
 
 
 class OwnerRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -55,7 +55,7 @@ class OwnerRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def against_workdir(self, workdir: str) -> str | None:
         """Why this workdir is not allowed; None if it is."""
-        if self.workdirs and not any(_below(workdir, one) for one in self.workdirs):
+        if self.workdirs and not any(_is_below(workdir, one) for one in self.workdirs):
             return f"agent.yml of this node allows the workdirs {', '.join(self.workdirs)}, and not {workdir!r}"
         return None
 
@@ -78,7 +78,7 @@ def read_rules(path: Path) -> OwnerRules:
     raise FilesWrong(problems)
 
 
-def _below(path: str, folder: str) -> bool:
+def _is_below(path: str, folder: str) -> bool:
     """Whether a path is this folder or below it, once links are followed."""
     try:
         one, above = (os.path.realpath(Path.home() / Path(text).expanduser()) for text in (path, folder))
@@ -155,9 +155,9 @@ class OrderFilter:
             raise NotAllowed("this is not a stream to a supervisor")
         if not word.isdigit():
             return b""
-        self._skip = _bounded(int(word[:12]))
+        self._skip = _bounded_count(int(word[:12]))
         self._take = self._order
-        return first_input(sys.executable)
+        return bootstrap_input(sys.executable)
 
     def _order(self, line: bytes) -> bytes:
         """The order of this line, written anew, or the one that takes its place. Raises NotAllowed."""
@@ -167,7 +167,7 @@ class OrderFilter:
             raise NotAllowed("an order that is not JSON") from None
         if not isinstance(frame, dict) or not isinstance(frame.get("bytes", 0), int):
             raise NotAllowed("an unknown order")
-        self._skip = _bounded(frame.pop("bytes", 0))
+        self._skip = _bounded_count(frame.pop("bytes", 0))
         passed, payload = self._allowed(frame)
         if payload:
             passed = {**passed, "bytes": len(payload)}
@@ -181,7 +181,7 @@ class OrderFilter:
             return self._configured(frame), b""
         if do == "call" and self._looks(frame.get("program"), frame.get("arguments")):
             known = {key: frame.get(key) for key in ("do", "id", "program", "arguments")}
-            return known, zlib.compress(node_programs.called(str(frame["program"])))
+            return known, zlib.compress(node_programs.in_supervisor_program(str(frame["program"])))
         if do == "beat":
             return {key: frame[key] for key in ("do", "echo", "silence_s") if key in frame}, b""
         if do == "bye":
@@ -220,7 +220,7 @@ def _is_small(count: object) -> bool:
     return isinstance(count, int) and 0 <= count <= MAX_ORDER_PAYLOAD_BYTES
 
 
-def _bounded(count: int) -> int:
+def _bounded_count(count: int) -> int:
     """The number of bytes, if so many may be held at once. Raises NotAllowed."""
     if not _is_small(count):
         raise NotAllowed(f"{count} bytes at once")

@@ -181,27 +181,27 @@ _FROM_SERVER: msgspec.json.Decoder[FromServer] = msgspec.json.Decoder(FromServer
 _ENDED: msgspec.json.Decoder[Ended] = msgspec.json.Decoder(Ended)
 
 
-def said(message: FromAgent | FromServer | Ended) -> str:
+def message_json(message: FromAgent | FromServer | Ended) -> str:
     """The message as JSON."""
     return _ENCODER.encode(message).decode()
 
 
-def from_agent(text: object) -> FromAgent:
+def parse_agent_message(text: object) -> FromAgent:
     """The message of an agent on the control socket. Raises ProtocolError."""
-    return _decoded(_FROM_AGENT, text)
+    return _decode_message(_FROM_AGENT, text)
 
 
-def from_server(text: object) -> FromServer:
+def parse_server_message(text: object) -> FromServer:
     """The message of a server on the control socket. Raises ProtocolError."""
-    return _decoded(_FROM_SERVER, text)
+    return _decode_message(_FROM_SERVER, text)
 
 
-def ended(text: object) -> Ended:
+def parse_end_message(text: object) -> Ended:
     """The last message on a channel. Raises ProtocolError."""
-    return _decoded(_ENDED, text)
+    return _decode_message(_ENDED, text)
 
 
-def _decoded(decoder: msgspec.json.Decoder[T], text: object) -> T:
+def _decode_message(decoder: msgspec.json.Decoder[T], text: object) -> T:
     if not isinstance(text, str) or len(text) > MAX_CONTROL_MESSAGE_BYTES:
         raise ProtocolError("not text, or too long")
     try:

@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 
 from runbook.model.errors import FilesWrong
-from runbook.node.proc import account
+from runbook.node.proc import account_name
 
 UNIT_NAME = "runbook-agent.service"
 SYSTEM_UNIT_FOLDER = Path("/etc/systemd/system")
@@ -79,7 +79,7 @@ class Notify:
             sender.send(text.replace("\n", " ").encode()[:4096])
 
 
-async def scope() -> tuple[str, ...]:
+async def scope_prefix() -> tuple[str, ...]:
     """The words to put before a command so that it outlives our unit. Empty when we are no unit of systemd, or when no
     scope can be made: without `loginctl enable-linger` the user has no manager."""
     tool = shutil.which("systemd-run")
@@ -97,10 +97,10 @@ async def scope() -> tuple[str, ...]:
         return ()
 
 
-def unit(user: str | None, home: Path | None) -> str:
+def unit_text(user: str | None, home: Path | None) -> str:
     """The unit's text: with a `user` for the system's manager, with None for the user's own. `home` is the folder of
     `--dir`. Raises FilesWrong."""
-    name = user or account(os.getuid())
+    name = user or account_name(os.getuid())
     if name is None:
         why = f"the user id {os.getuid()} has no account here, and systemd starts services of accounts alone"
         fix = "let what starts this container start the agent too: runbook agent run"
@@ -117,11 +117,11 @@ def unit(user: str | None, home: Path | None) -> str:
     )
 
 
-def owner(named: str | None) -> str | None:
+def unit_user(named: str | None) -> str | None:
     """The ordinary user that the unit runs as, when root installs it for the system; None when a user installs it for
     themselves. `named` is the user on the command line. Raises FilesWrong."""
     if os.geteuid() != 0:
-        if named not in (None, account(os.getuid())):
+        if named not in (None, account_name(os.getuid())):
             raise FilesWrong.of("agent.install", "only root can install a unit for another user")
         return None
     user = named or os.environ.get("SUDO_USER", "")
@@ -135,35 +135,35 @@ def owner(named: str | None) -> str | None:
     return user
 
 
-def install(user: str | None, text: str) -> list[str]:
+def install_unit(user: str | None, text: str) -> list[str]:
     """Write the unit and start it; returns what was done, a line each. Raises OSError, CalledProcessError."""
-    path = _path(user)
+    path = _unit_path(user)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
     commands = [["loginctl", "enable-linger", *([user] if user else [])]]
-    commands += [[*_systemctl(user), "daemon-reload"], [*_systemctl(user), "enable", "--now", UNIT_NAME]]
+    commands += [[*_systemctl_words(user), "daemon-reload"], [*_systemctl_words(user), "enable", "--now", UNIT_NAME]]
     for command in commands:
         subprocess.run(command, check=True, timeout=60)
     return [f"wrote {path}", *map(shlex.join, commands)]
 
 
-def uninstall(user: str | None) -> list[str]:
+def uninstall_unit(user: str | None) -> list[str]:
     """Stop the unit and remove it; returns what was done, a line each. Jobs go on."""
-    if (user or account(os.getuid())) is None:
+    if (user or account_name(os.getuid())) is None:
         return []
-    path = _path(user)
+    path = _unit_path(user)
     if not path.exists():
         return []
-    commands = [[*_systemctl(user), "disable", "--now", UNIT_NAME], [*_systemctl(user), "daemon-reload"]]
+    commands = [[*_systemctl_words(user), "disable", "--now", UNIT_NAME], [*_systemctl_words(user), "daemon-reload"]]
     for command in commands:
         subprocess.run(command, check=False, timeout=60)
     path.unlink()
     return [*map(shlex.join, commands), f"removed {path}"]
 
 
-def _path(user: str | None) -> Path:
+def _unit_path(user: str | None) -> Path:
     return (SYSTEM_UNIT_FOLDER if user else Path.home() / ".config" / "systemd" / "user") / UNIT_NAME
 
 
-def _systemctl(user: str | None) -> list[str]:
+def _systemctl_words(user: str | None) -> list[str]:
     return ["systemctl"] if user else ["systemctl", "--user"]

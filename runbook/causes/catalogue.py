@@ -83,12 +83,12 @@ class CausePage:
     @property
     def remedy(self) -> str:
         """The general remedy, with its fields as words in capitals: for a reader who found the cause by hand."""
-        return filled(self.remedies[""], str.upper)
+        return filled_template(self.remedies[""], str.upper)
 
     @property
     def ways(self) -> Mapping[str, str]:
         """The other remedies by their ways, with their fields as words in capitals."""
-        return {way: filled(text, str.upper) for way, text in self.remedies.items() if way}
+        return {way: filled_template(text, str.upper) for way, text in self.remedies.items() if way}
 
     def text(self) -> str:
         """The page as `runbook explain` prints it."""
@@ -102,15 +102,17 @@ class CausePage:
     def line(self, check: str) -> str:
         """The line of this cause on the page of a check: what the check means by it, how to confirm, what mends it."""
         means = self.by_check[check]
-        return f"- `{self.id}`: {means if '; ' in means else f'{means}; {_bare(self.confirm)}; {_bare(self.remedy)}'}"
+        if "; " not in means:
+            means = f"{means}; {_without_full_stop(self.confirm)}; {_without_full_stop(self.remedy)}"
+        return f"- `{self.id}`: {means}"
 
 
 @functools.cache
 def causes() -> Mapping[str, CausePage]:
     """Every cause's page by the cause's id, family by family. ValueError if two families describe one id."""
     found: dict[str, CausePage] = {}
-    for text in family_texts().values():
-        pages = parse_pages(text)
+    for text in page_texts_by_family().values():
+        pages = parse_cause_pages(text)
         if twice := found.keys() & pages.keys():
             raise ValueError(f"described by two families: {', '.join(sorted(twice))}")
         found |= pages
@@ -118,7 +120,7 @@ def causes() -> Mapping[str, CausePage]:
 
 
 @functools.cache
-def family_texts() -> Mapping[str, str]:
+def page_texts_by_family() -> Mapping[str, str]:
     """By family, the text of its pages as shipped."""
     from importlib import resources  # imported only here: a run in which all passes does not need it
 
@@ -131,7 +133,7 @@ def family_texts() -> Mapping[str, str]:
     return {name: shipped[name] for name in names}
 
 
-def parse_pages(family: str) -> Mapping[str, CausePage]:
+def parse_cause_pages(family: str) -> Mapping[str, CausePage]:
     """By cause, the pages in one family's text. ValueError if a page lacks a part, has a part twice or an unknown one,
     or if an id occurs twice."""
     pages: dict[str, CausePage] = {}
@@ -145,17 +147,17 @@ def parse_pages(family: str) -> Mapping[str, CausePage]:
             parts[part[1], part[2] or ""] = part[3]
         if id in pages or any((part, "") not in parts for part in REQUIRED_PARTS):
             raise ValueError(f"the page of {id} needs {', '.join(REQUIRED_PARTS)}, each once")
-        pages[id] = _page(id, parts)
+        pages[id] = _page_from_parts(id, parts)
     return pages
 
 
-def _page(id: str, parts: Mapping[tuple[str, str], str]) -> CausePage:
+def _page_from_parts(id: str, parts: Mapping[tuple[str, str], str]) -> CausePage:
     summary = parts["summary", ""]
     return CausePage(
         id=id,
         summary=summary,
-        kinds=_listed(parts, "kinds"),
-        follows=_listed(parts, "follows"),
+        kinds=_comma_separated_part(parts, "kinds"),
+        follows=_comma_separated_part(parts, "follows"),
         symptom=parts.get(("symptom", ""), f"{summary}."),
         why=parts["why", ""],
         confirm=parts["confirm", ""],
@@ -164,18 +166,18 @@ def _page(id: str, parts: Mapping[tuple[str, str], str]) -> CausePage:
     )
 
 
-def _listed(parts: Mapping[tuple[str, str], str], part: str) -> tuple[str, ...]:
+def _comma_separated_part(parts: Mapping[tuple[str, str], str], part: str) -> tuple[str, ...]:
     text = parts.get((part, ""))
     return tuple(text.split(", ")) if text else ()
 
 
-def causes_told_by(check: str) -> list[str]:
+def cause_lines_for_check(check: str) -> list[str]:
     """The lines of a check's page about its causes, one line for each cause that the check finds."""
     return [page.line(check) for page in causes().values() if check in page.by_check]
 
 
 @functools.cache
-def of_kind(kind: CauseKind) -> frozenset[str]:
+def causes_of_kind(kind: CauseKind) -> frozenset[str]:
     """The ids of the causes of this kind."""
     return frozenset(page.id for page in causes().values() if kind in page.kinds)
 
@@ -183,28 +185,30 @@ def of_kind(kind: CauseKind) -> frozenset[str]:
 # Which cause explains which.
 
 
-def in_order(found: Iterable[str]) -> list[str]:
+def ordered_causes(found: Iterable[str]) -> list[str]:
     """The causes, each once: a cause comes after the cause that it follows from, mere consequences come last, and
     independent causes keep their order."""
     left = list(dict.fromkeys(found))
     ordered: list[str] = []
     while left:
-        free = [cause for cause in left if root_of(cause, left) is None]
+        free = [cause for cause in left if root_cause_among(cause, left) is None]
         ordered.append((free or left)[0])  # if all that are left follow from each other, the first
         left.remove(ordered[-1])
     return ordered
 
 
-def root_of(cause: str, among: Collection[str]) -> str | None:
+def root_cause_among(cause: str, among: Collection[str]) -> str | None:
     """The first cause of `among` that this cause follows from; None if there is none. Of two causes that follow from
     each other, neither is the root of the other."""
-    others = [other for other in among if other != cause and other not in of_kind("consequence")]
-    if cause in of_kind("consequence"):
+    others = [other for other in among if other != cause and other not in causes_of_kind("consequence")]
+    if cause in causes_of_kind("consequence"):
         return others[0] if others else None
-    return next((other for other in others if other in origins(cause) and cause not in origins(other)), None)
+    return next(
+        (other for other in others if other in explaining_causes(cause) and cause not in explaining_causes(other)), None
+    )
 
 
-def origins(cause: str) -> tuple[str, ...]:
+def explaining_causes(cause: str) -> tuple[str, ...]:
     """The causes that explain this one where both are found."""
     page = causes().get(cause)
     return page.follows if page else ()
@@ -213,22 +217,22 @@ def origins(cause: str) -> tuple[str, ...]:
 # Remedies.
 
 
-def fields_of(template: str) -> set[str]:
+def template_fields(template: str) -> set[str]:
     """The names of the template's fields: `node` for `{node}`."""
     return set(_REMEDY_FIELD.findall(template))
 
 
-def filled(template: str, value_of: Callable[[str], str]) -> str:
+def filled_template(template: str, value_of: Callable[[str], str]) -> str:
     """The template with `value_of(name)` in the place of each `{name}`."""
     return _REMEDY_FIELD.sub(lambda field: value_of(field[1]), template)
 
 
-def mend(cause: str, way: str = "", /, **fields: object) -> Remedy:
+def remedy_from_page(cause: str, way: str = "", /, **fields: object) -> Remedy:
     """The remedy `way` from the page of a cause, its fields filled in. KeyError if the page has no such remedy, or if a
     field of the template is not given."""
     values = {name: str(value) for name, value in fields.items()}
     template = causes()[cause].remedies[way]
-    return Remedy(*(_step(where, what, values) for where, what in _steps(template)))
+    return Remedy(*(_remedy_step(where, what, values) for where, what in _template_steps(template)))
 
 
 def finding_for(
@@ -241,17 +245,17 @@ def finding_for(
     **fields: object,
 ) -> Finding:
     """A finding with the remedy `way` from its cause's page; `fields` are the values of the template's fields."""
-    return Finding(cause, says, mend(cause, way, **fields), evidence, peers)
+    return Finding(cause, says, remedy_from_page(cause, way, **fields), evidence, peers)
 
 
 def unreachable_for(
     cause: str, says: str, evidence: tuple[str, ...] = (), *, way: str = "live", **fields: object
 ) -> Unreachable:
     """The error for a node that could not be reached, with the remedy `way` from its cause's page."""
-    return Unreachable(cause, says, mend(cause, way, **fields), evidence)
+    return Unreachable(cause, says, remedy_from_page(cause, way, **fields), evidence)
 
 
-def _steps(template: str) -> Iterator[tuple[str, str]]:
+def _template_steps(template: str) -> Iterator[tuple[str, str]]:
     """(place, text) for each step of the template; the place is empty for a template that names none."""
     first, *parts = _REMEDY_STEP.split(template)
     if first:
@@ -260,14 +264,16 @@ def _steps(template: str) -> Iterator[tuple[str, str]]:
         yield from zip(parts[::2], parts[1::2], strict=True)
 
 
-def _step(where: str, what: str, fields: Mapping[str, str]) -> RemedyStep:
+def _remedy_step(where: str, what: str, fields: Mapping[str, str]) -> RemedyStep:
     code = BACKTICKED_TEXT.fullmatch(what)
     node = (
-        None if not where and code else filled(where.removeprefix("controller").removeprefix("on "), fields.__getitem__)
+        None
+        if not where and code
+        else filled_template(where.removeprefix("controller").removeprefix("on "), fields.__getitem__)
     )
-    text = filled(code[1] if code else what, fields.__getitem__)
+    text = filled_template(code[1] if code else what, fields.__getitem__)
     return RemedyStep(node, (text,)) if code else RemedyStep(node, (), text)
 
 
-def _bare(sentence: str) -> str:
+def _without_full_stop(sentence: str) -> str:
     return sentence.removesuffix(".")

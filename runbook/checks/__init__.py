@@ -48,7 +48,7 @@ class _Checks(Mapping[str, "type[Check]"]):
 CHECKS: Mapping[str, type[Check]] = _Checks()
 
 
-def page(id: str) -> str:
+def check_help_page(id: str) -> str:
     """The text of the check's help page, which `explain` prints."""
     module = CHECK_CLASSES[id].rpartition(".")[0]
     return resources.files(__name__).joinpath(f"{module.replace('.', '/')}.md").read_text(encoding="utf-8")

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from runbook.causes.catalogue import finding_for, mend
+from runbook.causes.catalogue import finding_for, remedy_from_page
 from runbook.checks.base import Check, argument
-from runbook.checks.connection import RANKS_STALL_TIMEOUT_S, join
+from runbook.checks.connection import RANKS_STALL_TIMEOUT_S, join_ranks
 from runbook.checks.context import Context
-from runbook.checks.ranks.evidence import busy_lines, gather
+from runbook.checks.ranks.evidence import busy_program_lines, gather_evidence
 from runbook.checks.ranks.pool import MIN_SLOW_DATA_FACTOR, RankMember, RankPool, dismiss_pool, start_pool
-from runbook.model.units import bytes_text, counted, seconds_text, significant
-from runbook.model.verdict import Finding, Outcome, outcomes_of
+from runbook.model.units import bytes_text, count_text, seconds_text, significant_digits_text
+from runbook.model.verdict import Finding, Outcome, outcomes_from_findings
 
 if TYPE_CHECKING:
     from runbook.checks.bandwidth.allreduce_blame import Blame
@@ -88,7 +88,7 @@ class AllReduce(Check):
 
     def run(self, at: Context) -> list[Outcome]:
         pool = start_pool(at.run, at.inventory, at.script)
-        if problem := join(pool, at):
+        if problem := join_ranks(pool, at):
             return problem
         rows: list[dict[str, Any]] = []
 
@@ -115,22 +115,22 @@ class AllReduce(Check):
                 self.stall,
                 MAX_CONNECTING_S[at.inventory.rendezvous.backend],
                 MIN_SLOW_DATA_FACTOR
-                * (expected_seconds(pool, rows, self.min_busbw_gbytes) or ASSUMED_FIRST_ITERATION_S),
+                * (expected_iteration_seconds(pool, rows, self.min_busbw_gbytes) or ASSUMED_FIRST_ITERATION_S),
             ),
             on_message=on_message,
             suspicions=True,
         ):
             from runbook.checks.ranks.halts import outcomes_of_halt  # needed only when ranks stop or stall
 
-            if wrong := wrong_data(pool, at):
+            if wrong := wrong_data_outcomes(pool, at):
                 return wrong
             halt = replace(halt, promised=promised_rate(pool, rows, self.min_busbw_gbytes))
             if proven := outcomes_of_halt(pool, halt, f"during {at.stage}"):
                 return proven
             pool.go_on(halt)
-        if wrong := wrong_data(pool, at):
+        if wrong := wrong_data_outcomes(pool, at):
             return wrong
-        if held_up := stragglers(pool, f"during {at.stage}"):
+        if held_up := straggler_outcomes(pool, f"during {at.stage}"):
             return held_up
         stop = pool.members[0].steps["done"].get("stopped_before")  # before `_compare` gives orders for new steps
         if not rows:
@@ -143,25 +143,28 @@ class AllReduce(Check):
         gate, busbw, size = self.min_busbw_gbytes, float(rows[-1]["busbw"]), int(rows[-1]["size"])
         if gate is None or len(pool.members) < 2 or (gate != AUTO and busbw >= float(gate)):
             return None, None
-        from runbook.checks.bandwidth.adapters import NodeAdapters, ask  # needed only for a gate that has to be judged
-        from runbook.checks.bandwidth.normal_busbw import Norm, expect, setting_of
+        from runbook.checks.bandwidth.adapters import (  # needed only for a gate that has to be judged
+            NodeAdapters,
+            ask_adapters,
+        )
+        from runbook.checks.bandwidth.normal_busbw import Norm, bandwidth_setting, expected_busbw
 
-        asked = ask(at)
+        asked = ask_adapters(at)
         silent = {name: said for name, said in asked.items() if isinstance(said, Outcome)}
         wires = {name: said for name, said in asked.items() if isinstance(said, NodeAdapters)}
-        norm = Norm(silent, None if silent else expect(setting_of(pool, at, wires)))
+        norm = Norm(silent, None if silent else expected_busbw(bandwidth_setting(pool, at, wires)))
         if gate == AUTO:
             comparison = norm.compare(busbw, size)
             if comparison is None or not comparison.slow:
                 return norm, None
             gate = comparison.expected.gate(size)
-        from runbook.checks.bandwidth.allreduce_blame import blame  # isolating takes time: only for a slow job
-        from runbook.checks.bandwidth.allreduce_bottleneck import isolate
+        from runbook.checks.bandwidth.allreduce_blame import assign_blame  # isolating takes time: only for a slow job
+        from runbook.checks.bandwidth.allreduce_bottleneck import isolate_bottleneck
 
-        found = isolate(pool, at, float(gate))
+        found = isolate_bottleneck(pool, at, float(gate))
         if found.stopped:
             dismiss_pool(at.run)  # a rank may wait for ever; the next stage starts new ones
-        return norm, blame(pool.members, found, wires, float(gate))
+        return norm, assign_blame(pool.members, found, wires, float(gate))
 
     def _nothing(self, pool: RankPool, at: Context, stop: Mapping[str, Any] | None) -> list[Outcome]:
         """The outcomes when not even one size was finished. `stop`: the size before which the ranks stopped, and
@@ -205,8 +208,10 @@ class AllReduce(Check):
             from runbook.checks.bandwidth.allreduce_blame import Blame
 
             limit = f"the gate of {gate:g} GB/s" if isinstance(gate, float) else "what is normal"
-            return slow(at, blame or Blame(), f"{reached}, below {limit}{stopped}", compared, rows, metrics)
-        warnings = pauses(rows) if len(pool.members) > 1 else []
+            return slow_job_outcomes(
+                at, blame or Blame(), f"{reached}, below {limit}{stopped}", compared, rows, metrics
+            )
+        warnings = pause_warnings(rows) if len(pool.members) > 1 else []
         gated = ""
         if gate is not None and len(pool.members) == 1:
             warnings.append("one rank sends nothing over a wire: the bandwidth gate was not applied")
@@ -219,18 +224,20 @@ class AllReduce(Check):
         if len(pool.members) == 1:
             reached = f"one rank adds up {bytes_text(last['size'])}, and nothing crosses a wire"
         proof = (
-            f"{reached}{gated}; {counted(len(rows), 'size')} verified, every element, "
-            f"{counted(len(pool.members), 'rank')}{stopped}"
+            f"{reached}{gated}; {count_text(len(rows), 'size')} verified, every element, "
+            f"{count_text(len(pool.members), 'rank')}{stopped}"
         )
         silent = norm.silent if norm else {}
         return [
             silent.get(node.name)
-            or Outcome.passed(node.name, proof, metrics=metrics, warnings=[*warnings, *sent_again(pool, node.name)])
+            or Outcome.passed(
+                node.name, proof, metrics=metrics, warnings=[*warnings, *retransmission_warnings(pool, node.name)]
+            )
             for node in at.nodes
         ]
 
 
-def slow(
+def slow_job_outcomes(
     at: Context,
     blame: Blame,
     reached: str,
@@ -249,7 +256,7 @@ def slow(
         finding = Finding(
             "allreduce-slow",
             "; ".join(filter(None, (reached, blame.common))),
-            blame.remedy or mend("allreduce-slow", "transport"),
+            blame.remedy or remedy_from_page("allreduce-slow", "transport"),
             (*blame.measured, *normal, *sizes),
         )
         return [Outcome.failed(node.name, finding, metrics=metrics) for node in at.nodes]
@@ -264,7 +271,7 @@ def slow(
     return outcomes
 
 
-def pauses(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+def pause_warnings(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """A warning when single iterations took far longer than is usual for their size, which the average hardly shows."""
     longest = {int(row["size"]): float(row.get("max_us", row["p99_us"])) * 1e-6 for row in rows}
     usual = {int(row["size"]): float(row["p50_us"]) * 1e-6 for row in rows}
@@ -274,13 +281,13 @@ def pauses(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     if not paused:
         return []
     worst = max(paused, key=lambda size: longest[size])
-    others = f", and such a pause at {counted(len(paused) - 1, 'more size')}" if len(paused) > 1 else ""
+    others = f", and such a pause at {count_text(len(paused) - 1, 'more size')}" if len(paused) > 1 else ""
     slowest = f"one iteration at {bytes_text(worst)} paused for {seconds_text(longest[worst])}"
     why = "a link that flaps or loses packets (`ip -s link`, `sudo dmesg -T`), or a rank that did not run"
-    return [f"{slowest} (p50 {significant(usual[worst] * 1e3)} ms){others}: {why}"]
+    return [f"{slowest} (p50 {significant_digits_text(usual[worst] * 1e3)} ms){others}: {why}"]
 
 
-def sent_again(pool: RankPool, node: str) -> list[str]:
+def retransmission_warnings(pool: RankPool, node: str) -> list[str]:
     """A warning when a node had to send many TCP segments again. The sums are right all the same, but late."""
     counts = [tcp for m in pool.members if m.rank.node == node and (tcp := m.steps.get("done", {}).get("tcp"))]
     worst = max(counts, key=lambda tcp: int(tcp["again"]), default={"sent": 0, "again": 0})
@@ -296,14 +303,14 @@ def sent_again(pool: RankPool, node: str) -> list[str]:
     return [says]
 
 
-def expected_seconds(pool: RankPool, rows: list[dict[str, Any]], gate: float | str | None) -> float | None:
+def expected_iteration_seconds(pool: RankPool, rows: list[dict[str, Any]], gate: float | str | None) -> float | None:
     """Seconds that one iteration of the current size should take, by earlier sizes or else by the gate; None when
     unknown."""
     size = max(member.place[0] for member in pool.members)
     if rows:
         return float(rows[-1]["time_us"]) * 1e-6 * max(1.0, size / float(rows[-1]["size"]))
     if isinstance(gate, float) and gate > 0:
-        return _sent_by_one(pool, size) / (gate * 1e9)
+        return _bytes_sent_per_rank(pool, size) / (gate * 1e9)
     return None
 
 
@@ -312,20 +319,20 @@ def promised_rate(pool: RankPool, rows: list[dict[str, Any]], gate: float | str 
     earlier sizes reached more, else by earlier sizes; None when unknown."""
     if isinstance(gate, float) and gate > 0:
         return len(pool.members) * gate * 1e9
-    expected = expected_seconds(pool, rows, gate)
+    expected = expected_iteration_seconds(pool, rows, gate)
     if not expected or expected < MIN_ITERATION_S:
         return None
     size = max(member.place[0] for member in pool.members)
-    return len(pool.members) * _sent_by_one(pool, size) / expected / BURST_FACTOR
+    return len(pool.members) * _bytes_sent_per_rank(pool, size) / expected / BURST_FACTOR
 
 
-def _sent_by_one(pool: RankPool, size: int) -> float:
+def _bytes_sent_per_rank(pool: RankPool, size: int) -> float:
     """Bytes that each rank sends in an AllReduce of this size, which is also what bus bandwidth counts."""
     ranks = len(pool.members)
     return 2 * (ranks - 1) / ranks * size
 
 
-def wrong_data(pool: RankPool, at: Context) -> list[Outcome] | None:
+def wrong_data_outcomes(pool: RankPool, at: Context) -> list[Outcome] | None:
     """Outcomes that name the ranks that contributed wrong data, or, where that could not be located, the ranks that
     received wrong sums; None when all sums are right."""
     wrong = [member for member in pool.members if "wrong" in member.steps]
@@ -335,7 +342,7 @@ def wrong_data(pool: RankPool, at: Context) -> list[Outcome] | None:
     seen = [member for member in wrong if member.steps["wrong"]["first"]]
     seen = seen or [member for member in pool.members if "wrong" not in member.steps]  # ended before they told
     details = tuple(
-        f"{m.label}: {counted(m.steps['wrong']['count'], 'wrong element')} at "
+        f"{m.label}: {count_text(m.steps['wrong']['count'], 'wrong element')} at "
         f"{bytes_text(m.steps['wrong']['size'])}; element {m.steps['wrong']['first']['element']} is "
         f"{float(m.steps['wrong']['first']['got']):g}, should be {m.steps['wrong']['first']['expected']:g}"
         for m in seen[:8]
@@ -358,7 +365,7 @@ def wrong_data(pool: RankPool, at: Context) -> list[Outcome] | None:
     finding = finding_for("allreduce-wrong-data", f"AllReduce gave wrong results: {why}", details, culprits=culprits)
     says = f"not judged: the sums are wrong because of {culprits}"
     waited = finding_for("peer-died", says, peers=tuple(sorted(nodes)), node=culprits)
-    return outcomes_of(at.names, {name: [finding] for name in nodes}, waited)
+    return outcomes_from_findings(at.names, {name: [finding] for name in nodes}, waited)
 
 
 MIN_HOLD_UP_SHARE = 0.5
@@ -379,7 +386,7 @@ HOLD_UP_TEXTS = {
 """The ways in which a rank holds the others up, and what a finding says about each."""
 
 
-def held(member: RankMember, kind: str) -> float:
+def hold_up_seconds(member: RankMember, kind: str) -> float:
     """Seconds for which this rank held the others up in the timed AllReduces in one way; `kind` is a key of
     HOLD_UP_TEXTS."""
     seconds = member.steps.get("done", {}).get("lag") or {}
@@ -387,23 +394,26 @@ def held(member: RankMember, kind: str) -> float:
     return min(float(seconds.get("timed", 0.0)), float(seconds.get(kind, 0.0)))
 
 
-def lag(member: RankMember) -> tuple[float, str]:
+def longest_hold_up(member: RankMember) -> tuple[float, str]:
     """The longest time for which this rank held the others up in one way, in seconds, and the kind of it."""
-    return max((held(member, kind), kind) for kind in HOLD_UP_TEXTS)
+    return max((hold_up_seconds(member, kind), kind) for kind in HOLD_UP_TEXTS)
 
 
-def own_code(member: RankMember) -> tuple[float, str]:
+def own_code_hold_up(member: RankMember) -> tuple[float, str]:
     """Seconds for which this rank held the others up in its own code, without the time it waited there for a CPU, and
     "own". Ranks that are short of a CPU elsewhere do not explain that time."""
-    return max(0.0, held(member, "own") - held(member, "queued")), "own"
+    return max(0.0, hold_up_seconds(member, "own") - hold_up_seconds(member, "queued")), "own"
 
 
-def stragglers(pool: RankPool, doing: str) -> list[Outcome] | None:
+def straggler_outcomes(pool: RankPool, doing: str) -> list[Outcome] | None:
     """Outcomes that name the node whose rank holds the others up, when that is beyond doubt; else None."""
     if len(pool.members) < 2:
         return None
     timed = max(float((m.steps.get("done", {}).get("lag") or {}).get("timed", 0.0)) for m in pool.members)
-    for of, of_others in ((own_code, lambda member: held(member, "own")), (lag, lambda member: lag(member)[0])):
+    for of, of_others in (
+        (own_code_hold_up, lambda member: hold_up_seconds(member, "own")),
+        (longest_hold_up, lambda member: longest_hold_up(member)[0]),
+    ):
         worst = max(pool.members, key=of)
         seconds, kind = of(worst)
         elsewhere = [m for m in pool.members if m.rank.node != worst.rank.node]
@@ -414,12 +424,15 @@ def stragglers(pool: RankPool, doing: str) -> list[Outcome] | None:
             break
     else:
         return None
-    gather(pool)
+    gather_evidence(pool)
     node = worst.rank.node
     says = (
         f"every AllReduce waits for {worst.label} {doing}: it {HOLD_UP_TEXTS[kind]}, for {seconds:.1f} of {timed:.1f} s"
     )
-    seen = (*(f"{m.label}: {lag(m)[0]:.2f} s" for m in (worst, *others)[:8]), *busy_lines(pool, node))
+    seen = (
+        *(f"{m.label}: {longest_hold_up(m)[0]:.2f} s" for m in (worst, *others)[:8]),
+        *busy_program_lines(pool, node),
+    )
     finding = finding_for("rank-behind", says, seen, worst.peers_among(others), way="slow-node", node=node)
     waited = finding_for("peer-died", f"not judged: waited for {worst.label}", (), (node,), node=node)
-    return outcomes_of((each.name for each in pool.inventory.nodes), {node: [finding]}, waited)
+    return outcomes_from_findings((each.name for each in pool.inventory.nodes), {node: [finding]}, waited)

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
 from runbook.checks.context import Context
-from runbook.files.scalars import seconds, size_bytes
-from runbook.files.suggestions import did_you_mean, spaced
+from runbook.files.scalars import parse_seconds, parse_size_bytes
+from runbook.files.suggestions import did_you_mean, split_joined_key
 from runbook.launch.job import Job
 from runbook.model.errors import FilesWrong, Problem, Span
 from runbook.model.inventory import EnvValue, Node
@@ -118,7 +118,7 @@ def pairs_argument() -> Any:
     )
 
 
-def configure(
+def build_check(
     check: type[C],
     values: Mapping[str, object],
     spans: Mapping[str, Span],
@@ -133,7 +133,7 @@ def configure(
     for name, value in values.items():
         span = spans.get(name, where)
         if name not in fields:
-            joined = spaced(name)
+            joined = split_joined_key(name)
             hint = (
                 joined[1]
                 if joined
@@ -150,7 +150,7 @@ def configure(
             )
             continue
         try:
-            read[name] = _argument(value, fields[name])
+            read[name] = _read_argument(value, fields[name])
         except ValueError as error:
             problems.append(
                 Problem(
@@ -169,7 +169,7 @@ def configure(
     return made
 
 
-def _argument(value: object, field: dataclasses.Field[Any]) -> object:
+def _read_argument(value: object, field: dataclasses.Field[Any]) -> object:
     """The value of one argument. Raises ValueError when it cannot be read."""
     if value is None and field.default is not None:
         raise ValueError("it has no value")
@@ -181,9 +181,9 @@ def convert(value: object, unit: str) -> object:
     if value is None:
         return None
     if unit == "bytes":
-        return size_bytes(value)
+        return parse_size_bytes(value)
     if unit == "seconds":
-        return seconds(value)
+        return parse_seconds(value)
     if unit == "flag":
         if isinstance(value, bool):
             return value

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TextIO
 
 from runbook.model.redact import Redactor
-from runbook.model.safe_files import BadName, append_below
+from runbook.model.safe_files import BadName, open_append_below
 from runbook.model.units import bytes_text
 
 MAX_OUTPUT_CHARACTERS = 64 << 20
@@ -33,7 +33,7 @@ class OutputFile:
         self._left = MAX_OUTPUT_CHARACTERS
         self._file: TextIO | None = None
         with contextlib.suppress(OSError, BadName):
-            file = append_below(run_dir, "logs", name)
+            file = open_append_below(run_dir, "logs", name)
             self._file = io.TextIOWrapper(file, encoding="utf-8", errors="backslashreplace")
 
     def write(self, text: str) -> str:

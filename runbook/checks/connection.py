@@ -11,14 +11,14 @@ from typing import Any, ClassVar
 from runbook.causes.catalogue import finding_for
 from runbook.checks.base import Check, argument
 from runbook.checks.context import TORCH_IMPORT_TIMEOUT_S, Context
-from runbook.checks.ranks.evidence import gather, log_name, stack_lines
+from runbook.checks.ranks.evidence import gather_evidence, rank_log_path, stack_lines
 from runbook.checks.ranks.pool import Halt, RankMember, RankPool, start_pool
 from runbook.files.address import is_loopback
 from runbook.launch.ranks import dialled_address, endpoint
-from runbook.model.command_quoting import word
-from runbook.model.text_search import bounded
-from runbook.model.units import counted
-from runbook.model.verdict import Finding, Outcome, outcomes_of
+from runbook.model.command_quoting import shell_word
+from runbook.model.text_search import compile_bounded
+from runbook.model.units import count_text
+from runbook.model.verdict import Finding, Outcome, outcomes_from_findings
 from runbook.node.proc import this_machine
 
 MAX_NCCL_LINE_CHARACTERS = 4096
@@ -47,17 +47,17 @@ class Connection(Check):
 
     def run(self, at: Context) -> list[Outcome]:
         pool = start_pool(at.run, at.inventory, at.script)
-        problem = join(pool, at, self.stall)
+        problem = join_ranks(pool, at, self.stall)
         if problem:
             return problem
-        if wrong := wrong_hosts(pool, at) or over_tcp(pool, at):
+        if wrong := wrong_host_outcomes(pool, at) or tcp_fallback_outcomes(pool, at):
             return wrong
         slowest = max(float(member.steps["imported"]["seconds"]) for member in pool.members)
         world, hosts = len(pool.members), len({at.machine(node.name) for node in at.nodes})
         return [
             Outcome.passed(
                 node.name,
-                f"{counted(world, 'rank')} on {counted(hosts, 'host')} joined at "
+                f"{count_text(world, 'rank')} on {count_text(hosts, 'host')} joined at "
                 f"{address(at)} over {at.inventory.rendezvous.backend} and passed a barrier",
                 metrics={"world_size": world, "import_seconds": slowest},
             )
@@ -65,25 +65,27 @@ class Connection(Check):
         ]
 
 
-def over_tcp(pool: RankPool, at: Context) -> list[Outcome] | None:
+def tcp_fallback_outcomes(pool: RankPool, at: Context) -> list[Outcome] | None:
     """Outcomes when the inventory has InfiniBand, but NCCL says in the log of a rank that it took TCP instead; else
     None."""
     if at.inventory.infiniband is None or at.inventory.rendezvous.backend != "nccl":
         return None
     found: dict[str, list[Finding]] = {}
     for member in pool.members:
-        log = Path(log_name(pool, member))
+        log = Path(rank_log_path(pool, member))
         if member.rank.node in found or not log.is_file():
             continue
         with log.open(errors="replace") as file:  # a log may be long, and have no line ends
-            if finding := socket_fallback(member.rank.node, iter(lambda: file.readline(MAX_NCCL_LINE_CHARACTERS), "")):
+            if finding := tcp_fallback_finding(
+                member.rank.node, iter(lambda: file.readline(MAX_NCCL_LINE_CHARACTERS), "")
+            ):
                 found[member.rank.node] = [finding]
     if not found:
         return None
-    return outcomes_of(at.names, found, "its ranks joined, and do not say that they use TCP")
+    return outcomes_from_findings(at.names, found, "its ranks joined, and do not say that they use TCP")
 
 
-def join(pool: RankPool, at: Context, stall_s: float = RANKS_STALL_TIMEOUT_S) -> list[Outcome] | None:
+def join_ranks(pool: RankPool, at: Context, stall_s: float = RANKS_STALL_TIMEOUT_S) -> list[Outcome] | None:
     """Brings every rank into the process group, unless the ranks are there already. Returns outcomes only when that
     fails."""
     if pool.joined:
@@ -92,7 +94,7 @@ def join(pool: RankPool, at: Context, stall_s: float = RANKS_STALL_TIMEOUT_S) ->
     halt = pool.until(
         "imported", timeout_s=min(at.left_s, TORCH_IMPORT_TIMEOUT_S), stall_s=lambda: TORCH_IMPORT_TIMEOUT_S
     )
-    if halt is None and (wrong := misnumbered(pool)):
+    if halt is None and (wrong := misnumbered_rank_outcomes(pool)):
         return wrong
     if halt is None:
         pool.order({"do": "join"})
@@ -105,11 +107,13 @@ def join(pool: RankPool, at: Context, stall_s: float = RANKS_STALL_TIMEOUT_S) ->
         halt = pool.until(
             "done",
             timeout_s=at.left_s,
-            stall_s=lambda: stall_s if not led_astray(pool, address(at)) else min(ASTRAY_STALL_TIMEOUT_S, stall_s),
+            stall_s=lambda: (
+                stall_s if not wrong_rendezvous_findings(pool, address(at)) else min(ASTRAY_STALL_TIMEOUT_S, stall_s)
+            ),
             on_message=tell,
         )
         if halt and halt.kind in ("stalled", "silent"):
-            if proven := kept_apart(pool, at, replace(halt, kind="silent")):
+            if proven := join_failure_outcomes(pool, at, replace(halt, kind="silent")):
                 return proven
             patience = max(stall_s, UNPROVEN_STALL_TIMEOUT_S[at.inventory.rendezvous.backend])
             halt = pool.until(
@@ -118,46 +122,48 @@ def join(pool: RankPool, at: Context, stall_s: float = RANKS_STALL_TIMEOUT_S) ->
     if halt is None:
         pool.joined = True
         return None
-    return kept_apart(pool, at, halt)
+    return join_failure_outcomes(pool, at, halt)
 
 
-def kept_apart(pool: RankPool, at: Context, halt: Halt) -> list[Outcome]:
+def join_failure_outcomes(pool: RankPool, at: Context, halt: Halt) -> list[Outcome]:
     """Outcomes that say why the ranks do not meet. When a rank is only silent (`halt.kind`), these say only what is
     proven."""
     from runbook.checks.ranks.halts import outcomes_of_halt
 
-    if halt.kind in ("stalled", "silent", "late") and (outcomes := unjoined(pool, at, proven=halt.kind == "silent")):
+    if halt.kind in ("stalled", "silent", "late") and (
+        outcomes := join_progress_outcomes(pool, at, proven=halt.kind == "silent")
+    ):
         return outcomes
     return outcomes_of_halt(pool, halt, "while joining")
 
 
-def unjoined(pool: RankPool, at: Context, *, proven: bool = False) -> list[Outcome] | None:
+def join_progress_outcomes(pool: RankPool, at: Context, *, proven: bool = False) -> list[Outcome] | None:
     """Outcomes that say what keeps the ranks apart, from how far each rank came; None when nothing is found, or when a
     process is stopped or dead, which explains more.
 
     With `proven`, only causes that a rank met or a node measured count, and not that something takes long.
     """
     from runbook.checks.network.live_traffic import Between  # needed only when ranks do not meet
-    from runbook.checks.ranks.collective_calls import elsewhere
-    from runbook.checks.ranks.halts import look_between
+    from runbook.checks.ranks.collective_calls import busy_elsewhere_findings
+    from runbook.checks.ranks.halts import examine_live_traffic
 
-    gather(pool)
+    gather_evidence(pool)
     if any(process["state"] in "TtDZ" for member in pool.members for process in member.processes):
         return None
     where = address(at)
-    findings = led_astray(pool, where) or never_came(pool)
+    findings = wrong_rendezvous_findings(pool, where) or unimported_torch_findings(pool)
     seen = Between()
     if not findings:
-        busy = elsewhere(pool, "while joining")
-        seen = seen if busy else look_between(pool)
+        busy = busy_elsewhere_findings(pool, "while joining")
+        seen = seen if busy else examine_live_traffic(pool)
         if between := busy or seen.findings:
-            return with_bystanders(pool, {name: list(listed) for name, listed in between.items()})
-    findings = findings or no_names(pool)
+            return outcomes_with_bystanders(pool, {name: list(listed) for name, listed in between.items()})
+    findings = findings or silent_name_server_findings(pool)
     if not proven or "listening" in pool.members[0].steps:  # else rank 0 may be on its way
-        findings = findings or unopened(pool, where) or turned_away(pool, where)
+        findings = findings or unopened_store_findings(pool, where) or failed_dial_findings(pool, where)
     if seen.blind and not proven:  # some nodes could not be looked at; the ports of the others are open
-        findings = findings or closed_to_each_other(pool, where)
-    return with_bystanders(pool, {name: [finding] for name, finding in findings.items()}) if findings else None
+        findings = findings or blocked_data_port_findings(pool, where)
+    return outcomes_with_bystanders(pool, {name: [finding] for name, finding in findings.items()}) if findings else None
 
 
 def address(at: Context) -> str:
@@ -165,7 +171,7 @@ def address(at: Context) -> str:
     return endpoint(dialled_address(at.inventory.rendezvous, len(at.nodes)), at.inventory.rendezvous.port)
 
 
-def with_bystanders(pool: RankPool, findings: Mapping[str, list[Finding]]) -> list[Outcome]:
+def outcomes_with_bystanders(pool: RankPool, findings: Mapping[str, list[Finding]]) -> list[Outcome]:
     """Outcomes for all nodes: the findings of each node in `findings`; every other node has a finding that its ranks
     waited for those nodes."""
     progress = tuple(f"{member.label}: {member.step}" for member in pool.members[:16])
@@ -173,10 +179,10 @@ def with_bystanders(pool: RankPool, findings: Mapping[str, list[Finding]]) -> li
     names = ", ".join(others)
     says = f"not judged: waited for {names}"
     waited = finding_for("ranks-missing", says, progress, others, way="others", others=names)
-    return outcomes_of((node.name for node in pool.inventory.nodes), findings, waited)
+    return outcomes_from_findings((node.name for node in pool.inventory.nodes), findings, waited)
 
 
-def misnumbered(pool: RankPool) -> list[Outcome] | None:
+def misnumbered_rank_outcomes(pool: RankPool) -> list[Outcome] | None:
     """Outcomes that name ranks with a wrong RANK or WORLD_SIZE; None when there are none."""
     world = len(pool.members)
     found: dict[str, list[Finding]] = {}
@@ -193,10 +199,10 @@ def misnumbered(pool: RankPool) -> list[Outcome] | None:
         says = f"{member.label} started with {name}={given} instead of {right}: something on {node} sets {name}"
         seen = (f"{member.label} started with RANK={started_as['rank']} WORLD_SIZE={started_as['world_size']}",)
         found.setdefault(node, []).append(finding_for(cause, says, seen, way="set-there", node=node))
-    return with_bystanders(pool, found) if found else None
+    return outcomes_with_bystanders(pool, found) if found else None
 
 
-def led_astray(pool: RankPool, where: str) -> dict[str, Finding]:
+def wrong_rendezvous_findings(pool: RankPool, where: str) -> dict[str, Finding]:
     """By node, ranks that dial or listen elsewhere than at the rendezvous: `env:` or `activate` may have changed the
     address."""
     found: dict[str, Finding] = {}
@@ -204,11 +210,11 @@ def led_astray(pool: RankPool, where: str) -> dict[str, Finding]:
         step = member.steps.get("dialling" if member.step == "dialling" else "listening", {})
         if "address" in step and endpoint(step["address"], step["port"]) != where:
             verb = "dials" if member.step == "dialling" else "listens at"
-            found[member.rank.node] = misdirected(member, verb, step, where)
+            found[member.rank.node] = wrong_rendezvous_finding(member, verb, step, where)
     return found
 
 
-def never_came(pool: RankPool) -> dict[str, Finding]:
+def unimported_torch_findings(pool: RankPool) -> dict[str, Finding]:
     """By node, ranks that have not imported torch."""
     found: dict[str, Finding] = {}
     for member in pool.members:
@@ -220,7 +226,7 @@ def never_came(pool: RankPool) -> dict[str, Finding]:
     return found
 
 
-def no_names(pool: RankPool) -> dict[str, Finding]:
+def silent_name_server_findings(pool: RankPool) -> dict[str, Finding]:
     """By node, ranks in which torch waits for a name server. Torch asks name servers even when the rendezvous is an IP
     address."""
     found: dict[str, Finding] = {}
@@ -237,7 +243,7 @@ def no_names(pool: RankPool) -> dict[str, Finding]:
     return found
 
 
-def unopened(pool: RankPool, where: str) -> dict[str, Finding]:
+def unopened_store_findings(pool: RankPool, where: str) -> dict[str, Finding]:
     """A finding for the master's node, when other ranks dial and rank 0 has not opened the store yet."""
     first = pool.members[0]
     if "listening" in first.steps or not any(member.step == "dialling" for member in pool.members):
@@ -249,12 +255,12 @@ def unopened(pool: RankPool, where: str) -> dict[str, Finding]:
         first.peers_among(pool.members),
         way="hangs",
         node=first.rank.node,
-        pid=word(first.steps["started"]["pid"]),
+        pid=shell_word(first.steps["started"]["pid"]),
     )
     return {first.rank.node: finding}
 
 
-def turned_away(pool: RankPool, where: str) -> dict[str, Finding]:
+def failed_dial_findings(pool: RankPool, where: str) -> dict[str, Finding]:
     """By node, what its rank met when it dialled the master. No rule of a firewall has explained it."""
     rendezvous = pool.inventory.rendezvous
     findings: dict[str, Finding] = {}
@@ -262,12 +268,12 @@ def turned_away(pool: RankPool, where: str) -> dict[str, Finding]:
         if member.step == "dialling":
             reason = str(member.steps["dialling"].get("reason", ""))
             findings.setdefault(
-                member.rank.node, cannot_dial(member, reason, where, rendezvous.master, rendezvous.port)
+                member.rank.node, master_dial_finding(member, reason, where, rendezvous.master, rendezvous.port)
             )
     return findings
 
 
-def closed_to_each_other(pool: RankPool, where: str) -> dict[str, Finding]:
+def blocked_data_port_findings(pool: RankPool, where: str) -> dict[str, Finding]:
     """By node, ranks that reached the store but did not finish joining."""
     findings: dict[str, Finding] = {}
     for member in pool.members:
@@ -283,7 +289,7 @@ def closed_to_each_other(pool: RankPool, where: str) -> dict[str, Finding]:
     return findings
 
 
-def misdirected(member: RankMember, verb: str, step: Mapping[str, Any], where: str) -> Finding:
+def wrong_rendezvous_finding(member: RankMember, verb: str, step: Mapping[str, Any], where: str) -> Finding:
     """The finding for a rank that dials or listens at another address or port than the rendezvous `where`."""
     used = endpoint(step["address"], step["port"])
     return finding_for(
@@ -296,7 +302,7 @@ def misdirected(member: RankMember, verb: str, step: Mapping[str, Any], where: s
     )
 
 
-def cannot_dial(member: RankMember, reason: str, where: str, master: str, port: int) -> Finding:
+def master_dial_finding(member: RankMember, reason: str, where: str, master: str, port: int) -> Finding:
     """The finding for a rank that cannot dial the master; `reason` is what the rank said of its last try."""
     node = member.rank.node
     evidence = (f"{member.label} dialled {where}: {reason}",)
@@ -319,7 +325,7 @@ def cannot_dial(member: RankMember, reason: str, where: str, master: str, port: 
     return finding_for(cause, says, evidence, (master,), way="joining", master=master, port=port, node=node)
 
 
-def _meant(at: Context) -> bool:
+def _is_one_machine_intended(at: Context) -> bool:
     """Whether the inventory itself says that all its nodes are the controller's own machine, as when the tool is tried
     out. The address of an agent is the one it dialled from: loopback also for an agent behind a tunnel. So agents count
     only if all nodes are this machine."""
@@ -330,7 +336,7 @@ def _meant(at: Context) -> bool:
     return loopback and here and all(node.connection in ("local", "agent") for node in at.nodes)
 
 
-def wrong_hosts(pool: RankPool, at: Context) -> list[Outcome] | None:
+def wrong_host_outcomes(pool: RankPool, at: Context) -> list[Outcome] | None:
     """Outcomes that fail nodes whose ranks joined from another machine, or that are one machine with another node: a
     job on one host twice must not pass. None when every rank is on the right host."""
     world = pool.extra.get("world")
@@ -346,7 +352,7 @@ def wrong_hosts(pool: RankPool, at: Context) -> list[Outcome] | None:
             seen = f"expected {expected}, got {got['machine']}"
             found[member.rank.node] = [finding_for("solo-world", says, (seen,), way="place-taken")]
     machines: dict[str, str] = {}
-    meant = _meant(at)
+    meant = _is_one_machine_intended(at)
     for node in at.nodes:
         name, machine = node.name, at.machine(node.name)
         first = machines.setdefault(machine, name)
@@ -355,18 +361,18 @@ def wrong_hosts(pool: RankPool, at: Context) -> list[Outcome] | None:
             seen = f"both report machine {machine}"
             one = finding_for("solo-world", says, (seen,), (first,), way="one-machine", node=name)
             found.setdefault(name, [one])
-    return outcomes_of(at.names, found, "its ranks joined from the right host") if found else None
+    return outcomes_from_findings(at.names, found, "its ranks joined from the right host") if found else None
 
 
-NCCL_TCP_LINE = bounded(r"NCCL INFO .*(?:\bvia NET/Socket/\d|Using network Socket\b)")
+NCCL_TCP_LINE = compile_bounded(r"NCCL INFO .*(?:\bvia NET/Socket/\d|Using network Socket\b)")
 """A line of NCCL's log that says that data between nodes goes over TCP sockets."""
-NCCL_RDMA_LINE = bounded(r"NCCL INFO .*(?:\bvia NET/(?!Socket)\w+/\d|Using network (?!Socket\b)\w)")
+NCCL_RDMA_LINE = compile_bounded(r"NCCL INFO .*(?:\bvia NET/(?!Socket)\w+/\d|Using network (?!Socket\b)\w)")
 """A line of NCCL's log that says that data between nodes goes over any other network, such as InfiniBand."""
 TCP_REASONS = {
     "disabled": (re.compile(r"NCCL_IB_DISABLE set by environment to 1"), "NCCL_IB_DISABLE=1 forbids it"),
     "socket": (re.compile(r"NCCL_NET set by environment to Socket", re.I), "NCCL_NET=Socket asks for TCP"),
     "library": (
-        bounded(r"Failed to open libibverbs|libibverbs\.so.*cannot open|Unable to load libibverbs", re.I),
+        compile_bounded(r"Failed to open libibverbs|libibverbs\.so.*cannot open|Unable to load libibverbs", re.I),
         "the library libibverbs is not installed there",
     ),
     "device": (re.compile(r"NET/IB : No device found"), "NCCL finds no device that it may use"),
@@ -375,7 +381,7 @@ TCP_REASONS = {
 entry that is found is the reason: a device that is forbidden is not found either."""
 
 
-def socket_fallback(node: str, lines: Iterable[str]) -> Finding | None:
+def tcp_fallback_finding(node: str, lines: Iterable[str]) -> Finding | None:
     """A finding when NCCL says that it moves data between nodes over TCP sockets, and never that it uses another
     network.
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from runbook.causes.catalogue import finding_for, unreachable_for
-from runbook.files.address import ipv4_first, is_loopback, one_spelling
+from runbook.files.address import is_loopback, normal_spelling, preferred_address
 from runbook.launch.ranks import socket_interface
-from runbook.model.command_quoting import word
+from runbook.model.command_quoting import shell_word
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Inventory, Node
 from runbook.model.nccl_devices import select_interfaces
@@ -171,7 +171,7 @@ class Context:
 
         said: dict[str, AnswerType | Outcome] = {}
         for name, answer in self.each(one, nodes, paced=True).items():
-            said[name] = no_answer(name, program, answer) if isinstance(answer, BaseException) else answer
+            said[name] = no_answer_outcome(name, program, answer) if isinstance(answer, BaseException) else answer
         return said
 
     def lost_nodes(self) -> dict[str, Outcome]:
@@ -183,7 +183,7 @@ class Context:
             session and not session.lost and session.silence_s > MAX_NODE_QUIET_S for session in sessions.values()
         ):
             time.sleep(0.1)
-        return {name: no_answer(name, "beat", s.lost) for name, s in sessions.items() if s and s.lost}
+        return {name: no_answer_outcome(name, "beat", s.lost) for name, s in sessions.items() if s and s.lost}
 
     # What the nodes tell about themselves.
 
@@ -215,9 +215,9 @@ class Context:
         expression = socket_interface(self.inventory, node)
         chosen = [interfaces[name] for name in select_interfaces(expression, interfaces)] if expression else []
         addresses = [address for entry in chosen for address in entry["addresses"]]
-        if not addresses or one_spelling(node.address) in addresses or self.inventory.one_machine:
+        if not addresses or normal_spelling(node.address) in addresses or self.inventory.one_machine:
             return node.address
-        return ipv4_first(addresses)
+        return preferred_address(addresses)
 
     def machine(self, node: str) -> str:
         """The id of the node's machine, which nodes on one machine have in common; the node's name when there is no
@@ -226,21 +226,23 @@ class Context:
         return str(session.hello["machine"]) if session else node
 
 
-def no_answer(node: str, program: str, got: object) -> Outcome:
+def no_answer_outcome(node: str, program: str, got: object) -> Outcome:
     """The outcome for a node whose program gave no answer: the node was lost, or the program did not start, took too
     long or broke."""
     if isinstance(got, Unreachable):
         finding = got.finding
         if got.cause == "login-shell-failed":  # the shell prints the limit it met before it exits
-            finding = limit_met(node, "first", "", "\n".join(got.evidence)) or finding
+            finding = login_limit_finding(node, "first", "", "\n".join(got.evidence)) or finding
         return Outcome.failed(node, finding) if isinstance(got, NoPython) else Outcome.unknown(node, finding)
-    if isinstance(got, (ProgramNotStarted, Answer)) and (met := limit_met(node, program, *_refusal(got))):
+    if isinstance(got, (ProgramNotStarted, Answer)) and (
+        met := login_limit_finding(node, program, *_refusal_errno_and_text(got))
+    ):
         return Outcome.failed(node, met)
     evidence: tuple[str, ...] = ()
     path = ""
     if isinstance(got, ProgramNotStarted):
-        if _about_the_folder(got.error):
-            return Outcome.failed(node, folder_finding(node, got.error))
+        if _is_run_folder_error(got.error):
+            return Outcome.failed(node, run_folder_finding(node, got.error))
         kind, errno, path = got.error.get("type"), got.error.get("errno"), got.error.get("path") or ""
         says = f"the {program} program failed on {node}: {kind}: {got.error.get('text')}{f' ({path})' if path else ''}"
         evidence = (str(got.error),)
@@ -258,18 +260,18 @@ def no_answer(node: str, program: str, got: object) -> Outcome:
         way = "stranger"
     else:
         raise TypeError(f"{program} on {node} gave {got!r}")
-    finding = finding_for("tool-output-unknown", says, evidence, way=way, node=node, path=word(path))
+    finding = finding_for("tool-output-unknown", says, evidence, way=way, node=node, path=shell_word(path))
     return Outcome.unknown(node, finding)
 
 
-def _refusal(got: ProgramNotStarted | Answer) -> tuple[str, str]:
+def _refusal_errno_and_text(got: ProgramNotStarted | Answer) -> tuple[str, str]:
     """The name of the errno that a program met, or "", and the text that the program printed."""
     if isinstance(got, Answer):
         return "", "" if got.timed_out else got.stderr[-4000:]
     return got.error.get("errno") or "", f"{got.error.get('type')}: {got.error.get('text')}"
 
 
-def _about_the_folder(error: Mapping[str, str]) -> bool:
+def _is_run_folder_error(error: Mapping[str, str]) -> bool:
     """Whether the error is about the run's folder, rather than about a system file that one of our programs reads."""
     path = error.get("path") or ""
     if not error.get("errno"):
@@ -279,16 +281,16 @@ def _about_the_folder(error: Mapping[str, str]) -> bool:
     return not path.startswith(SYSTEM_FOLDERS)
 
 
-def folder_finding(node: str, error: Mapping[str, str]) -> Finding:
+def run_folder_finding(node: str, error: Mapping[str, str]) -> Finding:
     """Why the run's folder could not be made, trusted or written on a node."""
     path = error.get("path") or "the workdir"
     said = (f"{path}: {error.get('text')} ({error.get('errno') or error.get('type')})",)
     if error.get("type") == NOT_SAFE_ERROR:
         says = f"another user of {node} could change what is put into the workdir and run there: {path}: "
-        return finding_for("workdir-not-safe", f"{says}{error.get('text')}", said, node=node, path=word(path))
+        return finding_for("workdir-not-safe", f"{says}{error.get('text')}", said, node=node, path=shell_word(path))
     if error.get("errno") in ("ENOSPC", "EDQUOT"):
         return finding_for(
-            "disk-full", f"there is no room left for {path} on {node}", said, way="run-folder", path=word(path)
+            "disk-full", f"there is no room left for {path} on {node}", said, way="run-folder", path=shell_word(path)
         )
     return finding_for(
         "workdir-not-writable", f"{node} cannot write {path}: {error.get('text')}", said, way="run-folder"
@@ -335,7 +337,7 @@ _LOGIN_LIMITS = (
 """Limits of a login that our programs may meet."""
 
 
-def limit_met(node: str, program: str, errno: str, words: str) -> Finding | None:
+def login_limit_finding(node: str, program: str, errno: str, words: str) -> Finding | None:
     """The finding for the limit that a program of ours met on a node, or None. `errno`: its name, or ""; `words`: what
     the program printed."""
     for limit in _LOGIN_LIMITS:

@@ -11,13 +11,19 @@ from runbook.causes.catalogue import finding_for
 from runbook.checks.base import Check, argument, pairs_argument
 from runbook.checks.context import Context, Facts
 from runbook.checks.network.dial import Dial
-from runbook.checks.network.ephemeral_ports import NO_PORT_CAUSE, exhausted, how_many, too_few, without_ports
-from runbook.checks.network.mesh import REDIAL_TIMEOUT_S, Mesh, Want, too_busy
-from runbook.checks.network.pairs import Pairs, around, chosen, groupings
-from runbook.checks.port import holders, not_bound, promised_ports
-from runbook.model.grouping import grouped
+from runbook.checks.network.ephemeral_ports import (
+    NO_PORT_CAUSE,
+    ephemeral_port_count,
+    has_too_few_ports,
+    nodes_without_ports,
+    port_exhaustion_findings,
+)
+from runbook.checks.network.mesh import REDIAL_TIMEOUT_S, Mesh, Want, starved_node_finding
+from runbook.checks.network.pairs import Pairs, choose_pairs, node_groupings, pairs_around_failures
+from runbook.checks.port import held_port_findings, promised_ports, unbindable_port_finding
+from runbook.model.grouping import values_by_key
 from runbook.model.inventory import Node
-from runbook.model.units import counted, listed
+from runbook.model.units import count_text, name_list_text
 from runbook.model.verdict import Finding, Outcome
 from runbook.transport.node_answers import PORT_PROGRAM, AwakeFacts
 
@@ -64,26 +70,28 @@ class Firewall(Check):
             # Other nodes are not dialled at the rendezvous port, unless the inventory promises that port on every node.
             first = [Want(rendezvous, "rendezvous")] if node.name == master else []
             fixed = [Want(port, "range") for port in promised if port != rendezvous or node.name != master]
-            ports = how_many(at.facts(node.name))
+            ports = ephemeral_port_count(at.facts(node.name))
             # Where few ports are left, our own listeners must not take the last ones.
             tried = self.ephemeral if ports is None else min(self.ephemeral, max(1, ports // EPHEMERAL_PORTS_DIVISOR))
             return [*first, *fixed, *[Want(0, "ephemeral")] * tried] or [Want(0, "ephemeral")]
 
-        groups = groupings(at)
-        pairs = chosen([node.name for node in at.nodes], master, groups, self.pairs)
+        groups = node_groupings(at)
+        pairs = choose_pairs([node.name for node in at.nodes], master, groups, self.pairs)
         with Mesh(at, wants) as mesh:
             at.say(f"listening on every node, dialling {pairs.note() or 'every pair'}")
             mesh.dial(pairs=pairs, itself=True)
             trouble = self._tried_again(at, mesh, self._trouble(at, mesh))
             failed = [(dial.source, dial.destination) for dial in (trouble.unsure() if trouble else ())]
-            if len(more := around(pairs, failed, groups)):
+            if len(more := pairs_around_failures(pairs, failed, groups)):
                 at.say(f"dialling {len(more)} more pairs around those that failed")
                 mesh.dial(pairs=more)
                 pairs = pairs.and_(more)
                 trouble = self._tried_again(at, mesh, self._trouble(at, mesh, trouble.evidence if trouble else None))
             from runbook.checks.network.dead_paths import dead_path_findings
 
-            return judge(at, mesh, trouble, held(at, mesh), pairs, dead_path_findings(at, mesh))
+            return firewall_outcomes(
+                at, mesh, trouble, late_port_holder_findings(at, mesh), pairs, dead_path_findings(at, mesh)
+            )
 
     def _tried_again(self, at: Context, mesh: Mesh, trouble: Trouble | None) -> Trouble | None:
         """The trouble that remains when silent dials that no rule surely explains were dialled again, for longer."""
@@ -91,7 +99,8 @@ class Firewall(Check):
             return trouble
         silent = sum(dial.outcome == "dropped" for dial in mesh.dials)
         at.say(
-            f"{counted(silent, 'connection')} got no answer, and no rule explains it: dialling {len(doubtful)} again, "
+            f"{count_text(silent, 'connection')} got no answer, and no rule explains it: "
+            f"dialling {len(doubtful)} again, "
             "for longer"
         )
         mesh.again_by_pair(doubtful, min(REDIAL_TIMEOUT_S, at.left_s - JUDGING_RESERVE_S))
@@ -112,7 +121,7 @@ class Firewall(Check):
         return Trouble.of(at, reached, evidence)
 
 
-def judge(
+def firewall_outcomes(
     at: Context,
     mesh: Mesh,
     trouble: Trouble | None,
@@ -145,7 +154,7 @@ class FirewallJudge:
     @cached_property
     def opened(self) -> Mapping[str, list[Dial]]:
         """The connections that opened, by the node that was dialled."""
-        return grouped((dial.destination, dial) for dial in self.mesh.dials if dial.outcome == "open")
+        return values_by_key((dial.destination, dial) for dial in self.mesh.dials if dial.outcome == "open")
 
     @cached_property
     def without_port(self) -> Mapping[str, Finding]:
@@ -153,50 +162,50 @@ class FirewallJudge:
         have already shown that."""
         known = {name for name, own in self.findings.items() if any(f.cause == NO_PORT_CAUSE for f in own)}
         starved = {
-            node.name: [f"{counted(node.slots, 'rank')} to start there"]
+            node.name: [f"{count_text(node.slots, 'rank')} to start there"]
             for node in self.at.nodes
-            if node.name not in self.mesh.silent and too_few(self.at, node)
-        } | without_ports(self.mesh)
-        return exhausted(self.at, {name: lines for name, lines in starved.items() if name not in known})
+            if node.name not in self.mesh.silent and has_too_few_ports(self.at, node)
+        } | nodes_without_ports(self.mesh)
+        return port_exhaustion_findings(self.at, {name: lines for name, lines in starved.items() if name not in known})
 
     @cached_property
     def unmeasured(self) -> Mapping[str, list[Dial]]:
-        """Dials that could not be made, by the node at fault: see `in_vain`."""
-        return in_vain(self.trouble.unmeasured if self.trouble else (), self.mesh.busy)
+        """Dials that could not be made, by the node at fault: see `unmade_dials_by_node`."""
+        return unmade_dials_by_node(self.trouble.unmeasured if self.trouble else (), self.mesh.busy)
 
     def outcome(self, node: Node) -> Outcome:
         """The outcome of one node."""
         name, errors = node.name, self.mesh.occupied.get(node.name, ())
         own = [*self.findings.get(name, ()), *self.dead_paths.get(name, ())]
-        own += self.held.get(name) or occupied(node, [error for error in errors if error["port"]])
+        own += self.held.get(name) or unknown_holder_findings(node, [error for error in errors if error["port"]])
         own += [self.without_port[name]] if name in self.without_port else []
         if own:
             return Outcome.failed(name, *own)
         if name in self.mesh.silent:
             return self.mesh.silent[name]
         if missed := self.unmeasured.get(name):
-            what = f"{counted(len(missed), 'connection')} with {listed(others_of(name, missed))}"
+            what = f"{count_text(len(missed), 'connection')} with {name_list_text(other_ends(name, missed))}"
             if short := [dial for dial in missed if dial.source == name and dial.errno in OPEN_FILES_ERRNOS]:
                 says = f"{name} had no free descriptor for {what}, so they were not tried"
                 seen = tuple(dict.fromkeys(f"{name}: socket(): {dial.errno}" for dial in short))
                 return Outcome.unknown(name, finding_for("open-files-limit", says, seen, way="node", node=name))
-            return Outcome.unknown(name, too_busy(name, self.mesh.busy.get(name), what))
+            return Outcome.unknown(name, starved_node_finding(name, self.mesh.busy.get(name), what))
         arriving = self.opened.get(name, [])
         bad = self.trouble.bad if self.trouble else ()
         if blocked := [dial for dial in bad if name in (dial.source, dial.destination)]:
-            whose = listed(f"{guilty}'s" for guilty in sorted(self.findings))
-            what = "all else" if self.note else counted(len(arriving), "connection")
-            far = listed(others_of(name, blocked))
+            whose = name_list_text(f"{guilty}'s" for guilty in sorted(self.findings))
+            what = "all else" if self.note else count_text(len(arriving), "connection")
+            far = name_list_text(other_ends(name, blocked))
             return Outcome.passed(name, f"{what} to it opened; what failed between it and {far} is {whose} doing")
         if not arriving:
             says = f"{name} was not dialled: no other node was able to try"
             return Outcome.unknown(name, finding_for("insufficient-evidence", says, way="others-first"))
         ports = {dial.port for dial in arriving}
         peers = {dial.source for dial in arriving} - {name}
-        proof = f"{len(ports)} ports open from {counted(len(peers), 'peer')}"
+        proof = f"{len(ports)} ports open from {count_text(len(peers), 'peer')}"
         if self.note and peers:
             proof = f"all its ports open from all peers that were tried; {self.note}"
-        return Outcome.passed(name, proof, warnings=[*slow(arriving), *self._without_ecn(name)])
+        return Outcome.passed(name, proof, warnings=[*late_connection_warnings(arriving), *self._without_ecn(name)])
 
     def _without_ecn(self, name: str) -> list[str]:
         """A warning where connections from this node open only with the kernel's repeated packet, which no longer asks
@@ -212,20 +221,20 @@ class FirewallJudge:
         return [f"{seen} {why}"] if late else []
 
 
-def in_vain(unmeasured: Sequence[Dial], busy: Mapping[str, AwakeFacts]) -> dict[str, list[Dial]]:
+def unmade_dials_by_node(unmeasured: Sequence[Dial], busy: Mapping[str, AwakeFacts]) -> dict[str, list[Dial]]:
     """Dials of which nothing is known, by the node that had no CPU for them; else by the node that dialled."""
-    return grouped(
+    return values_by_key(
         (dial.destination if dial.destination in busy and dial.source not in busy else dial.source, dial)
         for dial in unmeasured
     )
 
 
-def others_of(name: str, dials: Sequence[Dial]) -> list[str]:
+def other_ends(name: str, dials: Sequence[Dial]) -> list[str]:
     """The nodes at the other ends of these dials, sorted."""
     return sorted({d.source if d.destination == name else d.destination for d in dials})
 
 
-def slow(arriving: list[Dial]) -> list[str]:
+def late_connection_warnings(arriving: list[Dial]) -> list[str]:
     """A warning about connections that opened only after several tries."""
     late = [dial for dial in arriving if dial.tries > 1]
     if not late:
@@ -235,7 +244,7 @@ def slow(arriving: list[Dial]) -> list[str]:
     return [f"{seen}: packets are lost on the way, or a rule limits new connections"]
 
 
-def held(at: Context, mesh: Mesh) -> dict[str, list[Finding]]:
+def late_port_holder_findings(at: Context, mesh: Mesh) -> dict[str, list[Finding]]:
     """By node, findings for the processes that hold ports which could not be bound: a process came after the `port`
     check, or the playbook has no such check."""
     taken = {name: [e["port"] for e in errors if e["port"]] for name, errors in mesh.occupied.items()}
@@ -249,10 +258,12 @@ def held(at: Context, mesh: Mesh) -> dict[str, list[Finding]]:
     said = at.ask(PORT_PROGRAM, arguments, timeout_s=8.0, nodes=nodes)
     answers = {node: said[node.name] for node in nodes}
     port = at.inventory.rendezvous.port
-    return {n.name: holders(n, answer, port) for n, answer in answers.items() if not isinstance(answer, Outcome)}
+    return {
+        n.name: held_port_findings(n, answer, port) for n, answer in answers.items() if not isinstance(answer, Outcome)
+    }
 
 
-def occupied(node: Node, errors: Sequence[Facts]) -> list[Finding]:
+def unknown_holder_findings(node: Node, errors: Sequence[Facts]) -> list[Finding]:
     """Findings for ports that could not be bound and whose holder is not known: it has ended, or was not looked for in
     time."""
     if not errors:
@@ -261,6 +272,6 @@ def occupied(node: Node, errors: Sequence[Facts]) -> list[Finding]:
     others = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
     seen = (f"bind({port}): {errno}",)
     if errno != "EADDRINUSE":
-        return [not_bound(node, f"port {port}{others}", errno, seen, "other `network: {ports: …}`")]
+        return [unbindable_port_finding(node, f"port {port}{others}", errno, seen, "other `network: {ports: …}`")]
     says = f"port {port}{others} of {node.name} was taken, so our program could not listen on it"
     return [finding_for("port-in-use", says, seen, way="ours", port=port, node=node.name)]

@@ -10,15 +10,15 @@ from typing import Any, ClassVar
 from runbook.causes.catalogue import finding_for
 from runbook.checks.base import Check
 from runbook.checks.context import Context
-from runbook.files.suggestions import nearest
+from runbook.files.suggestions import nearest_word
 from runbook.launch.ranks import hca_expression, network_environment
-from runbook.model.command_quoting import word
+from runbook.model.command_quoting import shell_word
 from runbook.model.inventory import Node
-from runbook.model.nccl_devices import Selection, selection
-from runbook.model.units import counted, listed, some, whole_number
-from runbook.model.verdict import Finding, Outcome, Verdict, with_findings
+from runbook.model.nccl_devices import Selection, parse_device_selection
+from runbook.model.units import count_text, first_items_text, name_list_text, parse_whole_number
+from runbook.model.verdict import Finding, Outcome, Verdict, outcomes_with_findings
 from runbook.node.ibstat import MAX_GIDS
-from runbook.parsers.infiniband import PORT_STATES, Port, from_sysfs, parse, read
+from runbook.parsers.infiniband import PORT_STATES, Port, parse, ports_from_sysfs, read
 from runbook.transport.node_answers import IBSTAT_PROGRAM
 
 IBSTAT_PHYSICAL_STATES = {
@@ -39,7 +39,9 @@ class Ibstat(Check):
         if promise is None:
             return [Outcome.skipped(node.name, "the inventory has no infiniband: block") for node in at.nodes]
         said = at.ask(IBSTAT_PROGRAM, lambda node: {}, timeout_s=15.0)
-        spare = spares({n: ports_of(answer)[0] for n, answer in said.items() if not isinstance(answer, Outcome)})
+        spare = spare_ports(
+            {n: ports_and_source(answer)[0] for n, answer in said.items() if not isinstance(answer, Outcome)}
+        )
         outcomes = []
         for node in at.nodes:
             answer = said[node.name]
@@ -49,36 +51,38 @@ class Ibstat(Check):
             index = network_environment(at.inventory, node).get("NCCL_IB_GID_INDEX")
             gid_index = index if isinstance(index, str) else None
             expression = hca_expression(at.inventory, node)
-            outcomes.append(judge(node, answer, expression, promise.min_rate_gbps, gid_index, spare=spare))
-        return beside_each_other(at, said, outcomes)
+            outcomes.append(ibstat_outcome(node, answer, expression, promise.min_rate_gbps, gid_index, spare=spare))
+        return compare_node_ports(at, said, outcomes)
 
 
-def beside_each_other(at: Context, said: Mapping[str, Any], outcomes: Sequence[Outcome]) -> list[Outcome]:
+def compare_node_ports(at: Context, said: Mapping[str, Any], outcomes: Sequence[Outcome]) -> list[Outcome]:
     """The outcomes with what differs between nodes whose ports are all sound: findings for different fabrics, else
     warnings."""
     if any(outcome.verdict is not Verdict.PASS for outcome in outcomes):
         return list(outcomes)
     chosen = {
-        node.name: [p for p in select(hca_expression(at.inventory, node), ports_of(said[node.name])[0]) if p.sound]
+        node.name: [
+            p for p in select_ports(hca_expression(at.inventory, node), ports_and_source(said[node.name])[0]) if p.sound
+        ]
         for node in at.nodes
     }
-    if odd := other_fabrics(chosen):
-        return with_findings(outcomes, odd)
+    if odd := odd_fabric_findings(chosen):
+        return outcomes_with_findings(outcomes, odd)
     promised = bool(at.inventory.infiniband and at.inventory.infiniband.min_rate_gbps)
-    warnings = uneven(chosen, promised=promised)
+    warnings = uneven_port_warnings(chosen, promised=promised)
     return [replace(one, warnings=(*one.warnings, *warnings.get(one.node, ()))) for one in outcomes]
 
 
-def ports_of(answer: Mapping[str, Any]) -> tuple[list[Port], str]:
+def ports_and_source(answer: Mapping[str, Any]) -> tuple[list[Port], str]:
     """The node's ports and their source: ibstat, or the kernel if ibstat shows no port or not every port."""
-    printed, seen = parse(str(answer["ibstat"].get("out") or "")), from_sysfs(answer["sysfs"] or {})
-    if seen and (not printed or cut_short(answer)):
+    printed, seen = parse(str(answer["ibstat"].get("out") or "")), ports_from_sysfs(answer["sysfs"] or {})
+    if seen and (not printed or incomplete_output_reason(answer)):
         return seen, "/sys/class/infiniband"
     details = {port.name: port.detail for port in seen}
     return [replace(port, detail=details.get(port.name, "")) for port in printed], "ibstat"
 
 
-def cut_short(answer: Mapping[str, Any]) -> str:
+def incomplete_output_reason(answer: Mapping[str, Any]) -> str:
     """Why the output of ibstat is not complete: a port without its state, fewer ports than announced, or an error in
     the middle; empty when nothing is missing."""
     tool = answer["ibstat"]
@@ -86,7 +90,7 @@ def cut_short(answer: Mapping[str, Any]) -> str:
     return reading.unknown if reading else ""
 
 
-def judge(
+def ibstat_outcome(
     node: Node,
     answer: Mapping[str, Any],
     expression: str | None,
@@ -98,33 +102,36 @@ def judge(
     """The outcome for a node, from what ibstat or sysfs shows there. Pure. `spare`: ports that are down on every
     node."""
     tool = answer["ibstat"]
-    ports, source = ports_of(answer)
+    ports, source = ports_and_source(answer)
     if not ports:
-        return nothing_to_see(node, answer)
-    chosen = select(expression, ports)
-    shown = tuple(f"{p.name}: {p.state}, {p.physical}, {p.detail or rate(p)}, {p.link_layer}" for p in ports)
+        return no_ports_outcome(node, answer)
+    chosen = select_ports(expression, ports)
+    shown = tuple(f"{p.name}: {p.state}, {p.physical}, {p.detail or port_rate_text(p)}, {p.link_layer}" for p in ports)
     metrics: dict[str, object] = {"ports": shown}
-    if missing := missing_hcas(node, expression, ports, shown):
-        return Outcome.failed(node.name, *missing, *faults(node, chosen, min_rate), metrics=metrics)
-    idle = [port for port in chosen if port.name in spare and not named(expression, port)]
+    if missing := missing_hca_findings(node, expression, ports, shown):
+        return Outcome.failed(node.name, *missing, *port_fault_findings(node, chosen, min_rate), metrics=metrics)
+    idle = [port for port in chosen if port.name in spare and not is_hca_named(expression, port)]
     chosen = [port for port in chosen if port not in idle] or chosen
-    why = cut_short(answer) if source == "ibstat" else ""
+    why = incomplete_output_reason(answer) if source == "ibstat" else ""
     readable = [
         port
         for port in chosen
         if not why or (port.state in PORT_STATES and port.physical and port.rate_gbps is not None)
     ]
-    findings = [*faults(node, readable, min_rate), *gid_findings(node, readable, answer.get("gids"), gid_index)]
+    findings = [
+        *port_fault_findings(node, readable, min_rate),
+        *gid_findings(node, readable, answer.get("gids"), gid_index),
+    ]
     if findings:
         return Outcome.failed(node.name, *findings, metrics=metrics)
     if why:
-        return Outcome.unknown(node.name, incomplete(node, tool, why), metrics=metrics)
+        return Outcome.unknown(node.name, incomplete_output_finding(node, tool, why), metrics=metrics)
     slowest = min((p.rate_gbps for p in chosen if p.rate_gbps is not None), default=None)
     speed = f" at {slowest:g} Gbit/s" if slowest is not None else ""
     promised = f" (promised {min_rate:g})" if min_rate else ""
     warnings = [
         f"`{name}` takes every HCA whose name begins so, {', '.join(more)} as well: write `={name}` for that one alone"
-        for name, more in longer_names(expression, ports).items()
+        for name, more in ambiguous_hca_names(expression, ports).items()
     ]
     if not expression and (ethernet := [p.name for p in ports if p.ethernet and p.sound and p not in chosen]):
         warnings.append(
@@ -140,29 +147,31 @@ def judge(
     return Outcome.passed(node.name, proof, metrics=metrics, warnings=warnings)
 
 
-def spares(ports: Mapping[str, Sequence[Port]]) -> set[str]:
+def spare_ports(ports: Mapping[str, Sequence[Port]]) -> set[str]:
     """Ports that are down on every one of several nodes. They are spares: cards often have more ports than cables."""
     down = [{port.name for port in shown if port.state == "down"} for shown in ports.values()]
     return set.intersection(*down) if len(down) > 1 else set()
 
 
-def missing_hcas(node: Node, expression: str | None, ports: Sequence[Port], shown: tuple[str, ...]) -> list[Finding]:
+def missing_hca_findings(
+    node: Node, expression: str | None, ports: Sequence[Port], shown: tuple[str, ...]
+) -> list[Finding]:
     """Findings for names that select no port. The names of an expression that excludes need not exist, but it must
     leave a port."""
-    wanted = selection(expression or "")
+    wanted = parse_device_selection(expression or "")
     hcas = sorted({port.hca for port in ports})
-    there = f"it has {some(hcas)}"
+    there = f"it has {first_items_text(hcas)}"
     if wanted.excludes:
-        if select(expression, ports):
+        if select_ports(expression, ports):
             return []
         says = f"`{expression}` leaves {node.name} no HCA: {there}"
         return [finding_for("ib-hca-missing", says, shown, way="inventory", node=node.name)]
     found = []
     for chosen in wanted.names:
-        if any(matches(chosen, port, wanted) for port in ports):
+        if any(is_port_selected(chosen, port, wanted) for port in ports):
             continue
         name, _, number = chosen.partition(":")
-        near = nearest(name, hcas)
+        near = nearest_word(name, hcas)
         if number and any(wanted.fits(name, hca) for hca in hcas):
             says = f"no HCA that `{name}` means has a port {number} on {node.name}"
             way = "inventory"
@@ -176,7 +185,7 @@ def missing_hcas(node: Node, expression: str | None, ports: Sequence[Port], show
     return found
 
 
-def incomplete(node: Node, tool: Mapping[str, Any], why: str) -> Finding:
+def incomplete_output_finding(node: Node, tool: Mapping[str, Any], why: str) -> Finding:
     """The finding when the output of ibstat shows no fault but is not complete."""
     said = f"{tool.get('err') or ''}\n{tool.get('out') or ''}".strip().splitlines()
     says = f"ibstat on {node.name} does not show every port in full (exit {tool.get('code')}): {why}"
@@ -184,12 +193,12 @@ def incomplete(node: Node, tool: Mapping[str, Any], why: str) -> Finding:
     return finding_for("tool-output-unknown", says, seen, way="ibstat", node=node.name)
 
 
-def nothing_to_see(node: Node, answer: Mapping[str, Any]) -> Outcome:
+def no_ports_outcome(node: Node, answer: Mapping[str, Any]) -> Outcome:
     """The outcome when no port was read: a failure when there is no device, unknown when the check could not look."""
     tool, sysfs, cards = answer["ibstat"], answer["sysfs"], answer.get("cards")
     text = f"{tool.get('out') or ''}{tool.get('err') or ''}".strip()
     said = tuple(text.splitlines()[:8])
-    on_bus = () if cards is None else (f"the kernel shows {counted(cards, 'Mellanox card')} on the PCI bus",)
+    on_bus = () if cards is None else (f"the kernel shows {count_text(cards, 'Mellanox card')} on the PCI bus",)
     # With no device ibstat prints nothing and ends with 0; an empty list from the kernel proves the same.
     silent = tool.get("code") == 0 and not text and not tool.get("missing")
     no_driver = any("/dev/infiniband" in line and "no such file" in line.lower() for line in said)
@@ -213,17 +222,17 @@ def nothing_to_see(node: Node, answer: Mapping[str, Any]) -> Outcome:
     return Outcome.unknown(node.name, finding_for(cause, says, seen, way=way, node=node.name))
 
 
-def faults(node: Node, chosen: Sequence[Port], min_rate: float | None) -> list[Finding]:
+def port_fault_findings(node: Node, chosen: Sequence[Port], min_rate: float | None) -> list[Finding]:
     """The findings for the chosen ports, at most one a port."""
-    return [finding for port in chosen if (finding := fault(node, port, min_rate))]
+    return [finding for port in chosen if (finding := port_fault_finding(node, port, min_rate))]
 
 
-def fault(node: Node, port: Port, min_rate: float | None) -> Finding | None:
+def port_fault_finding(node: Node, port: Port, min_rate: float | None) -> Finding | None:
     """What is wrong with one port: not set up, not active, or slower than `min_rate` in Gbit/s; None when it is
     sound."""
     where = f"{port.name} of {node.name}"
     state, physical = port.state.capitalize(), IBSTAT_PHYSICAL_STATES.get(port.physical, port.physical.capitalize())
-    seen = (f"{port.name}: State {state}, Physical state {physical}, Rate {port.detail or rate(port)}",)
+    seen = (f"{port.name}: State {state}, Physical state {physical}, Rate {port.detail or port_rate_text(port)}",)
     if port.cause == "ib-port-initializing":
         return finding_for(
             "ib-port-initializing", f"{where} is {state}: the link is up, but no subnet manager has set it up", seen
@@ -236,7 +245,7 @@ def fault(node: Node, port: Port, min_rate: float | None) -> Finding | None:
             seen,
             way="ethernet" if port.ethernet else way,
             node=node.name,
-            hca=word(port.hca),
+            hca=shell_word(port.hca),
             number=port.number,
         )
     if min_rate and port.rate_gbps is not None and port.rate_gbps < min_rate:
@@ -244,16 +253,16 @@ def fault(node: Node, port: Port, min_rate: float | None) -> Finding | None:
         says = f"{where} runs at {port.rate_gbps:g} Gbit/s{narrow}, not at the promised {min_rate:g}"
         return finding_for("ib-rate-low", says, seen, way="slow")
     if min_rate and port.rate_gbps is None:
-        return finding_for("ib-rate-low", f"{where} shows no rate", seen, way="no-rate", hca=word(port.hca))
+        return finding_for("ib-rate-low", f"{where} shows no rate", seen, way="no-rate", hca=shell_word(port.hca))
     return None
 
 
-def rate(port: Port) -> str:
+def port_rate_text(port: Port) -> str:
     """The port's rate in words."""
     return "no rate" if port.rate_gbps is None else f"{port.rate_gbps:g} Gbit/s"
 
 
-def select(expression: str | None, ports: Sequence[Port]) -> list[Port]:
+def select_ports(expression: str | None, ports: Sequence[Port]) -> list[Port]:
     """The ports that NCCL_IB_HCA selects: a list of prefixes, `=` for exact names, `^` to exclude, `:port` for one
     port.
 
@@ -264,29 +273,31 @@ def select(expression: str | None, ports: Sequence[Port]) -> list[Port]:
     if not expression:
         active = [port for port in ports if port.state == "active"]
         return [port for port in active if not port.ethernet] or active or list(ports)
-    chosen = selection(expression)
-    return [port for port in ports if any(matches(name, port, chosen) for name in chosen.names) != chosen.excludes]
+    chosen = parse_device_selection(expression)
+    return [
+        port for port in ports if any(is_port_selected(name, port, chosen) for name in chosen.names) != chosen.excludes
+    ]
 
 
-def matches(word: str, port: Port, chosen: Selection) -> bool:
+def is_port_selected(word: str, port: Port, chosen: Selection) -> bool:
     """Whether one word of an expression selects this port."""
     name, _, number = word.partition(":")
-    if number and whole_number(number) not in (None, port.number):
+    if number and parse_whole_number(number) not in (None, port.number):
         return False
     return chosen.fits(name, port.hca)
 
 
-def named(expression: str | None, port: Port) -> bool:
+def is_hca_named(expression: str | None, port: Port) -> bool:
     """Whether the expression has the whole name of this port's HCA, and not only a beginning of it."""
-    chosen = selection(expression or "")
-    words = {word.partition(":")[0] for word in chosen.names if matches(word, port, chosen)}
+    chosen = parse_device_selection(expression or "")
+    words = {word.partition(":")[0] for word in chosen.names if is_port_selected(word, port, chosen)}
     return not chosen.excludes and port.hca in words
 
 
-def longer_names(expression: str | None, ports: Sequence[Port]) -> dict[str, list[str]]:
+def ambiguous_hca_names(expression: str | None, ports: Sequence[Port]) -> dict[str, list[str]]:
     """Words that are the whole name of one HCA and also the beginning of others, which NCCL takes too; by word, those
     others. Example: mlx5_1 and mlx5_10."""
-    chosen = selection(expression or "")
+    chosen = parse_device_selection(expression or "")
     if chosen.exact:
         return {}
     hcas = sorted({port.hca for port in ports})
@@ -294,7 +305,7 @@ def longer_names(expression: str | None, ports: Sequence[Port]) -> dict[str, lis
     return {word: more for word in sorted(words) if (more := [h for h in hcas if h != word and h.startswith(word)])}
 
 
-def other_fabrics(chosen: Mapping[str, Sequence[Port]]) -> dict[str, Finding]:
+def odd_fabric_findings(chosen: Mapping[str, Sequence[Port]]) -> dict[str, Finding]:
     """A finding by node when its ports speak Ethernet and those of most other nodes InfiniBand, or the reverse: RDMA
     cannot connect them. If as many speak one as the other, Ethernet is the odd one, since the inventory says
     `infiniband:`."""
@@ -313,14 +324,14 @@ def other_fabrics(chosen: Mapping[str, Sequence[Port]]) -> dict[str, Finding]:
         found[name] = finding_for(
             "rdma-peer-unreachable",
             f"{', '.join(port.name for port in ports)} of {name} speak{'s' if len(ports) == 1 else ''} {mine}, the "
-            f"ports of {listed(others)} {theirs}: RDMA cannot connect the two",
+            f"ports of {name_list_text(others)} {theirs}: RDMA cannot connect the two",
             tuple(f"{one}: {port.name}: Link layer {port.link_layer}" for one in chosen for port in chosen[one])[:8],
             tuple(others),
             way="link-layer",
             node=name,
-            hca=word(ports[0].hca),
-            number=word(ports[0].number),
-            kind=word(2 if usual else 1),
+            hca=shell_word(ports[0].hca),
+            number=shell_word(ports[0].number),
+            kind=shell_word(2 if usual else 1),
         )
     return found
 
@@ -337,14 +348,14 @@ def gid_findings(
     judged."""
     for port in ports:
         table: Gids | None = (gids or {}).get(port.name)
-        if not port.ethernet or table is None or (index and (whole_number(index) or 0) >= MAX_GIDS):
+        if not port.ethernet or table is None or (index and (parse_whole_number(index) or 0) >= MAX_GIDS):
             continue
         shown = tuple(f"GID {n}: {e.get('gid')} ({e.get('type')}, {e.get('ndev')})" for n, e in table.items())[:8]
-        good = [n for n, entry in table.items() if routable(entry)]
+        good = [n for n, entry in table.items() if is_gid_routable(entry)]
         way = "index" if index else "no-address"
         if index and index != "-1" and index not in table:
             says = f"{port.name} of {node.name} has no GID {index}, which NCCL_IB_GID_INDEX asks for"
-        elif index and index in table and not routable(table[index]):
+        elif index and index in table and not is_gid_routable(table[index]):
             asked = "which NCCL_IB_GID_INDEX asks for"
             says = f"GID {index} of {port.name} on {node.name}, {asked}, is not a routable RoCE v2 GID"
         elif not index and not good:
@@ -353,27 +364,27 @@ def gid_findings(
             continue
         one_of = f", or set it to {good[-1]} for this node" if good else ""
         seen = shown or ("its GID table is empty",)
-        hca = word(port.hca)
+        hca = shell_word(port.hca)
         yield finding_for("roce-wrong-gid-index", says, seen, way=way, one_of=one_of, node=node.name, hca=hca)
 
 
-def routable(entry: Mapping[str, str]) -> bool:
+def is_gid_routable(entry: Mapping[str, str]) -> bool:
     """Whether the GID is of RoCE v2 and not link-local."""
     return "v2" in (entry.get("type") or "").lower() and not (entry.get("gid") or "fe80").lower().startswith("fe80")
 
 
-def uneven(chosen: Mapping[str, Sequence[Port]], *, promised: bool) -> dict[str, list[str]]:
+def uneven_port_warnings(chosen: Mapping[str, Sequence[Port]], *, promised: bool) -> dict[str, list[str]]:
     """Warnings by node: different numbers of ports, and different rates. Rates are compared only where the inventory
     promises none; with a promise they were judged already."""
     warnings: dict[str, list[str]] = {name: [] for name in chosen}
     counts = Counter(len(ports) for ports in chosen.values())
     if len(counts) > 1:
         usual = max(counts, key=lambda count: (counts[count], count))
-        others = listed(name for name, ports in chosen.items() if len(ports) == usual)
+        others = name_list_text(name for name, ports in chosen.items() if len(ports) == usual)
         for name, ports in chosen.items():
             if len(ports) != usual:
                 warnings[name].append(
-                    f"NCCL would use {counted(len(ports), 'port')} here "
+                    f"NCCL would use {count_text(len(ports), 'port')} here "
                     f"({', '.join(p.name for p in ports)}) and {usual} on {others}: the rails do not match, and the "
                     "smaller number sets the pace"
                 )

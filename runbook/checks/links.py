@@ -8,17 +8,29 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from runbook.causes.catalogue import finding_for
-from runbook.checks.bandwidth.adapters import NodeAdapters, ask
-from runbook.checks.bandwidth.link_findings import LinkFindings, as_csv, as_metrics, gbps, tell
-from runbook.checks.bandwidth.normal_busbw import link_floor, setting_of
-from runbook.checks.bandwidth.slow_link_search import MeasuringRanks, Search, Unfinished, leaves, look
+from runbook.checks.bandwidth.adapters import NodeAdapters, ask_adapters
+from runbook.checks.bandwidth.link_findings import (
+    LinkFindings,
+    gbps_text,
+    link_metrics,
+    link_search_findings,
+    measurements_csv,
+)
+from runbook.checks.bandwidth.normal_busbw import bandwidth_setting, link_gbps_floor
+from runbook.checks.bandwidth.slow_link_search import (
+    MeasuringRanks,
+    Search,
+    Unfinished,
+    search_slow_links,
+    switch_by_node,
+)
 from runbook.checks.bandwidth.slow_links import Link
 from runbook.checks.base import Check, argument, pairs_argument
-from runbook.checks.connection import join
+from runbook.checks.connection import join_ranks
 from runbook.checks.context import Context
 from runbook.checks.ranks.pool import Halt, RankPool, dismiss_pool, start_pool
-from runbook.model.safe_files import BadName, write_below
-from runbook.model.units import counted, significant
+from runbook.model.safe_files import BadName, write_file_below
+from runbook.model.units import count_text, significant_digits_text
 from runbook.model.verdict import Finding, Outcome
 
 DEFAULT_DIRECTION_S = 0.5
@@ -51,7 +63,7 @@ class Links(Check):
 
     def run(self, at: Context) -> list[Outcome]:
         pool = start_pool(at.run, at.inventory, at.script)
-        if problem := join(pool, at):
+        if problem := join_ranks(pool, at):
             return problem
         proven: list[Outcome] = []
 
@@ -63,11 +75,11 @@ class Links(Check):
 
         try:
             ranks = MeasuringRanks(pool, at, at.left_s - AFTER_MEASURING_RESERVE_S, go_on)
-            done = look(
+            done = search_slow_links(
                 ranks,
                 pool.members,
                 seconds=self.seconds,
-                leaf_of=leaves(at.nodes),
+                leaf_of=switch_by_node(at.nodes),
                 every_pair=self.pairs == "all",
                 trips=LATENCY_ROUND_TRIPS,
                 both=True,
@@ -75,17 +87,17 @@ class Links(Check):
             )
         except Unfinished as error:
             dismiss_pool(at.run)  # a rank may wait for ever; the next stage starts new ranks
-            return proven or [Outcome.unknown(node.name, unmeasured(str(error))) for node in at.nodes]
+            return proven or [Outcome.unknown(node.name, unmeasured_links_finding(str(error))) for node in at.nodes]
         if done.stopped:
             dismiss_pool(at.run)
         try:
-            write_below(at.run.run_dir, "links.csv", data=as_csv(done))
+            write_file_below(at.run.run_dir, "links.csv", data=measurements_csv(done))
         except (OSError, BadName) as error:
             at.say(f"links.csv is not written: {error}")
-        asked = ask(at)
+        asked = ask_adapters(at)
         wires = {name: said for name, said in asked.items() if isinstance(said, NodeAdapters)}
-        judged = tell(done, pool.members, wires, self._floor(pool, at, wires))
-        return outcomes(at, done, judged)
+        judged = link_search_findings(done, pool.members, wires, self._floor(pool, at, wires))
+        return link_outcomes(at, done, judged)
 
     def _floor(self, pool: RankPool, at: Context, wires: Mapping[str, NodeAdapters]) -> float | None:
         """Gbit/s that every node should reach in each direction: from `min_gbps` or the table of normal numbers."""
@@ -94,17 +106,17 @@ class Links(Check):
         if len(wires) < len(at.nodes):
             return None
         promised = at.inventory.infiniband.min_rate_gbps if at.inventory.infiniband else None
-        return link_floor(setting_of(pool, at, wires), promised)
+        return link_gbps_floor(bandwidth_setting(pool, at, wires), promised)
 
 
-def outcomes(at: Context, done: Search, judged: LinkFindings) -> list[Outcome]:
+def link_outcomes(at: Context, done: Search, judged: LinkFindings) -> list[Outcome]:
     """One outcome a node. A search that was cut short passes only the nodes that it had cleared by then."""
     normal = done.verdict.normal
     found: list[Outcome] = []
     for node in at.nodes:
         own = [each for each in done.found if each.link.source == node.name]
         metrics: dict[str, object] = {
-            "links": as_metrics(own),
+            "links": link_metrics(own),
             "median_gbps": round(normal.median * 8, 6),
             "noise": round(normal.sigma, 4),
             "rounds": done.rounds,
@@ -116,16 +128,18 @@ def outcomes(at: Context, done: Search, judged: LinkFindings) -> list[Outcome]:
             found.append(Outcome.passed(node.name, "one node has no link to another", metrics=metrics))
         elif not done.measured:
             found.append(
-                Outcome.unknown(node.name, unmeasured(done.stopped or "nothing was measured"), metrics=metrics)
+                Outcome.unknown(
+                    node.name, unmeasured_links_finding(done.stopped or "nothing was measured"), metrics=metrics
+                )
             )
         elif reason := judged.unsettled.get(node.name):
             found.append(Outcome.unknown(node.name, reason, metrics=metrics))
         else:
-            found.append(Outcome.passed(node.name, proof(done), metrics=metrics, warnings=warnings))
+            found.append(Outcome.passed(node.name, links_proof(done), metrics=metrics, warnings=warnings))
     return found
 
 
-def proof(done: Search) -> str:
+def links_proof(done: Search) -> str:
     """What the search proves, in the same words for every node, so that a report folds a thousand nodes into one
     line."""
     verdict, best = done.verdict, done.best
@@ -133,14 +147,15 @@ def proof(done: Search) -> str:
     every = len(done.nodes) * (len(done.nodes) - 1) // 2
     among = "every pair" if len(pairs) == every else f"{len(pairs):,} of {every:,} pairs"
     delays = [each.moved.us for each in done.found if each.moved.us is not None]
-    latency = f", {significant(sorted(delays)[len(delays) // 2])} us" if delays else ""
+    latency = f", {significant_digits_text(sorted(delays)[len(delays) // 2])} us" if delays else ""
     says = (
-        f"each way as fast as others: median {gbps(verdict.normal.median)}, noise {verdict.normal.sigma:.1%}{latency}; "
-        f"{among} in {counted(done.rounds, 'round')}"
+        f"each way as fast as others: median {gbps_text(verdict.normal.median)}, noise "
+        f"{verdict.normal.sigma:.1%}{latency}; "
+        f"{among} in {count_text(done.rounds, 'round')}"
     )
     return says if verdict.clean else f"{says}; no measurement points to it"
 
 
-def unmeasured(why: str) -> Finding:
+def unmeasured_links_finding(why: str) -> Finding:
     """The finding for links that could not be measured; `why` is the reason in words."""
     return finding_for("insufficient-evidence", f"the links could not be measured: {why}", way="silent-ranks")

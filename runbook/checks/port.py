@@ -8,13 +8,13 @@ from typing import Any, ClassVar
 
 from runbook.causes.catalogue import finding_for
 from runbook.checks.base import Check
-from runbook.checks.context import Context, limit_met
+from runbook.checks.context import Context, login_limit_finding
 from runbook.checks.network.ephemeral_ports import few_ports_warning, port_range
-from runbook.files.address import ipv4_first, is_loopback
+from runbook.files.address import is_loopback, preferred_address
 from runbook.launch.ranks import dialled_address
-from runbook.model.command_quoting import word
+from runbook.model.command_quoting import shell_word
 from runbook.model.inventory import Inventory, Node
-from runbook.model.units import counted, in_brief
+from runbook.model.units import count_text, shortened_line
 from runbook.model.verdict import Finding, Outcome
 from runbook.transport.node_answers import PORT_PROGRAM
 
@@ -60,7 +60,7 @@ class PortCheck(Check):
                     proof = f"the same machine as {owner}, which was checked"
                 outcomes.append(Outcome.passed(node.name, proof))
             else:
-                outcomes.append(judge(at, node, answer, address))
+                outcomes.append(port_outcome(at, node, answer, address))
         return outcomes
 
 
@@ -79,14 +79,14 @@ def promised_ports(inventory: Inventory, most: int = MAX_BOUND_PORTS) -> list[in
     return sorted(ends | {ports[round(index * step)] for index in range(count)})
 
 
-def judge(at: Context, node: Node, answer: Mapping[str, Any], address: str) -> Outcome:
+def port_outcome(at: Context, node: Node, answer: Mapping[str, Any], address: str) -> Outcome:
     """The outcome for a node, from what it found when it bound the ports."""
     findings: list[Finding] = []
     where = answer["address"]
     port = at.inventory.rendezvous.port
     if where is not None and not where["local"]:
-        findings.append(not_local(at, node, where, address))
-    findings += holders(node, answer, port)
+        findings.append(address_not_local_finding(at, node, where, address))
+    findings += held_port_findings(node, answer, port)
     if findings:
         return Outcome.failed(node.name, *findings)
     warnings = few_ports_warning(at.facts(node.name))
@@ -97,13 +97,13 @@ def judge(at: Context, node: Node, answer: Mapping[str, Any], address: str) -> O
             "program may take it at any time"
         )
     count = len(answer["ports"])
-    proof = f"{counted(count, 'port')} free to bind"
+    proof = f"{count_text(count, 'port')} free to bind"
     if where is not None:
         proof = f"{address} is on this node, rendezvous port {port} is free" + (f", {proof}" if count > 1 else "")
     return Outcome.passed(node.name, proof, warnings=warnings)
 
 
-def holders(node: Node, answer: Mapping[str, Any], port: int) -> list[Finding]:
+def held_port_findings(node: Node, answer: Mapping[str, Any], port: int) -> list[Finding]:
     """One finding for each process that holds ports. `port` is the rendezvous port: where a process holds it among
     others, the finding names that one."""
     held: dict[object, list[int]] = {}
@@ -117,11 +117,13 @@ def holders(node: Node, answer: Mapping[str, Any], port: int) -> list[Finding]:
         numbers.sort(key=lambda number: number != port)
         first = answer["ports"][str(numbers[0])]
         limit = answer.get("unprivileged")
-        findings.append(taken(node, numbers, first, rendezvous=numbers[0] == port, unprivileged=limit, spare=spare))
+        findings.append(
+            taken_port_finding(node, numbers, first, rendezvous=numbers[0] == port, unprivileged=limit, spare=spare)
+        )
     return findings
 
 
-def not_local(at: Context, node: Node, where: Mapping[str, Any], address: str) -> Finding:
+def address_not_local_finding(at: Context, node: Node, where: Mapping[str, Any], address: str) -> Finding:
     """The finding for a rendezvous address that is not on the master: it does not resolve there, or belongs to another
     node or to none."""
     interfaces = at.facts(node.name).get("interfaces", {})
@@ -137,7 +139,7 @@ def not_local(at: Context, node: Node, where: Mapping[str, Any], address: str) -
         if other.name != node.name and set(where["resolved"]) & set(at.own_addresses(other.name))
     ]
     belongs = f"it belongs to {', '.join(others)}" if others else "it is on no interface there"
-    usable = ipv4_first([a for a in own if not is_loopback(a)] or own or ["…"])
+    usable = preferred_address([a for a in own if not is_loopback(a)] or own or ["…"])
     resolved = ", ".join(where["resolved"])
     return finding_for(
         "master-address-not-local",
@@ -153,7 +155,7 @@ def not_local(at: Context, node: Node, where: Mapping[str, Any], address: str) -
     )
 
 
-def taken(
+def taken_port_finding(
     node: Node,
     ports: list[int],
     found: Mapping[str, Any],
@@ -171,13 +173,13 @@ def taken(
     errno, first = str(found["errno"]), 1024 if unprivileged is None else unprivileged
     evidence: tuple[str, ...] = (f"bind({port}): {errno}",)
     if errno != "EADDRINUSE" and not (errno == "EACCES" and port < first):
-        return not_bound(node, f"{what} {port}{others}", errno, evidence, other)
+        return unbindable_port_finding(node, f"{what} {port}{others}", errno, evidence, other)
     if errno == "EACCES":
         says = f"the login user may not bind {what} {port} of {node.name}: ports below {first} are root's"
         seen = (*evidence, f"net.ipv4.ip_unprivileged_port_start = {first}")
         return finding_for("port-privileged-or-reserved", says, seen, first=first)
     holder = found.get("holder") or {}
-    kill = f"{'' if holder.get('ours', True) else 'sudo '}kill {word(holder.get('pid'))}"
+    kill = f"{'' if holder.get('ours', True) else 'sudo '}kill {shell_word(holder.get('pid'))}"
     user = holder.get("user") or (f"uid {holder['uid']}" if holder.get("uid") is not None else "an unknown user")
     if holder.get("listens"):
         evidence += (f"it listens on {holder['listens']}",)
@@ -186,8 +188,8 @@ def taken(
     elif holder.get("peer"):
         evidence += (f"it is the near end of a connection to {holder['peer']}",)
     if holder.get("pid"):
-        shown = f"`sudo ps -fp {word(holder['pid'])}` there shows which"  # /proc may be mounted with hidepid
-        who = f"process {holder['pid']} of {user}: {in_brief(holder['command'] or shown)}"
+        shown = f"`sudo ps -fp {shell_word(holder['pid'])}` there shows which"  # /proc may be mounted with hidepid
+        who = f"process {holder['pid']} of {user}: {shortened_line(holder['command'] or shown)}"
         if who.endswith("…"):
             evidence += (f"process {holder['pid']}: {holder['command']}",)
         way = "process"
@@ -204,13 +206,13 @@ def taken(
         who = f"a process of {user} that only root can see"
         way = "hidden"
     says = f"{what} {port}{others} of {node.name} is taken by {who}"
-    run, name = word(holder.get("run_id")), node.name
+    run, name = shell_word(holder.get("run_id")), node.name
     return finding_for("port-in-use", says, evidence, way=way, node=name, port=port, other=other, kill=kill, run=run)
 
 
-def not_bound(node: Node, what: str, errno: str, evidence: tuple[str, ...], other: str) -> Finding:
+def unbindable_port_finding(node: Node, what: str, errno: str, evidence: tuple[str, ...], other: str) -> Finding:
     """The finding for a port that no process holds and that cannot be bound all the same."""
-    if met := limit_met(node.name, "port", errno, ""):
+    if met := login_limit_finding(node.name, "port", errno, ""):
         return met
     says = (
         f"the login user may not bind {what} of {node.name}: its kernel refuses that with {errno}, as SELinux and "

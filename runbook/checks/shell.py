@@ -14,7 +14,7 @@ from typing import ClassVar
 from runbook.causes.catalogue import finding_for
 from runbook.checks.base import Check
 from runbook.checks.capped_output import OutputFile
-from runbook.checks.context import Context, no_answer
+from runbook.checks.context import Context, no_answer_outcome
 from runbook.model.inventory import Node
 from runbook.model.playbook import Expect
 from runbook.model.units import bytes_text
@@ -51,7 +51,7 @@ class Shell(Check):
 
     def run(self, at: Context) -> list[Outcome]:
         def one(node: Node) -> Answer:
-            file = OutputFile(at.run.run_dir, f"{_file_name(at.stage)}.{node.name}.log", at.run.redactor)
+            file = OutputFile(at.run.run_dir, f"{_stage_file_name(at.stage)}.{node.name}.log", at.run.redactor)
             try:
                 return at.session(node).shell(self._command(node.name), timeout_s=at.left_s, on_output=file.add)
             finally:
@@ -67,7 +67,7 @@ class Shell(Check):
     def _judge(self, node: str, answer: object, search: PatternSearch) -> Outcome:
         """The outcome of one node."""
         if not isinstance(answer, Answer):
-            return no_answer(node, "shell", answer)
+            return no_answer_outcome(node, "shell", answer)
         said = tuple((answer.stdout[-65536:] + answer.stderr).strip().splitlines()[-8:])
         if answer.timed_out:
             says = f"`{self._command(node)}` on {node} did not end in the time of the stage"
@@ -105,7 +105,7 @@ class Shell(Check):
         return Outcome.passed(node, f"exit {answer.code}" + (f": {first[0][:100]}" if first else ""))
 
 
-def _file_name(stage: str) -> str:
+def _stage_file_name(stage: str) -> str:
     """The name of the stage, which may be any text, made fit for a file name."""
     return re.sub(r"[^A-Za-z0-9_.-]+", "-", stage)[:60].lstrip(".-") or "shell"
 

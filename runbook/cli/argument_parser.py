@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
 
 import runbook
-from runbook.model.safe_text import visible
+from runbook.model.safe_text import visible_text
 
 RUN_EXIT_CODES = """\
 exit codes:
@@ -84,18 +84,18 @@ class Parser(argparse.ArgumentParser):
         return known, left
 
     def error(self, message: str) -> NoReturn:
-        from runbook.cli.usage_hints import instead, misread
+        from runbook.cli.usage_hints import corrected_message, suggest_usage
 
-        message = misread(message, self, self._given)
-        help = instead(message, self, self._given)
-        shown = visible(message)  # an argument cannot add lines
+        message = corrected_message(message, self, self._given)
+        help = suggest_usage(message, self, self._given)
+        shown = visible_text(message)  # an argument cannot add lines
         super().error(f"{shown}\n  help: {help}" if help else shown)
 
 
 CommandParsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
-def _calls(file: str, function: str = "") -> Callable[[argparse.Namespace], int]:
+def _lazy_command(file: str, function: str = "") -> Callable[[argparse.Namespace], int]:
     """A function that imports and calls the function of `runbook/cli/FILE.py`: `--version` and `lint` must not pay for
     the import of SSH."""
 
@@ -106,7 +106,7 @@ def _calls(file: str, function: str = "") -> Callable[[argparse.Namespace], int]
     return call
 
 
-def _command(
+def _add_command(
     commands: CommandParsers,
     name: str,
     about: str,
@@ -127,54 +127,54 @@ def _command(
         formatter_class=argparse.RawDescriptionHelpFormatter if epilog and "\n" in epilog else argparse.HelpFormatter,
     )
     if calls:
-        made.set_defaults(func=_calls(*calls.split(":")))
+        made.set_defaults(func=_lazy_command(*calls.split(":")))
     return made
 
 
-def _shared() -> argparse.ArgumentParser:
+def _shared_parser() -> argparse.ArgumentParser:
     """A parser for arguments that several commands share, for their `parents`."""
     return argparse.ArgumentParser(add_help=False)
 
 
-def _flag(to: argparse.ArgumentParser, *names: str, help: str) -> None:
+def _add_flag(to: argparse.ArgumentParser, *names: str, help: str) -> None:
     to.add_argument(*names, action="store_true", help=help)
 
 
 # Options that several commands have.
 
 
-def _inventory_option(to: argparse.ArgumentParser, default: str) -> None:
+def _add_inventory_option(to: argparse.ArgumentParser, default: str) -> None:
     kinds = "inventory file, slurm[:JOBID] or kubernetes:[NAMESPACE:]LABELS"
     to.add_argument("-i", "--inventory", metavar="INV", help=f"{kinds} (default: {default})")
 
 
-def _limit_option(to: argparse.ArgumentParser) -> None:
+def _add_limit_option(to: argparse.ArgumentParser) -> None:
     help = "only these nodes: names, groups, ranges; a:b both, a:!b without b, 'a:&b' in both"
     to.add_argument("-l", "--limit", metavar="PATTERN", help=help)
 
 
-def _variables_option(to: argparse.ArgumentParser) -> None:
+def _add_variables_option(to: argparse.ArgumentParser) -> None:
     help = "set a variable (-e steps=40); @file.yml reads many"
     to.add_argument("-e", "--extra-vars", metavar="K=V", action="append", default=[], help=help)
 
 
-def _forks_option(to: argparse.ArgumentParser, done: str, *short: str) -> None:
+def _add_forks_option(to: argparse.ArgumentParser, done: str, *short: str) -> None:
     help = f"nodes {done} at once (default: 64)"
-    to.add_argument(*short, "--forks", type=_from_one, default=64, metavar="N", help=help)
+    to.add_argument(*short, "--forks", type=_positive_number_argument, default=64, metavar="N", help=help)
 
 
-def _output_option(to: argparse.ArgumentParser, *more: str) -> None:
+def _add_output_option(to: argparse.ArgumentParser, *more: str) -> None:
     to.add_argument("-o", "--output", choices=["text", *more], default="text", help="what goes to stdout")
 
 
-def _rank_option(to: argparse.ArgumentParser, help: str) -> None:
-    to.add_argument("--only-rank", type=_number, action="append", default=[], metavar="N", help=help)
+def _add_rank_option(to: argparse.ArgumentParser, help: str) -> None:
+    to.add_argument("--only-rank", type=_number_argument, action="append", default=[], metavar="N", help=help)
 
 
 # The commands.
 
 
-def parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
     top: argparse.ArgumentParser = Parser(
         prog="runbook",
         description="Bring up a multi-node GPU job: ordered checks over SSH that stop at the first failure and name "
@@ -184,80 +184,80 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"runbook {runbook.__version__}")
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    _run(commands)
-    _render(commands)
-    _lint(commands)
-    _inventory(commands)
-    _diagnose(commands)
-    _report(commands)
-    _collect(commands)
-    _jobs(commands)
-    _agent(commands)
-    _serve(commands)
+    _add_run_command(commands)
+    _add_render_command(commands)
+    _add_lint_command(commands)
+    _add_inventory_command(commands)
+    _add_diagnose_command(commands)
+    _add_report_command(commands)
+    _add_collect_command(commands)
+    _add_jobs_commands(commands)
+    _add_agent_command(commands)
+    _add_serve_command(commands)
     about = "what a cause, a check, a lint rule, a variable, a key of a file or a word of the messages is about"
-    explain = _command(commands, "explain", about, calls="explain:explain_id")
+    explain = _add_command(commands, "explain", about, calls="explain:explain_id")
     ids = "a cause (firewall-drop), check (ping), lint rule (env.prefix-trap), variable (NCCL_IB_HCA), key (gpus), "
     ids += "word (busbw) or shipped file (inventory.schema.json)"
     explain.add_argument("id", nargs="?", metavar="ID", help=f"{ids}; none lists all")
     about = "print a completion script for your shell"
-    completion = _command(commands, "completion", about, calls="completion:print_completion")
+    completion = _add_command(commands, "completion", about, calls="completion:print_completion")
     completion.add_argument("shell", choices=["bash", "zsh", "fish"])
     return top
 
 
-def _run(commands: CommandParsers) -> None:
+def _add_run_command(commands: CommandParsers) -> None:
     about = "run a playbook's stages on an inventory's nodes and stop at the first that fails"
     says = "Run a playbook: its stages in order, after `reach`, on the nodes of an inventory."
-    run = _command(commands, "run", about, says=says, calls="run", epilog=RUN_EXAMPLES + RUN_EXIT_CODES)
+    run = _add_command(commands, "run", about, says=says, calls="run", epilog=RUN_EXAMPLES + RUN_EXIT_CODES)
     default = "the inventory's own `launch:`, after the checks"
     help = f"a file, or the name of a shipped one: two_node_allreduce (default: {default})"
     run.add_argument("playbook", metavar="PLAYBOOK", nargs="?", help=help)
-    _inventory_option(run, "the one the playbook names")
-    _limit_option(run)
+    _add_inventory_option(run, "the one the playbook names")
+    _add_limit_option(run)
     for name, help in (
         (("-t", "--tags"), "only stages with one of these tags (a,b)"),
         (("--skip-tags",), "leave out stages with one of these tags"),
     ):
         run.add_argument(*name, metavar="TAGS", action="append", default=[], help=help)
     run.add_argument("--start-at", metavar="STAGE", help="begin with this stage (reach always runs)")
-    _variables_option(run)
-    _forks_option(run, "worked on", "-f")
-    _flag(run, "-C", "--check", help="print the plan and touch nothing")
-    _output_option(run, "json", "jsonl", "junit")
+    _add_variables_option(run)
+    _add_forks_option(run, "worked on", "-f")
+    _add_flag(run, "-C", "--check", help="print the plan and touch nothing")
+    _add_output_option(run, "json", "jsonl", "junit")
     where = "where this run's files go (default: .runbook/runs/RUN_ID)"
     run.add_argument("--run-dir", metavar="DIR", help=f"{where}; those of an earlier run there go to DIR.1, DIR.2, …")
-    _flag(run, "--keep", help="leave scripts, and logs of a launch, on the nodes (workdir/RUN_ID)")
-    _rank_option(run, "of a launch: show only what this rank writes")
+    _add_flag(run, "--keep", help="leave scripts, and logs of a launch, on the nodes (workdir/RUN_ID)")
+    _add_rank_option(run, "of a launch: show only what this rank writes")
     run.add_argument("-v", "--verbose", action="count", default=0, help="more detail; twice for everything")
-    _flag(run, "--report", help="leave a page of it all in the run's folder: report.html")
-    _flag(run, "--detach", help="launches go on without this command, as with `detach: true` in the file")
+    _add_flag(run, "--report", help="leave a page of it all in the run's folder: report.html")
+    _add_flag(run, "--detach", help="launches go on without this command, as with `detach: true` in the file")
     help = "go on without nodes that a check proved bad, or could not judge (`when_bad: drop` for every check)"
-    _flag(run, "--without-bad", help=help)
+    _add_flag(run, "--without-bad", help=help)
     help = "stop where --without-bad would leave fewer nodes than that (default: what the playbook says, or 2)"
-    run.add_argument("--min-nodes", type=_from_one, metavar="N", help=help)
-    _flag(run, "--drain", help="in Slurm: drain the nodes that were proven bad (scontrol update … state=drain)")
+    run.add_argument("--min-nodes", type=_positive_number_argument, metavar="N", help=help)
+    _add_flag(run, "--drain", help="in Slurm: drain the nodes that were proven bad (scontrol update … state=drain)")
     help = "never drain more than this percentage of the cluster's nodes (default: 10)"
-    run.add_argument("--drain-at-most", type=_percent, default=10.0, metavar="P", help=help)
+    run.add_argument("--drain-at-most", type=_percent_argument, default=10.0, metavar="P", help=help)
 
 
-def _render(commands: CommandParsers) -> None:
+def _add_render_command(commands: CommandParsers) -> None:
     about = "write the launch scripts of every node, .sh, .bat or .ps1, without reaching any"
     says = "Write every node's launch scripts: the very files that `run` pushes."
-    render = _command(commands, "render", about, says=says, calls="render")
+    render = _add_command(commands, "render", about, says=says, calls="render")
     help = "a file, or the name of a shipped one: train_single_gpu (default: the inventory's own `launch:`)"
     render.add_argument("playbook", metavar="PLAYBOOK", nargs="?", help=help)
-    _inventory_option(render, "the one the playbook names")
-    _limit_option(render)
-    _variables_option(render)
+    _add_inventory_option(render, "the one the playbook names")
+    _add_limit_option(render)
+    _add_variables_option(render)
     help = "for this shell on every node (default: what the inventory says)"
     render.add_argument("--shell", choices=["sh", "bat", "ps1"], help=help)
     help = "where DIR/NODE/launch.EXT go (default: rendered)"
     render.add_argument("--out", metavar="DIR", default="rendered", help=help)
-    _flag(render, "-D", "--diff", help="show what would change under DIR, and write nothing")
+    _add_flag(render, "-D", "--diff", help="show what would change under DIR, and write nothing")
 
 
-def _lint(commands: CommandParsers) -> None:
-    lint = _command(
+def _add_lint_command(commands: CommandParsers) -> None:
+    lint = _add_command(
         commands,
         "lint",
         "find every mistake in inventories and playbooks, with its place, without reaching any node",
@@ -269,33 +269,33 @@ def _lint(commands: CommandParsers) -> None:
         "rules.",
     )
     lint.add_argument("paths", metavar="PATH", nargs="+", help="a file, or a folder to look for .yml and .yaml in")
-    _output_option(lint, "json", "sarif", "github")
+    _add_output_option(lint, "json", "sarif", "github")
 
 
-def _inventory(commands: CommandParsers) -> None:
+def _add_inventory_command(commands: CommandParsers) -> None:
     about = "list, draw, explain, import or make an inventory"
-    inventory = _command(commands, "inventory", about, says="Look at an inventory, or get one.", calls="inventory")
+    inventory = _add_command(commands, "inventory", about, says="Look at an inventory, or get one.", calls="inventory")
     below = inventory.add_subparsers(dest="action", metavar="ACTION", required=True)
-    which = _shared()
-    _inventory_option(which, "inventory.yml here, or the only one in inventories/")
-    _variables_option(which)
-    new = _shared()
+    which = _shared_parser()
+    _add_inventory_option(which, "inventory.yml here, or the only one in inventories/")
+    _add_variables_option(which)
+    new = _shared_parser()
     new.add_argument("--out", metavar="FILE", help="write the inventory there (default: print it)")
-    _flag(new, "--force", help="let --out replace a file")
+    _add_flag(new, "--force", help="let --out replace a file")
     new.add_argument("--name", metavar="NAME", help="the inventory's name")
 
     about = "the nodes, with ranks, addresses, GPUs, groups and logins"
-    listed = _command(below, "list", about, parents=[which])
-    _limit_option(listed)
-    _output_option(listed, "json")
-    _command(below, "graph", "groups and their nodes as a tree", parents=[which])
+    listed = _add_command(below, "list", about, parents=[which])
+    _add_limit_option(listed)
+    _add_output_option(listed, "json")
+    _add_command(below, "graph", "groups and their nodes as a tree", parents=[which])
     about = "where a node's values come from: every candidate with its place, and the one that wins"
-    explain = _command(below, "explain", about, parents=[which])
+    explain = _add_command(below, "explain", about, parents=[which])
     explain.add_argument("node", metavar="NODE", help="a node, or several: a group, a range, a pattern")
     help = "gpus, address, ssh.user, env.NCCL_DEBUG, vars.x, MASTER_ADDR …; none: all"
     explain.add_argument("key", metavar="KEY", nargs="?", help=help)
 
-    imported = _command(
+    imported = _add_command(
         below,
         "import",
         "make an inventory from a hostfile, an Ansible inventory, a Slurm host list or a batch script",
@@ -308,11 +308,11 @@ def _inventory(commands: CommandParsers) -> None:
     imported.add_argument("file", metavar="FILE", help="a file, `-` for stdin, or a host list itself: 'gn[01-04,07]'")
     kinds = ["hostfile", "ansible", "slurm", "script"]
     imported.add_argument("--from", dest="kind", choices=kinds, help="what FILE is (default: what it looks like)")
-    _inventory_init(below, new)
+    _add_inventory_init_command(below, new)
 
 
-def _inventory_init(below: CommandParsers, new: argparse.ArgumentParser) -> None:
-    made = _command(
+def _add_inventory_init_command(below: CommandParsers, new: argparse.ArgumentParser) -> None:
+    made = _add_command(
         below,
         "init",
         "make an inventory by asking the hosts themselves over SSH, Slurm about a job, or a Kubernetes cluster about "
@@ -330,33 +330,33 @@ def _inventory_init(below: CommandParsers, new: argparse.ArgumentParser) -> None
     made.add_argument("--key", metavar="FILE", help="private key (default: as ssh would)")
     made.add_argument("--port", type=_port, metavar="N", help="port of sshd (default: as ssh would)")
     made.add_argument("--jump", metavar="NODE", help="jump host, as ssh -J takes it")
-    _flag(made, "--accept-new", help="trust a host's key the first time")
+    _add_flag(made, "--accept-new", help="trust a host's key the first time")
 
 
-def _diagnose(commands: CommandParsers) -> None:
+def _add_diagnose_command(commands: CommandParsers) -> None:
     about = "find in logs what failed: the root cause, the lines that prove it, the remedy"
     says = "Read logs (files, folders such as torchrun's --log-dir, .gz, - for stdin) and name the root cause."
     exits = "exit codes: 0 a cause was found, or the logs are healthy; 1 the logs do not show it; 2 no such file"
-    diagnose = _command(commands, "diagnose", about, says=says, calls="diagnose", epilog=exits)
+    diagnose = _add_command(commands, "diagnose", about, says=says, calls="diagnose", epilog=exits)
     diagnose.add_argument("logs", metavar="LOG", nargs="+", help="a file, a folder, or - for standard input")
-    _output_option(diagnose, "json")
+    _add_output_option(diagnose, "json")
 
 
-def _report(commands: CommandParsers) -> None:
+def _add_report_command(commands: CommandParsers) -> None:
     about = "a run as one HTML file, or two side by side: verdict, fix, timeline, charts, links, ranks"
     says = (
         "Write a run as one HTML file that needs nothing else, from its folder alone; of two runs, what differs. "
         "Its path goes to stdout."
     )
-    report = _command(commands, "report", about, says=says, calls="report", epilog=REPORT_EPILOG)
+    report = _add_command(commands, "report", about, says=says, calls="report", epilog=REPORT_EPILOG)
     help = "a run's folder, or its id (default: the latest run)"
     report.add_argument("run_dir", nargs="?", metavar="RUN_DIR", help=help)
     report.add_argument("other", nargs="?", metavar="OTHER_RUN_DIR", help="a run to compare it with")
     report.add_argument("--out", metavar="FILE.html", help="where it goes (default: report.html in the run's folder)")
 
 
-def _collect(commands: CommandParsers) -> None:
-    collect = _command(
+def _add_collect_command(commands: CommandParsers) -> None:
+    collect = _add_command(
         commands,
         "collect",
         "one archive for a colleague or a forum: the run, the scripts, every node's tools; no secrets, no user names",
@@ -366,41 +366,41 @@ def _collect(commands: CommandParsers) -> None:
         epilog="exit codes: 0 everything gathered; 2 wrong files or arguments; 3 a node could not be asked: the "
         "archive is written all the same",
     )
-    _inventory_option(collect, "the run's, else inventory.yml here or the only one in inventories/")
-    _limit_option(collect)
+    _add_inventory_option(collect, "the run's, else inventory.yml here or the only one in inventories/")
+    _add_limit_option(collect)
     collect.add_argument("--run-dir", metavar="DIR", help="the run's folder (default: the latest of .runbook/runs)")
     collect.add_argument("--out", metavar="FILE", help="default: runbook-collect-NAME-TIME.tar.gz here")
-    _forks_option(collect, "asked", "-f")
-    _flag(
+    _add_forks_option(collect, "asked", "-f")
+    _add_flag(
         collect, "--hide-addresses", help="replace names and addresses by host1, 10.0.0.1, …, the same ones throughout"
     )
-    _output_option(collect, "json")
+    _add_output_option(collect, "json")
 
 
-def _jobs(commands: CommandParsers) -> None:
-    which = _shared()
-    _inventory_option(which, "inventory.yml here, or the only one in inventories/")
-    _variables_option(which)
-    _limit_option(which)
-    _forks_option(which, "asked")
-    one = _shared()
+def _add_jobs_commands(commands: CommandParsers) -> None:
+    which = _shared_parser()
+    _add_inventory_option(which, "inventory.yml here, or the only one in inventories/")
+    _add_variables_option(which)
+    _add_limit_option(which)
+    _add_forks_option(which, "asked")
+    one = _shared_parser()
     one.add_argument(
         "job", metavar="JOB", nargs="?", help="its id, or the beginning of it (default: the only one there is)"
     )
-    read = _shared()
-    _rank_option(read, "show only what this rank writes")
+    read = _shared_parser()
+    _add_rank_option(read, "show only what this rank writes")
 
     def command(name: str, about: str, *more: argparse.ArgumentParser, example: str) -> argparse.ArgumentParser:
         epilog = f"example:\n{example}\n{JOB_EXIT_CODES}"
-        return _command(commands, name, about, calls="jobs", epilog=epilog, parents=[which, *more])
+        return _add_command(commands, name, about, calls="jobs", epilog=epilog, parents=[which, *more])
 
     ps = command(
         "ps", "list the jobs on the nodes: what lives, since when, with how much CPU and memory", example=PS_EXAMPLE
     )
     ps.add_argument("-v", "--verbose", action="count", default=0, help="a line for every rank")
-    _output_option(ps, "json")
+    _add_output_option(ps, "json")
     logs = command("logs", "print what a job's ranks wrote", one, read, example=LOGS_EXAMPLE)
-    _flag(logs, "-f", "--follow", help="go on until the job has ended; Ctrl-C leaves it alone")
+    _add_flag(logs, "-f", "--follow", help="go on until the job has ended; Ctrl-C leaves it alone")
     about = "follow a job, and end all of it at the first rank that fails, with the cause; Ctrl-C leaves it alone"
     attach = command("attach", about, one, read, example=ATTACH_EXAMPLE)
     help = (
@@ -409,70 +409,70 @@ def _jobs(commands: CommandParsers) -> None:
     )
     attach.add_argument("--run-dir", metavar="DIR", help=help)
     stop = command("stop", "end a job on every node: TERM, then its grace, then KILL", one, example=STOP_EXAMPLE)
-    _flag(stop, "--now", help="KILL at once, without grace: no checkpoint is written")
+    _add_flag(stop, "--now", help="KILL at once, without grace: no checkpoint is written")
     about = "remove a job's files and logs from the nodes, once none of its ranks lives"
-    _flag(command("clean", about, one, example=CLEAN_EXAMPLE), "--all", help="every job without a living rank")
+    _add_flag(command("clean", about, one, example=CLEAN_EXAMPLE), "--all", help="every job without a living rank")
 
 
-def _agent(commands: CommandParsers) -> None:
+def _add_agent_command(commands: CommandParsers) -> None:
     about = "on a node that SSH does not reach: dial a runbook server, and be one of its nodes"
     says = "Dial a runbook server, so that this host can be a node with `connection: agent`."
-    agent = _command(commands, "agent", about, says=says, calls="agent")
-    which = _shared()
+    agent = _add_command(commands, "agent", about, says=says, calls="agent")
+    which = _shared_parser()
     help = "the agent's folder (default: ~/.runbook-agent/HOSTNAME)"
     which.add_argument("--dir", type=Path, metavar="DIR", help=help)
     own = agent.add_subparsers(dest="agent_command", metavar="COMMAND", required=True)
 
     def command(name: str, about: str) -> argparse.ArgumentParser:
-        return _command(own, name, about, parents=[which])
+        return _add_command(own, name, about, parents=[which])
 
     enrol = command("enrol", "make this host known to a server, with a string that `runbook serve enrol` prints there")
     enrol.add_argument("string", metavar="STRING", help="valid once, within an hour")
     enrol.add_argument("--name", metavar="NAME", help="the node's name in inventories (default: this host's)")
-    _flag(enrol, "--again", help="forget the enrolment that this host has")
+    _add_flag(enrol, "--again", help="forget the enrolment that this host has")
     run = command("run", "dial the server and stay; it ends on request, or when the server refuses it for good")
-    _flag(run, "--as-root", help="as root, who may do everything here: for trying it out")
+    _add_flag(run, "--as-root", help="as root, who may do everything here: for trying it out")
     command("status", "show who this host is, and whether its agent is connected")
     drain = command("drain", "take no new runs; what runs goes on")
-    _flag(drain, "--undo", help="take new runs again")
+    _add_flag(drain, "--undo", help="take new runs again")
     install = command("install", "print a unit for systemd")
-    _flag(install, "--systemd", help="write it, and start it now and at boot")
+    _add_flag(install, "--systemd", help="write it, and start it now and at boot")
     uninstall = command("uninstall", "stop the unit, remove it, and forget the enrolment; jobs go on")
     for one in (install, uninstall):
         one.add_argument("--user", metavar="NAME", help="as root: whom the agent runs as (default: who called sudo)")
 
 
-def _serve(commands: CommandParsers) -> None:
+def _add_serve_command(commands: CommandParsers) -> None:
     about = "a page and a JSON API for the cluster: nodes, groups, runs"
-    serve = _command(commands, "serve", about, calls="serve")
+    serve = _add_command(commands, "serve", about, calls="serve")
     serve.add_argument("--listen", metavar="ADDR:PORT", help="default: 127.0.0.1:8400; any other needs people and TLS")
     serve.add_argument("--data", metavar="DIR", help="where it keeps everything (default: $RUNBOOK_DATA or .runbook)")
     serve.add_argument("--config", metavar="FILE", help="a serve.yml; what the command line says wins")
     help = "no TLS on an address that others reach: who is on the network can read passwords"
-    _flag(serve, "--insecure-http", help=help)
+    _add_flag(serve, "--insecure-http", help=help)
     below = serve.add_subparsers(dest="action", metavar="ACTION")
-    deeds = _command(below, "user", "the people who may log in").add_subparsers(
+    deeds = _add_command(below, "user", "the people who may log in").add_subparsers(
         dest="deed", metavar="ACTION", required=True
     )
-    where = _shared()
+    where = _shared_parser()
     where.add_argument("--data", metavar="DIR", default=argparse.SUPPRESS, help="that of the server")
     named = argparse.ArgumentParser(add_help=False, parents=[where])
     named.add_argument("name", metavar="NAME")
     about = "add a person; the password is asked for, or read from stdin"
-    add = _command(deeds, "add", about, parents=[named])
+    add = _add_command(deeds, "add", about, parents=[named])
     add.add_argument("--role", choices=["viewer", "operator", "admin"], required=True)
-    _command(deeds, "list", "everybody and their roles", parents=[where])
-    _command(deeds, "remove", "remove a person, with sessions and tokens", parents=[named])
+    _add_command(deeds, "list", "everybody and their roles", parents=[where])
+    _add_command(deeds, "remove", "remove a person, with sessions and tokens", parents=[named])
     about = "print a link that logs a person in once, for five minutes"
-    link = _command(deeds, "link", about, parents=[named])
+    link = _add_command(deeds, "link", about, parents=[named])
     link.add_argument("--url", default="http://127.0.0.1:8400", help="the server's address (default: %(default)s)")
     about = "print a string that makes a host a node, once, within an hour"
-    enrol = _command(below, "enrol", about, parents=[where])
+    enrol = _add_command(below, "enrol", about, parents=[where])
     help = "valid for this node only; it replaces the one enrolled under that name"
     enrol.add_argument("--name", metavar="NODE", help=help)
 
 
-def _number(text: str) -> int:
+def _number_argument(text: str) -> int:
     """The number that a text is; argparse would call a wrong one an `invalid _number value`."""
     try:
         return int(text)
@@ -481,13 +481,13 @@ def _number(text: str) -> int:
 
 
 def _port(text: str) -> int:
-    number = _number(text)
+    number = _number_argument(text)
     if not 1 <= number <= 65535:
         raise argparse.ArgumentTypeError("must be from 1 to 65535")
     return number
 
 
-def _percent(text: str) -> float:
+def _percent_argument(text: str) -> float:
     try:
         number = float(text.removesuffix("%"))
     except ValueError:
@@ -497,8 +497,8 @@ def _percent(text: str) -> float:
     return number
 
 
-def _from_one(text: str) -> int:
-    number = _number(text)
+def _positive_number_argument(text: str) -> int:
+    number = _number_argument(text)
     if number < 1:
         raise argparse.ArgumentTypeError("must be 1 or more")
     return number

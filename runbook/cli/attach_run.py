@@ -16,11 +16,11 @@ from pathlib import Path
 
 from runbook.causes.catalogue import finding_for
 from runbook.checks import CHECKS
-from runbook.cli.run import detached, files_of
-from runbook.engine.bad_nodes import Spares, suspects
+from runbook.cli.run import detach_launches, load_run_files
+from runbook.engine.bad_nodes import Spares, suspected_nodes
 from runbook.engine.plan import Choice, Plan, PlannedStage, make_plan
-from runbook.engine.run import causes, sayer, spares_of
-from runbook.engine.run_folder import JOB_ENDING_FILE, folder_of_run
+from runbook.engine.run import causes, make_spares, progress_emitter
+from runbook.engine.run_folder import JOB_ENDING_FILE, resumed_run_folder
 from runbook.jobs.follow_launch import Follower, Launched
 from runbook.model.errors import FilesWrong
 from runbook.model.events import (
@@ -35,34 +35,34 @@ from runbook.model.events import (
 )
 from runbook.model.inventory import Inventory
 from runbook.model.redact import Redactor
-from runbook.model.safe_files import append_below, write_below
-from runbook.model.verdict import EXIT_INTERRUPTED, EXIT_OF_VERDICT, Outcome, overall
-from runbook.report.run_json import Jsonl, Result, read, to_json
-from runbook.report.run_record import StageRecord, record
+from runbook.model.safe_files import open_append_below, write_file_below
+from runbook.model.verdict import EXIT_INTERRUPTED, EXIT_OF_VERDICT, Outcome, overall_verdict
+from runbook.report.run_json import Jsonl, Result, event_to_json, read
+from runbook.report.run_record import StageRecord, record_of_events
 from runbook.report.standard_streams import stderr, stdout
 
 
-def continued(arguments: argparse.Namespace, inventory: Inventory) -> int:
+def follow_run_to_end(arguments: argparse.Namespace, inventory: Inventory) -> int:
     """Follows the job to its end. The exit code is that of the whole run, or 130 if the command was interrupted before:
     then the job goes on. Raises FilesWrong."""
     leaving = threading.Event()
     for name in ("SIGINT", "SIGTERM"):
         signal.signal(getattr(signal, name), lambda *_: leaving.set())
-    with folder_of_run(arguments.run_dir) as run_dir:
+    with resumed_run_folder(arguments.run_dir) as run_dir:
         events = list(read(run_dir / "events.jsonl"))
-        started, stage = _run_to_go_on_with(run_dir, events, arguments.job)
-        planned = _planned(arguments, started, stage)
+        started, stage = _attachable_run(run_dir, events, arguments.job)
+        planned = _replan_launch(arguments, started, stage)
         redactor = Redactor(planned[0].secrets if planned else ())
-        with _open_again(run_dir, events, stage, redactor) as (emit, result):
-            spares = _spares(*planned, events, emit) if planned else None
-            launched = _launched(spares, events, redactor) if spares else None
+        with _reopen_run_record(run_dir, events, stage, redactor) as (emit, result):
+            spares = _restore_spares(*planned, events, emit) if planned else None
+            launched = _launched_job(spares, events, redactor) if spares else None
 
             follower = Follower(
                 inventory,
                 started.run_id,
                 run_dir,
                 stage.name,
-                say=sayer(stage.name, emit),
+                say=progress_emitter(stage.name, emit),
                 leaving=leaving,
                 ending=(run_dir / JOB_ENDING_FILE).exists,
                 launched=launched,
@@ -71,21 +71,21 @@ def continued(arguments: argparse.Namespace, inventory: Inventory) -> int:
             try:
                 outcomes = follower.follow(stage.started.nodes)
             except FilesWrong as wrong:
-                outcomes = [_unknown(node, wrong) for node in stage.started.nodes]
+                outcomes = [_unknown_outcome(node, wrong) for node in stage.started.nodes]
             if outcomes is None and not run_dir.exists():
                 stderr.line(f"note: {run_dir} was removed; its job goes on, and nobody follows it: `runbook ps`")
             if outcomes is None:
                 return EXIT_INTERRUPTED
             outcomes = spares.with_replacements(outcomes) if spares else outcomes
-            finished = _emit_end(emit, events, started, stage, outcomes)
-            write_below(run_dir, "result.json", data=result.text())
+            finished = _emit_run_end(emit, events, started, stage, outcomes)
+            write_file_below(run_dir, "result.json", data=result.text())
     stdout.line(f"{started.run_id}: {finished.verdict}; logs in {run_dir / 'logs'}")
     return finished.exit_code
 
 
-def _run_to_go_on_with(run_dir: Path, events: Sequence[Event], job: str | None) -> tuple[RunStarted, StageRecord]:
+def _attachable_run(run_dir: Path, events: Sequence[Event], job: str | None) -> tuple[RunStarted, StageRecord]:
     """The start of the run, and its launch, which must be the last stage that the run began. Raises FilesWrong."""
-    known = record(events)
+    known = record_of_events(events)
     stage = known.stages[-1] if known.stages else None
     if known.started is None or stage is None or stage.started.check != "launch":
         message = f"{run_dir}: the last stage of this run was not a launch, so it left no job to attach to"
@@ -96,7 +96,7 @@ def _run_to_go_on_with(run_dir: Path, events: Sequence[Event], job: str | None) 
     return known.started, stage
 
 
-def _planned(
+def _replan_launch(
     arguments: argparse.Namespace, started: RunStarted, stage: StageRecord
 ) -> tuple[Plan, PlannedStage] | None:
     """The plan and the stage by which the job was launched, if the launch is in the inventory itself. None for a
@@ -110,11 +110,11 @@ def _planned(
         stderr.line(f"note: it is followed, and not launched again if it fails: {given}")
         return None
     try:
-        playbook, inventory, _ = files_of(argparse.Namespace(**{**vars(arguments), "playbook": None}), {})
+        playbook, inventory, _ = load_run_files(argparse.Namespace(**{**vars(arguments), "playbook": None}), {})
         everybody = {*stage.started.nodes} == {node.name for node in inventory.nodes}
         first = next(name for name in started.stages if name != "reach")
         choice = Choice(None if everybody else ":".join(stage.started.nodes), start_at=first)
-        plan = make_plan(detached(playbook), inventory, choice)
+        plan = make_plan(detach_launches(playbook), inventory, choice)
         (planned,) = [one for one in plan.stages if one.check.user_job and one.name == stage.name]
     except (FilesWrong, ValueError, StopIteration) as error:
         stderr.line(f"note: it is followed, and not launched again if it fails: {error}")
@@ -122,9 +122,9 @@ def _planned(
     return plan, planned
 
 
-def _spares(plan: Plan, planned: PlannedStage, events: Sequence[Event], emit: Emit) -> Spares:
+def _restore_spares(plan: Plan, planned: PlannedStage, events: Sequence[Event], emit: Emit) -> Spares:
     """The spares of the launch, as they were when its latest attempt was made."""
-    spares, coming = spares_of(plan, planned, emit), dict[str, Mapping[str, object]]()
+    spares, coming = make_spares(plan, planned, emit), dict[str, Mapping[str, object]]()
     for event in events:
         if not isinstance(event, Progress):
             continue
@@ -137,7 +137,7 @@ def _spares(plan: Plan, planned: PlannedStage, events: Sequence[Event], emit: Em
     return spares
 
 
-def _launched(spares: Spares, events: Sequence[Event], redactor: Redactor) -> Launched:
+def _launched_job(spares: Spares, events: Sequence[Event], redactor: Redactor) -> Launched:
     plan, stage = spares.now()
     failures = [event.data.get("failed") for event in events if isinstance(event, Progress)]
     causes = {str(one["attempt"]): str(one["cause"]) for one in failures if isinstance(one, Mapping)}
@@ -147,19 +147,19 @@ def _launched(spares: Spares, events: Sequence[Event], redactor: Redactor) -> La
 
 
 @contextlib.contextmanager
-def _open_again(
+def _reopen_run_record(
     run_dir: Path, events: list[Event], stage: StageRecord, redactor: Redactor
 ) -> Iterator[tuple[Emit, Result]]:
     """Readers that have replayed the run up to the end of its launch, and `emit` for further events."""
     attempts = [at for at, event in enumerate(events) if isinstance(event, Progress) and "attempt" in event.data]
     latest = max(attempts, default=0)
-    events[:] = [event for at, event in enumerate(events) if not _is_end(event, stage, of_attempt=at > latest)]
-    write_below(run_dir, "events.jsonl", data="".join(f"{to_json(event)}\n" for event in events))
+    events[:] = [event for at, event in enumerate(events) if not _is_end_event(event, stage, of_attempt=at > latest)]
+    write_file_below(run_dir, "events.jsonl", data="".join(f"{event_to_json(event)}\n" for event in events))
     (run_dir / "result.json").unlink(missing_ok=True)
     result = Result()
     for event in events:
         result(event)
-    with io.TextIOWrapper(append_below(run_dir, "events.jsonl"), encoding="utf-8") as file:
+    with io.TextIOWrapper(open_append_below(run_dir, "events.jsonl"), encoding="utf-8") as file:
         keep = Jsonl(file, of_ranks=False)
 
         def emit(event: Event) -> None:
@@ -170,7 +170,7 @@ def _open_again(
         yield emit, result
 
 
-def _is_end(event: Event, stage: StageRecord, *, of_attempt: bool) -> bool:
+def _is_end_event(event: Event, stage: StageRecord, *, of_attempt: bool) -> bool:
     """Whether an event belongs to the end of the launch or of the run. `of_attempt`: the event came during the latest
     attempt, so that a recorded end of an attempt is the launch's."""
     if isinstance(event, RunFinished):
@@ -182,19 +182,19 @@ def _is_end(event: Event, stage: StageRecord, *, of_attempt: bool) -> bool:
     return isinstance(event, OutcomeReached | StageFinished)
 
 
-def _emit_end(
+def _emit_run_end(
     emit: Emit, events: Sequence[Event], started: RunStarted, stage: StageRecord, outcomes: list[Outcome]
 ) -> RunFinished:
     """Emits the outcomes of the job, the end of the launch and the end of the run, which it returns."""
     for outcome in outcomes:
         emit(OutcomeReached(time.time(), stage.name, outcome))
-    now, verdict = time.time(), overall(outcome.verdict for outcome in outcomes)
+    now, verdict = time.time(), overall_verdict(outcome.verdict for outcome in outcomes)
     emit(StageFinished(now, stage.name, verdict, round(now - stage.started.time, 3)))
-    known = record(events)
+    known = record_of_events(events)
     seen = [outcome for one in known.stages for outcome in one.outcomes] + outcomes
-    verdict = overall(outcome.verdict for outcome in seen)
+    verdict = overall_verdict(outcome.verdict for outcome in seen)
     checks = [one for one in known.stages if getattr(CHECKS.get(one.started.check), "names_bad_nodes", False)]
-    found = [suspects(one.outcomes) for one in checks]  # none by a launch: its program may fail by itself
+    found = [suspected_nodes(one.outcomes) for one in checks]  # none by a launch: its program may fail by itself
 
     def named(those: Sequence[Mapping[str, str]]) -> tuple[str, ...]:
         return tuple(name for name in started.nodes if any(name in one for one in those))
@@ -205,7 +205,7 @@ def _emit_end(
         time=now,
         verdict=verdict,
         exit_code=EXIT_OF_VERDICT[verdict],
-        stopped_at=stage.name if overall(outcome.verdict for outcome in outcomes).stops else None,
+        stopped_at=stage.name if overall_verdict(outcome.verdict for outcome in outcomes).stops else None,
         seconds=round(now - started.time, 3),
         causes=causes(seen),
         run_dir=started.run_dir,
@@ -217,6 +217,6 @@ def _emit_end(
     return finished
 
 
-def _unknown(node: str, wrong: FilesWrong) -> Outcome:
+def _unknown_outcome(node: str, wrong: FilesWrong) -> Outcome:
     says = f"how the job ended on {node} is not known: {wrong.problems[0].message}"
     return Outcome.unknown(node, finding_for("insufficient-evidence", says, way="server-gone"))

@@ -14,28 +14,28 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runbook.cli.inventory import refuse_to_replace
-from runbook.cli.inventory_source import inventory_source, only_one_here
-from runbook.cli.run import terminated_like_interrupted
-from runbook.collect.archive import UNFIT_KIND, Absent, archive_files, counts, packed, write_archive
+from runbook.cli.inventory_source import find_only_inventory, inventory_source
+from runbook.cli.run import interrupt_on_termination
+from runbook.collect.archive import UNFIT_KIND, Absent, archive_files, pack_archive, taken_out_text, write_archive
 from runbook.collect.ask_nodes import WINDOWS_NODE, NodeAnswer
-from runbook.collect.gather import CollectRequest, Gathered, gather
-from runbook.collect.local_files import CollectedRun, collected_run
+from runbook.collect.gather import CollectRequest, Gathered, gather_entries
+from runbook.collect.local_files import CollectedRun, read_collected_run
 from runbook.engine.run_folder import latest_run
 from runbook.files.environment_values import AnyVariable
 from runbook.files.inventory import load_inventory
-from runbook.files.node_sets import select
+from runbook.files.node_sets import select_nodes
 from runbook.files.value_origins import Origins
 from runbook.files.yaml_document import Document
-from runbook.model.command_quoting import word
+from runbook.model.command_quoting import shell_word
 from runbook.model.errors import FilesWrong, Unreachable
-from runbook.model.grouping import grouped
+from runbook.model.grouping import values_by_key
 from runbook.model.inventory import Inventory, Node
 from runbook.model.node_ranges import fold
-from runbook.model.safe_files import is_folder, why_not_seen
-from runbook.model.safe_text import one_line, visible
-from runbook.model.units import bytes_text, counted, seconds_text
+from runbook.model.safe_files import is_folder, path_lookup_error
+from runbook.model.safe_text import printable_line, visible_text
+from runbook.model.units import bytes_text, count_text, seconds_text
 from runbook.model.verdict import EXIT_DONE, UNKNOWN
-from runbook.report.folding import Gist, in_one, unreached_alike
+from runbook.report.folding import Gist, fold_texts, fold_unreached
 from runbook.report.standard_streams import stderr, stdout
 
 
@@ -45,14 +45,16 @@ def collect(arguments: argparse.Namespace) -> int:
     refuse_to_replace(arguments.out, force=False, such_as="collected.tar.gz", instead="name another")
     if arguments.out is None and not os.access(Path(), os.W_OK | os.X_OK):
         raise FilesWrong.of("arguments.out", "no file can be made in this folder", help="name one: --out FILE")
-    run, about_run = which_run(arguments)
-    subject = which_inventory(arguments, run)
-    run, about_run = of_same_inventory(arguments, subject, run, about_run)
+    run, about_run = choose_run(arguments)
+    subject = choose_inventory(arguments, run)
+    run, about_run = keep_run_of_inventory(arguments, subject, run, about_run)
     nodes: Sequence[Node] = ()
     if subject.inventory is not None:
-        nodes = select(arguments.limit, subject.inventory) if arguments.limit is not None else subject.inventory.nodes
+        nodes = (
+            select_nodes(arguments.limit, subject.inventory) if arguments.limit is not None else subject.inventory.nodes
+        )
     if stderr.isatty() and nodes:
-        stderr.line(f"asking {counted(len(nodes), 'node')} …")
+        stderr.line(f"asking {count_text(len(nodes), 'node')} …")
     wanted = CollectRequest(
         inventory=subject.inventory,
         origins=subject.origins,
@@ -64,17 +66,17 @@ def collect(arguments: argparse.Namespace) -> int:
         hide_addresses=arguments.hide_addresses,
     )
     when = time.time()
-    with terminated_like_interrupted():
-        gathered = gather(wanted)
-        out = Path(arguments.out) if arguments.out else default_name(subject, gathered, when)
+    with interrupt_on_termination():
+        gathered = gather_entries(wanted)
+        out = Path(arguments.out) if arguments.out else default_archive_path(subject, gathered, when)
         files = archive_files(gathered, re.sub(r"\.(?:tar\.gz|tgz)\Z", "", out.name), when)
-        data = packed(files, when)
-        write(data, out)
+        data = pack_archive(files, when)
+        write_collected_archive(data, out)
     code = UNKNOWN if subject.trouble or any(not node.whole for node in gathered.nodes) else EXIT_DONE
     if arguments.output == "json":
         stdout.document(collect_json(gathered, out, data, files=files, run=run, subject=subject, code=code))
     else:
-        stdout.tell("\n".join(map(visible, as_text(gathered, out, data, files, about_run, subject))) + "\n")
+        stdout.tell("\n".join(map(visible_text, collect_text(gathered, out, data, files, about_run, subject))) + "\n")
     return code
 
 
@@ -91,51 +93,53 @@ class Subject:
     trouble: str | None = None
 
 
-def which_run(arguments: argparse.Namespace) -> tuple[CollectedRun | None, str]:
+def choose_run(arguments: argparse.Namespace) -> tuple[CollectedRun | None, str]:
     """The run of --run-dir, or else the latest run, and a sentence that says which run it is. Raises FilesWrong."""
     if arguments.run_dir is not None:
         path = Path(arguments.run_dir)
-        run = collected_run(path)
+        run = read_collected_run(path)
         if run is None:
             why = "holds no run: there is no result.json and no events.jsonl in it"
-            unseen = why_not_seen(path / "events.jsonl")
+            unseen = path_lookup_error(path / "events.jsonl")
             what = f"cannot be looked into: {unseen}" if unseen else why if is_folder(path) else "is no folder"
             raise FilesWrong.of("arguments.run-dir", f"--run-dir {arguments.run_dir} {what}")
-        return run, f"{run.path}: {verdict_of(run)}"
+        return run, f"{run.path}: {run_verdict_text(run)}"
     latest = latest_run()
-    run = collected_run(latest) if latest else None
+    run = read_collected_run(latest) if latest else None
     if run is None:
         return None, "none: there is no run here yet"
-    return run, f"{run.path}: {verdict_of(run)} (the latest; --run-dir DIR takes another)"
+    return run, f"{run.path}: {run_verdict_text(run)} (the latest; --run-dir DIR takes another)"
 
 
-def verdict_of(run: CollectedRun) -> str:
+def run_verdict_text(run: CollectedRun) -> str:
     where = f" at {run.stopped_at}" if run.stopped_at else ""
     why = f": {', '.join(run.causes)}" if run.causes else ""
-    return one_line(f"{run.verdict}{where}{why}")
+    return printable_line(f"{run.verdict}{where}{why}")
 
 
-def which_inventory(arguments: argparse.Namespace, run: CollectedRun | None) -> Subject:
+def choose_inventory(arguments: argparse.Namespace, run: CollectedRun | None) -> Subject:
     """The inventory of -i, or else the run's, or without a run the only one here. A run whose inventory is gone can be
     sent too."""
     if arguments.inventory is not None or run is None:
-        return loaded(inventory_source(arguments.inventory) if arguments.inventory is not None else only_one_here())
+        return load_subject(
+            inventory_source(arguments.inventory) if arguments.inventory is not None else find_only_inventory()
+        )
     if run.inventory is None:
         return Subject(
             trouble=f"the run's inventory, {run.named_inventory or 'of no name'}, does not exist: name one with -i"
         )
     try:
-        return loaded(run.inventory)
+        return load_subject(run.inventory)
     except FilesWrong as wrong:
         return Subject(run.inventory, trouble=f"the run's inventory does not load: {wrong}")
 
 
-def loaded(path: Path | Document) -> Subject:
+def load_subject(path: Path | Document) -> Subject:
     inventory, origins = load_inventory(path, environ=AnyVariable.here())
     return Subject(path if isinstance(path, Path) else None, inventory, origins)
 
 
-def of_same_inventory(
+def keep_run_of_inventory(
     arguments: argparse.Namespace, subject: Subject, run: CollectedRun | None, about_run: str
 ) -> tuple[CollectedRun | None, str]:
     """The run and the sentence about it; a latest run on other machines than those of -i is left out, since it would
@@ -152,14 +156,14 @@ def of_same_inventory(
     return None, f"none: the latest, {run.path}, was of {run.named_inventory}; --run-dir {run.path} takes it along"
 
 
-def default_name(subject: Subject, gathered: Gathered, when: float) -> Path:
+def default_archive_path(subject: Subject, gathered: Gathered, when: float) -> Path:
     cluster = subject.inventory.name if subject.inventory else "run"
     cluster = "cluster" if gathered.scrubber.machines else gathered.scrubber.text(cluster)
     safe = re.sub(r"[^A-Za-z0-9_.-]+", "-", cluster).strip("-.")[:60] or "cluster"
     return Path(f"runbook-collect-{safe}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(when))}.tar.gz")
 
 
-def write(data: bytes, out: Path) -> None:
+def write_collected_archive(data: bytes, out: Path) -> None:
     try:
         write_archive(data, out)
     except FileExistsError:
@@ -172,25 +176,25 @@ def write(data: bytes, out: Path) -> None:
 # What is printed.
 
 
-def as_text(
+def collect_text(
     gathered: Gathered, out: Path, data: bytes, files: Mapping[str, bytes], about_run: str, subject: Subject
 ) -> Iterator[str]:
     yield f"{out} · {bytes_text(len(data))}, {len(files)} files, readable by you alone"
     yield f" run        {about_run}"
     if subject.trouble:
-        yield f" nodes      not asked: {one_line(subject.trouble)}"
+        yield f" nodes      not asked: {printable_line(subject.trouble)}"
     yield from asked_lines(gathered)
     yield from not_asked_lines(gathered.nodes)
-    yield f" taken out  {counts(gathered)}"
+    yield f" taken out  {taken_out_text(gathered)}"
     if gathered.scrubber.machines is None:
         yield "            names of hosts and addresses are in it; --hide-addresses replaces them"
-    for warning in warnings(gathered):
-        yield f" warning    {one_line(warning)}"
+    for warning in unsearched_secret_warnings(gathered):
+        yield f" warning    {printable_line(warning)}"
     yield "Look through it before you send it: only you know all your secrets."
-    yield f"  mkdir look && tar -xzf {word(out)} -C look && less look/README.txt"
+    yield f"  mkdir look && tar -xzf {shell_word(out)} -C look && less look/README.txt"
 
 
-def warnings(gathered: Gathered) -> list[str]:
+def unsearched_secret_warnings(gathered: Gathered) -> list[str]:
     """Sentences on secrets that cannot be looked for in what is gathered."""
     return [
         f"{source} is {'too short' if is_set else 'not set here'}: its value cannot be looked for"
@@ -208,20 +212,20 @@ def asked_lines(gathered: Gathered) -> Iterator[str]:
     answers = " to ".join(map(str, dict.fromkeys((counts[0], counts[-1])))) + " answers"
     each = " each" * (len(nodes) > 1)
     yield f" asked      {fold(node.node for node in nodes)}  {answers}{each} in {seconds}"
-    yield from without(nodes)
+    yield from absent_lines(nodes)
 
 
-def without(nodes: Sequence[NodeAnswer]) -> Iterator[str]:
+def absent_lines(nodes: Sequence[NodeAnswer]) -> Iterator[str]:
     """Yields lines on what nodes could not give, reason by reason: missing tools only by their names, and the nodes if
     it is not all of them. There are at most as many lines as things to give, however many nodes there are, since
     reasons that differ only in names and numbers share a line: busy nodes run into other limits each time."""
     gist = Gist([node.node for node in nodes])
-    found = grouped(
-        ((*_kind_and_name(one, node.node), gist(one_line(one.why))), (node.node, one_line(one.why)))
+    found = values_by_key(
+        ((*_absence_kind_and_name(one, node.node), gist(printable_line(one.why))), (node.node, printable_line(one.why)))
         for node in nodes
         for one in node.absent
     )
-    alike = grouped(
+    alike = values_by_key(
         ((kind, why if kind != "missing" else "", tuple(dict.fromkeys(node for node, _ in said))), (name, said))
         for (kind, name, why), said in found.items()
     )
@@ -229,18 +233,20 @@ def without(nodes: Sequence[NodeAnswer]) -> Iterator[str]:
         what = ", ".join(dict.fromkeys(name for name, _ in said))
         where = "" if len(names) == len(nodes) else f" (on {fold(names)})"
         whys = list(dict.fromkeys(why for _, of in said for _, why in of))
-        why = "" if kind == "missing" else f": {in_one(whys) or whys[0]}"
+        why = "" if kind == "missing" else f": {fold_texts(whys) or whys[0]}"
         yield f"   {'not there' if kind == 'missing' else kind:<11} {what}{where}{why}"
 
 
-def _kind_and_name(one: Absent, node: str) -> tuple[str, str]:
+def _absence_kind_and_name(one: Absent, node: str) -> tuple[str, str]:
     name = (
-        what_is_missing(one) if one.kind == "missing" else one.what.removeprefix(f"nodes/{node}/").removesuffix(".txt")
+        missing_thing_name(one)
+        if one.kind == "missing"
+        else one.what.removeprefix(f"nodes/{node}/").removesuffix(".txt")
     )
     return one.kind, name
 
 
-def what_is_missing(one: Absent) -> str:
+def missing_thing_name(one: Absent) -> str:
     """The name of a missing tool, such as `nvidia-smi`, whatever it was to be asked; the path of a missing file."""
     words = (one.command or one.what).removeprefix("sudo -n ").split()
     return words[1] if words[0] == "cat" and len(words) > 1 else words[0]
@@ -254,11 +260,11 @@ def not_asked_lines(nodes: Sequence[NodeAnswer]) -> Iterator[str]:
         for node in nodes
         if node.cause is not None
     }
-    for names, error in unreached_alike(silent):
-        yield f" not asked  {names}  {one_line(error.says)}"
+    for names, error in fold_unreached(silent):
+        yield f" not asked  {names}  {printable_line(error.says)}"
         for line in error.evidence:
-            yield f"   evidence {one_line(line)}"
-        yield f"   fix      {one_line(error.remedy)}"
+            yield f"   evidence {printable_line(line)}"
+        yield f"   fix      {printable_line(error.remedy)}"
         if error.cause != WINDOWS_NODE:
             yield f"   more     runbook explain {error.cause}"
 
@@ -300,7 +306,7 @@ def collect_json(
             for node in gathered.nodes
         ],
         "trouble": subject.trouble,
-        "warnings": warnings(gathered),
+        "warnings": unsearched_secret_warnings(gathered),
         "taken_out": {"secrets": gathered.secrets, "people": gathered.people, "mail_addresses": gathered.mails},
         "exit_code": code,
     }

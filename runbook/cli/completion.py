@@ -13,7 +13,7 @@ from typing import Literal
 
 import jinja2
 
-from runbook.cli.argument_parser import parser
+from runbook.cli.argument_parser import make_parser
 from runbook.files.shipped_files import shipped_names
 from runbook.report.standard_streams import stdout
 
@@ -66,7 +66,7 @@ class Command:
 
 
 def print_completion(arguments: argparse.Namespace) -> int:
-    stdout.tell(completion(parser(), arguments.shell, shipped=shipped_names("playbooks")))
+    stdout.tell(completion(make_parser(), arguments.shell, shipped=shipped_names("playbooks")))
     return 0
 
 
@@ -79,7 +79,7 @@ def completion(root: argparse.ArgumentParser, shell: Shell, shipped: Sequence[st
         keep_trailing_newline=True,
     )
     templates.filters.update(
-        identifier=_identifier,
+        identifier=_shell_identifier,
         quoted=lambda text: "'" + text.replace("'", "'\\''") + "'",  # one word for bash and zsh
         fish=lambda text: "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'",  # one for fish
         escaped=lambda text: re.sub(r"([:\\ ()'\"$`])", r"\\\1", text),
@@ -87,11 +87,14 @@ def completion(root: argparse.ArgumentParser, shell: Shell, shipped: Sequence[st
     )
     prog = root.prog.split()[0]
     return templates.get_template(f"{shell}.j2").render(
-        prog=prog, id=f"_{_identifier(prog)}", commands=list(_commands(root, ())), shipped=tuple(shipped)
+        prog=prog,
+        id=f"_{_shell_identifier(prog)}",
+        commands=list(_completable_commands(root, ())),
+        shipped=tuple(shipped),
     )
 
 
-def _commands(parser: argparse.ArgumentParser, path: tuple[str, ...]) -> Iterator[Command]:
+def _completable_commands(parser: argparse.ArgumentParser, path: tuple[str, ...]) -> Iterator[Command]:
     options: list[Option] = []
     places: list[Value] = []
     children: dict[str, argparse.ArgumentParser] = {}
@@ -99,22 +102,22 @@ def _commands(parser: argparse.ArgumentParser, path: tuple[str, ...]) -> Iterato
         if isinstance(action, argparse._SubParsersAction):
             meanings = {choice.dest: choice.help or "" for choice in action._choices_actions}
             children.update(action.choices)
-            shown = tuple((name, _sentence(meanings.get(name, ""))) for name in action.choices)
+            shown = tuple((name, _help_sentence(meanings.get(name, ""))) for name in action.choices)
             places.append(Value("words", shown, "command"))
         elif action.help == argparse.SUPPRESS:
             continue
         elif action.option_strings:
-            value = None if action.nargs == 0 else _value(action)
+            value = None if action.nargs == 0 else _argument_value(action)
             again = isinstance(action, argparse._AppendAction | argparse._CountAction)
-            options.append(Option(tuple(action.option_strings), _sentence(action.help), value, again))
+            options.append(Option(tuple(action.option_strings), _help_sentence(action.help), value, again))
         else:
-            places.append(_value(action))
+            places.append(_argument_value(action))
     yield Command(path, tuple(options), tuple(places), tuple(children))
     for name, child in children.items():
-        yield from _commands(child, (*path, name))
+        yield from _completable_commands(child, (*path, name))
 
 
-def _value(action: argparse.Action) -> Value:
+def _argument_value(action: argparse.Action) -> Value:
     name = action.metavar if isinstance(action.metavar, str) else action.dest
     repeats = action.nargs in ("*", "+", argparse.REMAINDER)
     if action.choices is not None:
@@ -122,11 +125,11 @@ def _value(action: argparse.Action) -> Value:
     return Value(VALUE_KINDS.get(name.upper(), "files"), (), name, repeats)
 
 
-def _sentence(help: str | None) -> str:
+def _help_sentence(help: str | None) -> str:
     """The help on one line, without argparse's placeholders and the brackets that hold them."""
     bare = re.sub(r"\([^()]*%\(\w+\)s[^()]*\)|%\(\w+\)s", "", help or "")
     return " ".join(bare.replace("%%", "%").split())
 
 
-def _identifier(text: str) -> str:
+def _shell_identifier(text: str) -> str:
     return re.sub(r"\W", "_", text, flags=re.ASCII)

@@ -11,16 +11,16 @@ from itertools import chain, groupby
 from pathlib import Path
 
 from runbook.causes.catalogue import causes as known_causes
-from runbook.diagnose.all_rules import scanner
-from runbook.diagnose.judge import NO_EVIDENCE, Cause, judge
+from runbook.diagnose.all_rules import make_scanner
+from runbook.diagnose.judge import NO_EVIDENCE, Cause, judge_logs
 from runbook.diagnose.progress_lines import Reached
 from runbook.diagnose.rule_types import Tier
 from runbook.diagnose.scan import Scanner
 from runbook.diagnose.sources.decoding import Account
-from runbook.diagnose.sources.logfiles import LogFile, chunks, find_logs
-from runbook.diagnose.sources.own_runs import RESULT_FILE, OwnRun, latest_run, own_run_of, read_own_run
-from runbook.diagnose.tool_outputs import UNKNOWN_OUTPUT_CAUSE, Paste, Source, read_paste, with_tools
-from runbook.report.diagnosis import Coverage, as_json, as_text
+from runbook.diagnose.sources.logfiles import LogFile, find_logs, log_chunks
+from runbook.diagnose.sources.own_runs import RESULT_FILE, OwnRun, latest_run, parse_own_run, read_own_run
+from runbook.diagnose.tool_outputs import UNKNOWN_OUTPUT_CAUSE, Paste, Source, merge_tool_causes, read_paste
+from runbook.report.diagnosis import Coverage, diagnosis_json, diagnosis_text
 from runbook.report.standard_streams import stderr, stdout
 
 EXIT_FOUND_OR_HEALTHY = 0
@@ -59,14 +59,14 @@ def diagnose(arguments: argparse.Namespace) -> int:
     found = find_logs(named)
     if run is None and len(found.results) == 1:
         name, result = found.results[0]
-        run = own_run_of(Path(f"{name}!run"), result)
+        run = parse_own_run(Path(f"{name}!run"), result)
     coverage = Coverage(files=len(found.logs))
     for file, why in found.unread:
         coverage.miss(file, why)
     for name, _ in found.results if run is None else ():
         coverage.miss(name, "it holds what a run said of itself, which is read of one archive at a time")
     coverage.leave(found.aside)
-    scan = scanner()
+    scan = make_scanner()
     progress = ReadingProgress(found.logs)
     reader = Reader(scan, coverage)
     for archive, logs in groupby(found.logs, key=lambda log: log.member.archive if log.member else None):
@@ -80,13 +80,13 @@ def diagnose(arguments: argparse.Namespace) -> int:
     if run is not None and run.unread:
         coverage.miss(str(run.path / RESULT_FILE), run.unread)
     if coverage.unread and (not causes or (causes[0].cause == NO_EVIDENCE and not causes[0].evidence)):
-        causes = [_not_looked(coverage)]
+        causes = [_unread_files_cause(coverage)]
     pages = known_causes()
     if arguments.output == "json":
-        stdout.document(as_json(causes, pages, coverage))
+        stdout.document(diagnosis_json(causes, pages, coverage))
     else:
         went_on = scan.reached is not Reached.SETUP or run is not None
-        stdout.tell(as_text(causes, pages, coverage, went_on=went_on))
+        stdout.tell(diagnosis_text(causes, pages, coverage, went_on=went_on))
     return (
         EXIT_DOES_NOT_TELL
         if causes and causes[0].cause in (NO_EVIDENCE, UNKNOWN_OUTPUT_CAUSE)
@@ -105,7 +105,7 @@ def _with_latest_run(named: Sequence[str]) -> tuple[Sequence[str], OwnRun | None
     return [str(folder)], read_own_run(folder)
 
 
-def _not_looked(coverage: Coverage) -> Cause:
+def _unread_files_cause(coverage: Coverage) -> Cause:
     """The cause that is reported for unread files if nothing else is found: an unread file is never healthy."""
     few = [f"{one.file}: {one.why}" for one in coverage.unread[:MAX_FILES_IN_SENTENCE]]
     more = len(coverage.unread) + coverage.more - len(few)
@@ -153,7 +153,7 @@ class Reader:
 
     def causes(self) -> list[Cause]:
         """The causes from all that was read, the root first."""
-        return with_tools(judge(self._scan), self.tools, logs=self.logs, rdma=self._rdma)
+        return merge_tool_causes(judge_logs(self._scan), self.tools, logs=self.logs, rdma=self._rdma)
 
     def read(self, log: LogFile, stream: Iterator[bytes]) -> None:
         stream = self._affordable(log, stream)
@@ -165,7 +165,7 @@ class Reader:
             if len(head) > most:
                 break
         self._left -= 0 if free else min(len(head), most)
-        self._rdma = self._rdma or _tells_of_rdma(head)
+        self._rdma = self._rdma or _has_rdma_signs(head)
         paste = read_paste(head[:most].decode("utf-8", "replace"), log.name)
         whole = len(head) <= most
         if log.tool or (whole and paste.only):
@@ -176,7 +176,7 @@ class Reader:
             self._logs = self._logs or not (whole and paste.meant)
             for why in self._scan.unread(log.name):
                 self._coverage.miss(log.name, why)
-        if not whole and (log.tool or _goes_on(paste, head[:most])):
+        if not whole and (log.tool or _is_last_output_cut(paste, head[:most])):
             self._coverage.miss(log.name, f"an output of a tool is longer than the {most:,} bytes that are read of one")
         named = log.member is None and whole and paste.meant
         self.tools += [Source(log.name, found, log.node, named) for found in paste.found]
@@ -198,7 +198,7 @@ class Reader:
             yield chunk
 
 
-def _tells_of_rdma(head: bytes) -> bool:
+def _has_rdma_signs(head: bytes) -> bool:
     lowered = head.lower()
     return any(
         RDMA.search(lowered, max(0, found.start() - RDMA_SPAN_BYTES), found.end() + RDMA_SPAN_BYTES)
@@ -208,7 +208,7 @@ def _tells_of_rdma(head: bytes) -> bool:
     )
 
 
-def _goes_on(paste: Paste, head: bytes) -> bool:
+def _is_last_output_cut(paste: Paste, head: bytes) -> bool:
     """Whether the last output of a tool reaches the end of the bytes that were looked at, which may have cut it."""
     last = paste.found[-1] if paste.found else None
     return last is not None and last.above + len(last.lines) >= head.count(b"\n")
@@ -224,7 +224,7 @@ class ReadingProgress:
         self._next = time.monotonic() + 3 * SCAN_PROGRESS_INTERVAL_S
 
     def over(self, log: LogFile, account: Account) -> Iterator[bytes]:
-        for chunk in chunks(log, account):
+        for chunk in log_chunks(log, account):
             self._read += len(chunk)
             if self._shown and time.monotonic() >= self._next:
                 self._next = time.monotonic() + SCAN_PROGRESS_INTERVAL_S

@@ -14,27 +14,27 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from runbook.checks.context import Run
-from runbook.cli.inventory_source import load
+from runbook.cli.inventory_source import load_named_inventory
 from runbook.engine.run_folder import run_folder
-from runbook.files.node_sets import select
-from runbook.jobs.attach import OutputCallback, follow, kept_of, supervise
+from runbook.files.node_sets import select_nodes
+from runbook.jobs.attach import OutputCallback, follow_job, kept_processes_of, supervise_job
 from runbook.jobs.attempt import ProcessSpec
-from runbook.jobs.known_jobs import NODE_LEFT_OUT_TEXT, Cluster, KnownJob, clean, living, stop
+from runbook.jobs.known_jobs import NODE_LEFT_OUT_TEXT, Cluster, KnownJob, clean, living_processes, stop
 from runbook.jobs.launch import Stall
 from runbook.jobs.logs import JobSecrets, job_secrets
 from runbook.jobs.stop_attempt import drain
-from runbook.jobs.watch import watch
-from runbook.launch.ranks import narrow
-from runbook.model.command_quoting import word
+from runbook.jobs.watch import watch_processes
+from runbook.launch.ranks import narrow_inventory
+from runbook.model.command_quoting import shell_word
 from runbook.model.errors import FilesWrong, Unreachable
 from runbook.model.inventory import Inventory
 from runbook.model.node_ranges import fold
-from runbook.model.redact import Redactor, secrets_of
-from runbook.model.safe_text import lines as safe_lines
-from runbook.model.safe_text import one_line, table, unreached, visible
-from runbook.model.units import bytes_text, counted, seconds_text, span_of, spans_of
+from runbook.model.redact import Redactor, known_inventory_secrets
+from runbook.model.safe_text import printable_line, table, unreachable_text, visible_text
+from runbook.model.safe_text import printable_lines as safe_lines
+from runbook.model.units import bytes_text, count_text, range_text, range_texts, seconds_text
 from runbook.model.verdict import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, UNKNOWN, Outcome, Verdict
-from runbook.report.folding import unreached_alike
+from runbook.report.folding import fold_unreached
 from runbook.report.standard_streams import stderr, stdout
 
 
@@ -42,31 +42,31 @@ def jobs(arguments: argparse.Namespace) -> int:
     """0 done (ps: listed; logs, attach: the job ended well), 1 it failed, 2 no such job, 3 a node could not be
     asked."""
     if arguments.command == "attach" and arguments.run_dir is not None:
-        from runbook.cli.attach_run import continued
+        from runbook.cli.attach_run import follow_run_to_end
 
-        return continued(arguments, _limited(load(arguments)[0], arguments))
+        return follow_run_to_end(arguments, _limited_inventory(load_named_inventory(arguments)[0], arguments))
     commands = {"ps": _ps, "logs": _logs, "attach": _attach, "stop": _stop, "clean": _clean}
-    whole, _ = load(arguments)
-    inventory = _limited(whole, arguments)
+    whole, _ = load_named_inventory(arguments)
+    inventory = _limited_inventory(whole, arguments)
     left_out = {node.name for node in whole.nodes} - {node.name for node in inventory.nodes}
     with Cluster(inventory, forks=arguments.forks, left_out=left_out) as cluster:
         return commands[arguments.command](cluster, arguments)
 
 
-def _tell_losses(cluster: Cluster, names: list[str]) -> None:
+def _print_lost_nodes(cluster: Cluster, names: list[str]) -> None:
     for name in names:
         session = cluster.site.sessions.get(name)
         if session is not None and session.lost:
-            stderr.tell(unreached(session.lost))
+            stderr.tell(unreachable_text(session.lost))
 
 
-def _limited(inventory: Inventory, arguments: argparse.Namespace) -> Inventory:
-    return narrow(inventory, select(arguments.limit, inventory)) if arguments.limit else inventory
+def _limited_inventory(inventory: Inventory, arguments: argparse.Namespace) -> Inventory:
+    return narrow_inventory(inventory, select_nodes(arguments.limit, inventory)) if arguments.limit else inventory
 
 
 def _ps(cluster: Cluster, arguments: argparse.Namespace) -> int:
-    redactor = Redactor(secrets_of(cluster.inventory))
-    documents = [redactor.anything(facts(job)) for job in cluster.jobs()]
+    redactor = Redactor(known_inventory_secrets(cluster.inventory))
+    documents = [redactor.anything(job_document(job)) for job in cluster.jobs()]
     if arguments.output == "json":
         stdout.document(jobs_json(documents, cluster.unreached))
     else:
@@ -76,7 +76,7 @@ def _ps(cluster: Cluster, arguments: argparse.Namespace) -> int:
     return UNKNOWN if cluster.unreached or any(job["damaged"] for job in documents) else EXIT_DONE
 
 
-def facts(job: KnownJob) -> dict[str, Any]:
+def job_document(job: KnownJob) -> dict[str, Any]:
     """A job as plain data: what `ps -o json` prints."""
     ranks = []
     for journal in job.processes:
@@ -88,7 +88,7 @@ def facts(job: KnownJob) -> dict[str, Any]:
                 "name": journal["name"],
                 "ranks": journal["ranks"],
                 "node": journal["node"],
-                "state": _state(journal),
+                "state": _process_state(journal),
                 "alive": journal["lives"],
                 "code": journal.get("code"),
                 "why": journal.get("why"),
@@ -97,7 +97,7 @@ def facts(job: KnownJob) -> dict[str, Any]:
                 "cpu": (use.get("cpu_s") or 0.0) / seconds if seconds else 0.0,
                 "rss": use.get("rss") or 0,
                 "gpu_bytes": use.get("gpu_bytes"),
-                **_steps(use, seconds),
+                **_step_facts(use, seconds),
             }
         )
     about = job.about
@@ -117,7 +117,7 @@ def facts(job: KnownJob) -> dict[str, Any]:
     }
 
 
-def _steps(use: Mapping[str, Any], seconds: float | None) -> dict[str, Any]:
+def _step_facts(use: Mapping[str, Any], seconds: float | None) -> dict[str, Any]:
     """How far a process came: its step, how long ago it reported that, and steps a second since it was started."""
     step, age = use.get("step"), use.get("step_age_s")
     if step is None or age is None:
@@ -126,7 +126,7 @@ def _steps(use: Mapping[str, Any], seconds: float | None) -> dict[str, Any]:
     return {"step": int(step), "step_age_s": age, "steps_per_s": made / took if made > 0 and took > 0 else None}
 
 
-def _state(journal: dict[str, Any]) -> str:
+def _process_state(journal: dict[str, Any]) -> str:
     if journal["state"] != "ended" and not journal["keeper_lives"]:
         return "keeper lost" if journal["lives"] else "lost"
     return str(journal["state"])
@@ -135,46 +135,50 @@ def _state(journal: dict[str, Any]) -> str:
 def _logs(cluster: Cluster, arguments: argparse.Namespace) -> int:
     job = cluster.job(arguments.job)
     _refuse_unknown_ranks(job, arguments.only_rank)
-    known = _secrets_of(cluster, job)
-    kept = kept_of(cluster, job, None, _printer(arguments), known, only=arguments.only_rank)
+    known = _job_secrets_with_warnings(cluster, job)
+    kept = kept_processes_of(cluster, job, None, _make_output_printer(arguments), known, only=arguments.only_rank)
     if not arguments.follow:
         left = drain(kept, enough=lambda: stdout.unread)
         if stdout.unread:  # the reader, such as `head`, has gone
             return EXIT_INTERRUPTED
-        _tell_losses(cluster, left)
-        return _missing([*left, *job.silent, *job.damaged])
-    stopping, (lost, on_loss) = _until_ctrl_c(kept.at.run), _losses()
-    end, left = follow(kept, stopping=lambda: stopping.is_set() or stdout.unread, on_loss=on_loss)
-    _tell_losses(cluster, [name for name in left if name not in lost])
+        _print_lost_nodes(cluster, left)
+        return _exit_code_for_missing([*left, *job.silent, *job.damaged])
+    stopping, (lost, on_loss) = _stop_event_on_signals(kept.at.run), _make_loss_recorder()
+    end, left = follow_job(kept, stopping=lambda: stopping.is_set() or stdout.unread, on_loss=on_loss)
+    _print_lost_nodes(cluster, [name for name in left if name not in lost])
     if end.kind == "finished" and stopping.is_set() and left:
         return EXIT_INTERRUPTED
     code = {"finished": EXIT_DONE, "lost": EXIT_DONE, "failed": EXIT_FAILED}.get(end.kind, EXIT_INTERRUPTED)
-    return code or _missing([*left, *lost, *job.silent, *job.damaged])
+    return code or _exit_code_for_missing([*left, *lost, *job.silent, *job.damaged])
 
 
 def _attach(cluster: Cluster, arguments: argparse.Namespace) -> int:
     job = cluster.job(arguments.job, alive=True)
     _refuse_unknown_ranks(job, arguments.only_rank)
     with run_folder(None, f"{job.id}-attached-{secrets.token_hex(3)}") as run_dir:
-        known = _secrets_of(cluster, job)
-        kept = kept_of(cluster, job, run_dir, _printer(arguments), known)
-        stopping, (lost, on_loss) = _until_ctrl_c(kept.at.run), _losses()
-        end, outcomes, left = supervise(
+        known = _job_secrets_with_warnings(cluster, job)
+        kept = kept_processes_of(cluster, job, run_dir, _make_output_printer(arguments), known)
+        stopping, (lost, on_loss) = _stop_event_on_signals(kept.at.run), _make_loss_recorder()
+        end, outcomes, left = supervise_job(
             kept,
             grace_s=job.grace_s,
-            watched=lambda: (watch(kept, stopping=stopping.is_set, deadline=math.inf, on_loss=on_loss), Stall()),
+            watched=lambda: (
+                watch_processes(kept, stopping=stopping.is_set, deadline=math.inf, on_loss=on_loss),
+                Stall(),
+            ),
         )
         if end.kind == "stopped":
             stderr.line(
-                f"left it running; `runbook attach {word(job.id)}` comes back, `runbook stop {word(job.id)}` ends it"
+                f"left it running; `runbook attach {shell_word(job.id)}` comes back, `runbook "
+                f"stop {shell_word(job.id)}` ends it"
             )
             return EXIT_INTERRUPTED
         for outcome in outcomes:
-            _tell(known.of_nodes.get(outcome.node, known.everywhere).anything(outcome))
+            _print_outcome(known.of_nodes.get(outcome.node, known.everywhere).anything(outcome))
         over_here = end.kind in ("finished", "lost")
         how = "may still run" if lost and over_here else end.kind
         stdout.line(f"{job.id} {how}; logs in {kept.logs.folder}")
-        missing = _missing([*left, *lost, *job.absent, *job.damaged])
+        missing = _exit_code_for_missing([*left, *lost, *job.absent, *job.damaged])
         if over_here:
             return missing
         return EXIT_FAILED if any(outcome.verdict is Verdict.FAIL for outcome in outcomes) else UNKNOWN
@@ -187,37 +191,37 @@ def _refuse_unknown_ranks(job: KnownJob, only: Sequence[int]) -> None:
     unknown = next((rank for rank in only if rank not in known), None)
     if unknown is not None and known and not job.absent and not job.damaged:
         message = f"--only-rank {unknown}: {job.id} has no such rank here"
-        raise FilesWrong.of("arguments.only-rank", message, help=f"known here: {', '.join(spans_of(known))}")
+        raise FilesWrong.of("arguments.only-rank", message, help=f"known here: {', '.join(range_texts(known))}")
 
 
-def _losses() -> tuple[list[str], Callable[[str, Unreachable], None]]:
+def _make_loss_recorder() -> tuple[list[str], Callable[[str, Unreachable], None]]:
     """A list that gets the names of nodes lost from now on, and the function to call when a node is lost. The ranks of
     a lost node may live, so the other nodes are followed further."""
     lost: list[str] = []
 
     def on_loss(node: str, error: Unreachable) -> None:
         lost.append(node)
-        stderr.tell(unreached(error))
+        stderr.tell(unreachable_text(error))
 
     return lost, on_loss
 
 
-def _secrets_of(cluster: Cluster, job: KnownJob) -> JobSecrets:
+def _job_secrets_with_warnings(cluster: Cluster, job: KnownJob) -> JobSecrets:
     """The secrets of a job, after a warning on stderr about those that cannot be masked."""
     found = job_secrets(cluster, job)
     for unknown in found.unknown:
-        stderr.line(f"warning: {one_line(unknown)}")
+        stderr.line(f"warning: {printable_line(unknown)}")
     return found
 
 
-def _tell(outcome: Outcome) -> None:
+def _print_outcome(outcome: Outcome) -> None:
     for finding in outcome.findings:
         if finding.cause == "peer-died":
             continue
         stdout.line("")
         stdout.line(f"{outcome.node}: {finding.cause}")
-        stdout.line(f"   {one_line(finding.says)}")
-        stdout.line(f"   fix       {one_line(finding.remedy)}")
+        stdout.line(f"   {printable_line(finding.says)}")
+        stdout.line(f"   fix       {printable_line(finding.remedy)}")
         for line in finding.evidence[:12]:
             stdout.line(f"   evidence  {' '.join(safe_lines(line))}")
 
@@ -225,13 +229,13 @@ def _tell(outcome: Outcome) -> None:
 def _stop(cluster: Cluster, arguments: argparse.Namespace) -> int:
     job = cluster.job(arguments.job, alive=True)
     done = stop(cluster, job, now=arguments.now)
-    lived = sum(map(len, living(job).values()))
+    lived = sum(map(len, living_processes(job).values()))
     stdout.line(f"{job.id}: {done.ended} of {lived} processes that lived were ended")
     for name, names in done.left.items():
         stuck = "a process in state D ends only when its device answers"
         stdout.line(f"{name}: {', '.join(names)} still lives, though it was killed: {stuck}")
     for name, why in done.unsure.items():
-        stdout.line(f"{name}: {one_line(why)}")
+        stdout.line(f"{name}: {printable_line(why)}")
     return EXIT_FAILED if done.left else UNKNOWN if done.unsure else EXIT_DONE
 
 
@@ -241,29 +245,29 @@ def _clean(cluster: Cluster, arguments: argparse.Namespace) -> int:
     for job in chosen:
         done = clean(cluster, job)
         if done.alive:
-            lives = f"{counted(sum(map(len, done.alive.values())), 'rank')} on {fold(done.alive)}"
-            stdout.line(f"{job.id}: not removed, it lives with {lives}; `runbook stop {word(job.id)}` first")
+            lives = f"{count_text(sum(map(len, done.alive.values())), 'rank')} on {fold(done.alive)}"
+            stdout.line(f"{job.id}: not removed, it lives with {lives}; `runbook stop {shell_word(job.id)}` first")
         for name, why in done.unsure.items():
-            stdout.line(f"{job.id}: {name}: {one_line(why)}")
+            stdout.line(f"{job.id}: {name}: {printable_line(why)}")
         if done.removed:
             stdout.line(f"{job.id}: removed from {fold(done.removed)}")
         code = max(code, EXIT_FAILED if done.alive else UNKNOWN if done.unsure else EXIT_DONE)
     silent = cluster.unreached if arguments.all else {}
     if not chosen and not silent:
         stdout.line("no job on these nodes")
-    for silent_ones, error in unreached_alike(silent):
-        stdout.line(f"{silent_ones} gave no answer: {one_line(error.says)}")
+    for silent_ones, error in fold_unreached(silent):
+        stdout.line(f"{silent_ones} gave no answer: {printable_line(error.says)}")
     return max(code, UNKNOWN) if silent else code
 
 
-def _missing(names: list[str]) -> int:
+def _exit_code_for_missing(names: list[str]) -> int:
     """The exit code for logs that are whole or not; says on stderr what was not read."""
     if names:
         stderr.line(f"not everything was read: {', '.join(sorted(set(names)))}")
     return UNKNOWN if names else EXIT_DONE
 
 
-def _printer(arguments: argparse.Namespace) -> OutputCallback:
+def _make_output_printer(arguments: argparse.Namespace) -> OutputCallback:
     """The function that prints the lines of ranks, of all or of those of --only-rank."""
     only = set(arguments.only_rank)
     lock = threading.Lock()
@@ -271,7 +275,7 @@ def _printer(arguments: argparse.Namespace) -> OutputCallback:
     def tell(place: ProcessSpec, stream: str, lines: list[str]) -> None:
         if only and not only & set(place.ranks):
             return
-        lead = f"[{span_of(place.ranks[0], place.ranks[-1])} {place.node}] "
+        lead = f"[{range_text(place.ranks[0], place.ranks[-1])} {place.node}] "
         text = "".join(f"{lead}{' '.join(safe_lines(line))}\n" for line in lines)
         with lock:
             (stdout if stream == "out" else stderr).tell(text)
@@ -279,7 +283,7 @@ def _printer(arguments: argparse.Namespace) -> OutputCallback:
     return tell
 
 
-def _until_ctrl_c(run: Run) -> threading.Event:
+def _stop_event_on_signals(run: Run) -> threading.Event:
     """An event that Ctrl-C and SIGTERM set from now on: they end the command, not the job."""
 
     def enough(*_: object) -> None:
@@ -301,21 +305,27 @@ def jobs_text(
     rows: list[JobTableRow] = [
         ("JOB", "STAGE", "STATE", "ALIVE", "NODES", "STARTED", "CORES", "MEMORY", "GPU MEMORY", "STEP")
     ]
-    lines = table([*rows, *map(_row, jobs)]) if jobs else [none] * bool(none)
+    lines = table([*rows, *map(_job_row, jobs)]) if jobs else [none] * bool(none)
     for job in jobs if ranks else ():
-        lines += ["", visible(f"{job['job']}, {job['attempt']}:"), *table([RANK_HEADINGS, *map(_rank, job["ranks"])])]
+        lines += [
+            "",
+            visible_text(f"{job['job']}, {job['attempt']}:"),
+            *table([RANK_HEADINGS, *map(_process_row, job["ranks"])]),
+        ]
     for job in jobs:
         mute = [name for name in job["absent"] if name in unreached]
         if mute:
-            lines.append(visible(f"{job['job']}: {fold(mute)} of it gives no answer"))
+            lines.append(visible_text(f"{job['job']}: {fold(mute)} of it gives no answer"))
         if gone := [name for name in job["absent"] if name not in mute]:
             why = "cleaned there, or not in this inventory"
-            lines.append(visible(f"{job['job']}: {fold(gone)} of it knows nothing of it now: {why}"))
+            lines.append(visible_text(f"{job['job']}: {fold(gone)} of it knows nothing of it now: {why}"))
         if job.get("left_out"):
-            lines.append(visible(f"{job['job']}: {fold(job['left_out'])} of it {NODE_LEFT_OUT_TEXT}"))
+            lines.append(visible_text(f"{job['job']}: {fold(job['left_out'])} of it {NODE_LEFT_OUT_TEXT}"))
         for node, damaged in job["damaged"].items():
-            lines += [visible(f"{job['job']}: on {node} damaged: {one_line(file)}") for file in damaged]
-    lines += [visible(f"{names} gave no answer: {one_line(why.says)}") for names, why in unreached_alike(unreached)]
+            lines += [visible_text(f"{job['job']}: on {node} damaged: {printable_line(file)}") for file in damaged]
+    lines += [
+        visible_text(f"{names} gave no answer: {printable_line(why.says)}") for names, why in fold_unreached(unreached)
+    ]
     return "\n".join(lines) + "\n"
 
 
@@ -327,7 +337,7 @@ def jobs_json(jobs: Sequence[Mapping[str, Any]], unreached: Mapping[str, Unreach
 RANK_HEADINGS = ("  RANK", "NODE", "STATE", "EXIT", "PID", "RAN", "CORES", "MEMORY", "GPU MEMORY", "STEP")
 
 
-def _row(job: Mapping[str, Any]) -> JobTableRow:
+def _job_row(job: Mapping[str, Any]) -> JobTableRow:
     alive = [one for one in job["ranks"] if one["alive"]]
     count = f"{sum(len(one['ranks']) for one in alive)}/{sum(len(one['ranks']) for one in job['ranks'])}"
     started = time.strftime("%Y-%m-%d %H:%M", time.localtime(job["began"])) if job["began"] else "?"
@@ -345,11 +355,11 @@ def _row(job: Mapping[str, Any]) -> JobTableRow:
         cpu,
         memory,
         bytes_text(sum(gpu)) if gpu else "-",
-        _step(job["ranks"]),
+        _step_text(job["ranks"]),
     )
 
 
-def _step(ranks: Sequence[Mapping[str, Any]]) -> str:
+def _step_text(ranks: Sequence[Mapping[str, Any]]) -> str:
     """The highest step of these processes, steps a second since they were started, and how long ago it was reported."""
     known = [one for one in ranks if one.get("step") is not None]
     if not known:
@@ -359,9 +369,9 @@ def _step(ranks: Sequence[Mapping[str, Any]]) -> str:
     return f"{one['step']:,}{speed}, {seconds_text(one['step_age_s'])} ago"
 
 
-def _rank(one: Mapping[str, Any]) -> JobTableRow:
+def _process_row(one: Mapping[str, Any]) -> JobTableRow:
     return (
-        f"  {span_of(one['ranks'][0], one['ranks'][-1])}",
+        f"  {range_text(one['ranks'][0], one['ranks'][-1])}",
         one["node"],
         one["state"],
         "-" if one["code"] is None else str(one["code"]),
@@ -370,5 +380,5 @@ def _rank(one: Mapping[str, Any]) -> JobTableRow:
         f"{one['cpu']:.1f}" if one["alive"] else "-",
         bytes_text(one["rss"]) if one["alive"] else "-",
         bytes_text(one["gpu_bytes"]) if one["gpu_bytes"] is not None else "-",
-        _step([one]),
+        _step_text([one]),
     )

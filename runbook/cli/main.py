@@ -10,12 +10,12 @@ from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
 import runbook
-from runbook.cli.argument_parser import parser
-from runbook.cli.extras import required_by_us
-from runbook.model.errors import FilesWrong, RunbookError, Unreachable, limit_behind
-from runbook.model.safe_text import unreached, visible
+from runbook.cli.argument_parser import make_parser
+from runbook.cli.extras import missing_core_module
+from runbook.model.errors import FilesWrong, RunbookError, Unreachable, machine_limit_finding
+from runbook.model.safe_text import unreachable_text, visible_text
 from runbook.model.verdict import EXIT_BUG, EXIT_DONE, EXIT_INTERRUPTED, EXIT_WRONG_INPUT, UNKNOWN
-from runbook.report.standard_streams import complain, standard_streams, stdout
+from runbook.report.standard_streams import guard_standard_streams, report_error, stdout
 
 COMMANDS_WITHOUT_VERDICT = ("explain", "inventory", "completion", "ps", "logs", "report")
 """Commands without a verdict, such as `render --diff`: their output is their result, and its loss is an error."""
@@ -28,19 +28,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command. 0 passed, 1 failed, 2 wrong files or arguments, 3 could not tell, 70 our bug, 130
     interrupted."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    with standard_streams():
+    with guard_standard_streams():
         if arguments == ["--version"]:
             stdout.line(f"runbook {runbook.__version__}")
             return _kept(EXIT_DONE)
         try:
-            parsed = parser().parse_args(arguments)
+            parsed = make_parser().parse_args(arguments)
         except SystemExit as done:  # --help, and arguments that are wrong
             raise SystemExit(_kept(done.code if isinstance(done.code, int) else 2)) from None
-        code = _run(parsed, arguments)
+        code = _run_command(parsed, arguments)
         return _kept(code) if parsed.command in COMMANDS_WITHOUT_VERDICT or getattr(parsed, "diff", None) else code
 
 
-def _run(parsed: argparse.Namespace, arguments: Sequence[str]) -> int:
+def _run_command(parsed: argparse.Namespace, arguments: Sequence[str]) -> int:
     """Runs the command, and turns an error into text and an exit code."""
     try:
         return dispatch(parsed)
@@ -49,25 +49,27 @@ def _run(parsed: argparse.Namespace, arguments: Sequence[str]) -> int:
         from runbook.lint.redaction import RedactedProblems
 
         shown = RedactedProblems(wrong.problems)
-        complain(render_all(shown.problems, shown.lines) + "\n")
+        report_error(render_all(shown.problems, shown.lines) + "\n")
         return EXIT_WRONG_INPUT
     except Unreachable as failure:
-        complain(unreached(failure))
+        report_error(unreachable_text(failure))
         return UNKNOWN
     except RunbookError as error:
-        complain(f"error: {visible(str(error))}\n")
+        report_error(f"error: {visible_text(str(error))}\n")
         return EXIT_WRONG_INPUT
     except KeyboardInterrupt:
-        complain("interrupted\n")
+        report_error("interrupted\n")
         return EXIT_INTERRUPTED
     except ModuleNotFoundError as error:
-        if (lacking := required_by_us(error.name)) is None:
+        if (lacking := missing_core_module(error.name)) is None:
             return crash(arguments, error)
-        complain(f"error: {sys.executable} has no {lacking}, which runbook needs: install runbook into it, with pip\n")
+        report_error(
+            f"error: {sys.executable} has no {lacking}, which runbook needs: install runbook into it, with pip\n"
+        )
         return EXIT_WRONG_INPUT
     except Exception as error:  # noqa: BLE001  the one place where a bug of ours is caught, to say what to do with it
-        if limit := limit_behind(error):
-            complain(f"error: {limit.says}: {limit.remedy}\n")
+        if limit := machine_limit_finding(error):
+            report_error(f"error: {limit.says}: {limit.remedy}\n")
             return UNKNOWN
         return crash(arguments, error)
 
@@ -103,19 +105,19 @@ def crash(arguments: Sequence[str], error: Exception) -> int:
     import shlex
     import traceback
 
-    from runbook.collect.scrub import secret_places
-    from runbook.model.redact import Redactor, secrets_among
+    from runbook.collect.scrub import secret_text_spans
+    from runbook.model.redact import Redactor, environment_secrets
     from runbook.model.secrets import Secret
 
     typed = dict(word.partition("=")[::2] for word in arguments if "=" in word)
-    looks = [Secret(word[start:end], "an argument") for word in arguments for start, end in secret_places(word)]
-    redactor = Redactor([*secrets_among(os.environ, typed), *looks, *_secrets_at_hand(error)])
+    looks = [Secret(word[start:end], "an argument") for word in arguments for start, end in secret_text_spans(word)]
+    redactor = Redactor([*environment_secrets(os.environ, typed), *looks, *_secrets_in_traceback(error)])
     report = (
         "runbook crashed. This is a bug; please report it with all of this:\n"
         f"  runbook {runbook.__version__}, Python {platform.python_version()}, {platform.platform()}\n"
         f"  command: runbook {shlex.join(arguments)}\n"
     )
-    complain(redactor.text(report + "".join(traceback.format_exception(error))))
+    report_error(redactor.text(report + "".join(traceback.format_exception(error))))
     return EXIT_BUG
 
 
@@ -130,22 +132,22 @@ def crash_without_report(error: BaseException) -> int:
         places.append("".join(traceback.format_tb(one.__traceback__)) + type(one).__name__)
         one = one.__cause__ or one.__context__
     trace = "\n\nwhile it told of another error:\n\n".join(places)
-    complain(
+    report_error(
         f"runbook {runbook.__version__} crashed, and so did what reports it. Is it installed whole? Try `pip install "
         f"--force-reinstall runbook`; if this stays, please report it with all of this:\n{trace}\n"
     )
     return EXIT_BUG
 
 
-def _secrets_at_hand(error: Exception) -> Iterator[object]:
+def _secrets_in_traceback(error: Exception) -> Iterator[object]:
     """The secrets of every inventory in the frames of the traceback."""
     import traceback
 
     from runbook.model.inventory import Inventory
-    from runbook.model.redact import secrets_of
+    from runbook.model.redact import known_inventory_secrets
 
     for frame, _ in traceback.walk_tb(error.__traceback__):
         for value in list(frame.f_locals.values()):
             found = value if isinstance(value, Inventory) else getattr(value, "inventory", None)
             if isinstance(found, Inventory):
-                yield from secrets_of(found)
+                yield from known_inventory_secrets(found)

@@ -9,18 +9,26 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from runbook.cli.run import files_of, note_unknown_names
+from runbook.cli.run import load_run_files, note_unknown_names
 from runbook.engine.plan import Choice, Plan, make_plan
-from runbook.engine.scripts import SCRIPT_ENDINGS, FileChange, NodeFiles, Writer, abandoned, changes, node_files
-from runbook.files.extra_vars import parse_extra
+from runbook.engine.scripts import (
+    SCRIPT_ENDINGS,
+    FileChange,
+    NodeFiles,
+    Writer,
+    abandoned_folders,
+    file_changes,
+    node_files,
+)
+from runbook.files.extra_vars import parse_extra_vars
 from runbook.files.inventory import with_shell
-from runbook.model.command_quoting import word
+from runbook.model.command_quoting import shell_word
 from runbook.model.errors import FilesWrong
-from runbook.model.grouping import grouped
+from runbook.model.grouping import values_by_key
 from runbook.model.node_ranges import fold
 from runbook.model.redact import Redactor
 from runbook.model.safe_files import is_file
-from runbook.model.units import counted
+from runbook.model.units import count_text
 from runbook.report.standard_streams import stderr, stdout
 
 SCRIPT_START_COMMANDS = {
@@ -31,8 +39,8 @@ SCRIPT_START_COMMANDS = {
 
 
 def render(arguments: argparse.Namespace) -> int:
-    extra = parse_extra(arguments.extra_vars)
-    playbook, inventory, origins = files_of(arguments, extra)
+    extra = parse_extra_vars(arguments.extra_vars)
+    playbook, inventory, origins = load_run_files(arguments, extra)
     if arguments.shell:
         inventory = with_shell(inventory, origins, arguments.shell)
     plan = make_plan(playbook, inventory, Choice(limit=arguments.limit, extra=extra))
@@ -42,28 +50,28 @@ def render(arguments: argparse.Namespace) -> int:
     if arguments.limit and len(plan.inventory.nodes) < len(inventory.nodes):
         master, ranks = plan.inventory.rendezvous.master, plan.inventory.world_size
         stderr.line(
-            f"note: -l makes a job of its own, {counted(ranks, 'rank')} with {master} as rank 0: "
+            f"note: -l makes a job of its own, {count_text(ranks, 'rank')} with {master} as rank 0: "
             "these scripts do not go with those of a rendering without it"
         )
     # With --shell, scripts for other shells may stay beside these; otherwise they are out of date.
     endings = (f".{arguments.shell}",) if arguments.shell else SCRIPT_ENDINGS
-    out = folder(arguments.out)
-    gone = abandoned(out, inventory)
+    out = output_folder(arguments.out)
+    gone = abandoned_folders(out, inventory)
     if gone:
         stderr.line(f"warning: {out / fold(gone)} was made from {inventory.source}, which has no such node now")
     try:
-        found = changes(out, made, endings=endings)
+        found = file_changes(out, made, endings=endings)
         if arguments.diff:
-            show(found, Redactor(plan.secrets))
+            show_changes(found, Redactor(plan.secrets))
         else:
-            write(out, made, found)
+            write_changes(out, made, found)
     except OSError as error:
         where = error.filename2 or error.filename or out
         raise FilesWrong.of("arguments.out", f"--out {out}: {where}: {error.strerror}") from None
     return 0
 
 
-def folder(given: str) -> Path:
+def output_folder(given: str) -> Path:
     """The folder of `--out`; expands a leading `~`, which no shell does after `--out=`."""
     out = Path(given).expanduser() if given.startswith("~/") else Path(given)
     problem = "is empty: which folder?" if not given else f"{out} is a file" if is_file(out) else None
@@ -81,18 +89,18 @@ def warn(plan: Plan) -> None:
         )
 
 
-def show(found: Iterable[FileChange], redactor: Redactor) -> None:
+def show_changes(found: Iterable[FileChange], redactor: Redactor) -> None:
     """Prints what would change as a diff on stdout, and how much on stderr."""
     kinds: Counter[str] = Counter()
     for change in found:
         kinds[change.kind] += 1
         if change.kind != "as before":
             after = change.after.data if change.after else None
-            stdout.tell("".join(map(redactor.text, unified(change.path, change.before, after, change.secret))))
-    stderr.line(f"{files_by_kind(kinds)}; nothing is written")
+            stdout.tell("".join(map(redactor.text, unified_diff(change.path, change.before, after, change.secret))))
+    stderr.line(f"{file_counts_line(kinds)}; nothing is written")
 
 
-def write(out: Path, made: Sequence[NodeFiles], found: Iterable[FileChange]) -> None:
+def write_changes(out: Path, made: Sequence[NodeFiles], found: Iterable[FileChange]) -> None:
     kinds: Counter[str] = Counter()
     removed: dict[str, None] = {}
     writer = Writer(out)
@@ -102,27 +110,27 @@ def write(out: Path, made: Sequence[NodeFiles], found: Iterable[FileChange]) -> 
         if change.after is None:
             removed[change.path.name] = None
     names_of = ((tuple(filter(None, (one.launch, *sorted(one.files.keys() - {one.launch})))), one) for one in made)
-    for names, nodes in grouped((names, one.node.name) for names, one in names_of).items():
+    for names, nodes in values_by_key((names, one.node.name) for names, one in names_of).items():
         stdout.line(f"{out / fold(nodes)}: {', '.join(names)}")
-    stdout.line(files_by_kind(kinds))
+    stdout.line(file_counts_line(kinds))
     if removed:
         stdout.line(f"removed, left by an earlier rendering: {', '.join(removed)}")
-    for line in how_to_start(out, made):
+    for line in start_instructions(out, made):
         stdout.line(line)
 
 
-def files_by_kind(kinds: Counter[str]) -> str:
+def file_counts_line(kinds: Counter[str]) -> str:
     """The line that counts the files of each kind: `files: 2 new, 1 changed, 3 as before`."""
     parts = [f"{kinds[kind]:,} {kind}" for kind in ("new", "changed", "as before", "removed") if kinds[kind]]
     return f"files: {', '.join(parts)}"
 
 
-def how_to_start(out: Path, made: Sequence[NodeFiles]) -> list[str]:
+def start_instructions(out: Path, made: Sequence[NodeFiles]) -> list[str]:
     """The lines that say how the scripts are started on their nodes."""
     made = [one for one in made if one.launch]
     if len(made) == 1:
         return [f"start it on {made[0].node.name}: {command(made[0], out / made[0].node.name / made[0].launch)}"]
-    commands = grouped((command(one, Path(one.launch)), one.node.name) for one in made)
+    commands = values_by_key((command(one, Path(one.launch)), one.node.name) for one in made)
     if len(commands) == 1:
         return [f"copy each folder to its node, and on every node, in that folder: {next(iter(commands))}"]
     lines = [f"  {fold(nodes)}: {line}" for line, nodes in commands.items()]
@@ -138,7 +146,7 @@ def command(one: NodeFiles, path: Path) -> str:
         shown = shown if "\\" in shown else f".\\{shown}"
         shown = shown if re.fullmatch(r"[\w.:\\-]+", shown) else f'"{shown}"'
     else:
-        shown = word(f"./{shown}" if shown.startswith("-") else shown)
+        shown = shell_word(f"./{shown}" if shown.startswith("-") else shown)
     return SCRIPT_START_COMMANDS[one.node.shell].format(path=shown) + (
         " COMMAND, for example: python train.py" if one.takes_command else ""
     )
@@ -147,30 +155,30 @@ def command(one: NodeFiles, path: Path) -> str:
 _NO_FILE = "/dev/null"
 
 
-def unified(path: Path, before: bytes | None, after: bytes | None, secret: bool) -> Iterator[str]:
+def unified_diff(path: Path, before: bytes | None, after: bytes | None, secret: bool) -> Iterator[str]:
     """Yields the lines of a diff, none if nothing changes. `None` is a file that does not exist."""
-    old, new = _lines(before), _lines(after)
+    old, new = _file_lines(before), _file_lines(after)
     if secret:
-        old, new = _starred(old, new)
+        old, new = _masked_texts(old, new)
     names = (_NO_FILE if before is None else str(path), _NO_FILE if after is None else str(path))
     yield from difflib.unified_diff(old, new, *names)
 
 
-def _lines(data: bytes | None) -> list[str]:
+def _file_lines(data: bytes | None) -> list[str]:
     """The lines of a file, each ending with \\n, whatever it ends with in the file."""
     lines = (data or b"").decode("utf-8-sig", "replace").split("\n")
     return [line.removesuffix("\r") + "\n" for line in (lines if lines[-1] else lines[:-1])]
 
 
-def _starred(old: list[str], new: list[str]) -> tuple[list[str], list[str]]:
+def _masked_texts(old: list[str], new: list[str]) -> tuple[list[str], list[str]]:
     """Both texts with values as `***`; a changed value still shows as a difference."""
-    before = [_star(line) for line in old]
-    after = [_star(line) for line in new]
+    before = [_masked_line(line) for line in old]
+    after = [_masked_line(line) for line in new]
     changed = {star for star, line in zip(after, new, strict=True) if star in before and line not in old}
     return before, [star.replace("\n", " (another value)\n") if star in changed else star for star in after]
 
 
-def _star(line: str) -> str:
+def _masked_line(line: str) -> str:
     """A line of a file with secrets, masked: everything behind a name may be a secret, and so may a line without
     one."""
     name, sets, _ = line.partition("=")

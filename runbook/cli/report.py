@@ -9,8 +9,8 @@ from pathlib import Path
 
 from runbook.diagnose.sources.own_runs import latest_run as latest_run_of
 from runbook.engine.run_folder import homes, latest_run
-from runbook.model.errors import FilesWrong, limit_behind
-from runbook.model.safe_files import is_file, is_there, why_not_seen, write_below, write_whole
+from runbook.model.errors import FilesWrong, machine_limit_finding
+from runbook.model.safe_files import is_file, path_exists, path_lookup_error, write_file_atomically, write_file_below
 from runbook.report.standard_streams import stdout
 
 REPORT_FILE = "report.html"
@@ -20,13 +20,13 @@ def report(arguments: argparse.Namespace) -> int:
     """Writes the report and says where it is. Raises FilesWrong if there is no such run, or no file can be made."""
     from runbook.report.html.render import render, render_comparison  # Jinja takes a while to load
 
-    one = folder_of(arguments.run_dir)
+    one = find_run_folder(arguments.run_dir)
     if arguments.other is None:
         document, default = render(one), one / REPORT_FILE
     else:
-        other = folder_of(arguments.other)
-        document, default = render_comparison(one, other), one / f"compared-with-{_plain(other)}.html"
-    stdout.line(str(write(document, default, arguments.out)))
+        other = find_run_folder(arguments.other)
+        document, default = render_comparison(one, other), one / f"compared-with-{_file_name_part(other)}.html"
+    stdout.line(str(write_document(document, default, arguments.out)))
     return 0
 
 
@@ -35,47 +35,53 @@ def write_report(run_dir: Path) -> Path:
     FilesWrong."""
     from runbook.report.html.render import render
 
-    write_below(run_dir, REPORT_FILE, data=render(run_dir))
+    write_file_below(run_dir, REPORT_FILE, data=render(run_dir))
     return run_dir / REPORT_FILE
 
 
-def folder_of(named: str | None) -> Path:
+def find_run_folder(named: str | None) -> Path:
     """The folder of the run with this path or id; of several runs in it, the latest; without a name, the latest run of
     all. Raises FilesWrong."""
     if named is None:
         if run := latest_run():
             return run
-        raise _wrong(f"no run of yours is in {' or '.join(map(str, homes()))}", "name the folder of one")
+        raise _report_argument_error(
+            f"no run of yours is in {' or '.join(map(str, homes()))}", "name the folder of one"
+        )
     places = [Path(named), *(home / named for home in homes())]
     for place in places:
-        if is_file(place / "result.json") and not is_there(place / "events.jsonl"):
+        if is_file(place / "result.json") and not path_exists(place / "events.jsonl"):
             return place
         if run := latest_run_of(place):
             return run
-    if unseen := why_not_seen(places[0] / "events.jsonl"):
-        raise _wrong(f"{named}: {unseen}", "name the folder of a run of yours")
-    raise _wrong(f"{named}: no run's files are there", "name the folder of a run: it holds `events.jsonl`")
+    if unseen := path_lookup_error(places[0] / "events.jsonl"):
+        raise _report_argument_error(f"{named}: {unseen}", "name the folder of a run of yours")
+    raise _report_argument_error(
+        f"{named}: no run's files are there", "name the folder of a run: it holds `events.jsonl`"
+    )
 
 
-def _plain(folder: Path) -> str:
+def _file_name_part(folder: Path) -> str:
     """The folder's name, as part of a file's name."""
     return re.sub(r"[^A-Za-z0-9_.-]+", "-", Path(os.path.realpath(folder)).name)[:200]
 
 
-def write(document: str, default: Path, out: str | None) -> Path:
+def write_document(document: str, default: Path, out: str | None) -> Path:
     """Writes the file whole or not at all, for its owner alone to read, and replaces an existing file."""
     path = Path(out) if out else default
     try:
         if out:
-            write_whole(path, document)
+            write_file_atomically(path, document)
         else:
-            write_below(path.parent, path.name, data=document)  # no link in a run's folder is followed
+            write_file_below(path.parent, path.name, data=document)  # no link in a run's folder is followed
     except OSError as error:
-        if limit_behind(error):
+        if machine_limit_finding(error):
             raise
-        raise _wrong(f"{path}: {error.strerror or os.strerror(error.errno or 0)}", "name another file: --out") from None
+        raise _report_argument_error(
+            f"{path}: {error.strerror or os.strerror(error.errno or 0)}", "name another file: --out"
+        ) from None
     return path
 
 
-def _wrong(message: str, help: str) -> FilesWrong:
+def _report_argument_error(message: str, help: str) -> FilesWrong:
     return FilesWrong.of("arguments.report", message, help=help)

@@ -16,29 +16,29 @@ from pathlib import Path
 from typing import TextIO
 
 from runbook.checks import CHECKS
-from runbook.cli.inventory_source import inventory_source, name_one
+from runbook.cli.inventory_source import inventory_naming_help, inventory_source
 from runbook.engine import slurm_drain
 from runbook.engine.plan import Choice, Plan, make_plan, refuse_what_cannot_run
-from runbook.engine.run import RunSettings, execute
+from runbook.engine.run import RunSettings, run_plan
 from runbook.engine.run_folder import RUN_FOLDER_FILES, RUN_ID, new_run_id, run_folder
-from runbook.files.extra_vars import parse_extra, unknown_names
-from runbook.files.file_kinds import INVENTORY, PLAYBOOK, shape_of
+from runbook.files.extra_vars import parse_extra_vars, unknown_extra_vars
+from runbook.files.file_kinds import INVENTORY, PLAYBOOK, kind_by_keys
 from runbook.files.inventory import load_inventory
 from runbook.files.playbook import has_launch, load_launch, load_playbook
 from runbook.files.shipped_files import find_playbook
 from runbook.files.value_origins import Origins
 from runbook.files.yaml_document import Document, document_of
-from runbook.launch.ranks import layout
-from runbook.model.command_quoting import word
-from runbook.model.errors import FilesWrong, Problem, Unreachable, limit_behind
+from runbook.launch.ranks import rank_layout
+from runbook.model.command_quoting import shell_word
+from runbook.model.errors import FilesWrong, Problem, Unreachable, machine_limit_finding
 from runbook.model.events import Emit, Event
 from runbook.model.inventory import Inventory
 from runbook.model.node_ranges import fold
 from runbook.model.playbook import Playbook
-from runbook.model.redact import Redactor, long_enough
-from runbook.model.safe_files import append_below, is_file, write_below
-from runbook.model.safe_text import visible
-from runbook.model.units import counted, span_of
+from runbook.model.redact import Redactor, is_searchable_secret
+from runbook.model.safe_files import is_file, open_append_below, write_file_below
+from runbook.model.safe_text import visible_text
+from runbook.model.units import count_text, range_text
 from runbook.report.console import Console
 from runbook.report.run_json import Jsonl, Result
 from runbook.report.standard_streams import stderr, stdout
@@ -46,24 +46,24 @@ from runbook.report.standard_streams import stderr, stdout
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs `runbook run`; the exit code."""
-    extra = parse_extra(arguments.extra_vars)
-    playbook, inventory, origins = files_of(arguments, extra)
+    extra = parse_extra_vars(arguments.extra_vars)
+    playbook, inventory, origins = load_run_files(arguments, extra)
     choice = Choice(
         limit=arguments.limit,
-        tags=words(arguments.tags),
-        skip_tags=words(arguments.skip_tags),
+        tags=split_commas(arguments.tags),
+        skip_tags=split_commas(arguments.skip_tags),
         start_at=arguments.start_at,
         extra=extra,
         without_bad=arguments.without_bad,
         min_nodes=arguments.min_nodes,
     )
     if arguments.detach:
-        playbook = detached(playbook)
+        playbook = detach_launches(playbook)
     plan = make_plan(playbook, inventory, choice)  # explains a misspelt template: checked first
     if arguments.min_nodes is not None and not any(stage.drop_bad for stage in plan.stages):
         message = "--min-nodes does nothing here: no stage goes on without bad nodes"
         raise FilesWrong.of("arguments.min-nodes", message, help="add --without-bad, or write `when_bad: drop`")
-    refuse_what_has_no_launch(arguments, plan)
+    refuse_options_without_launch(arguments, plan)
     if arguments.drain and shutil.which("scontrol") is None:
         message = "--drain asks Slurm, and this machine has no `scontrol`"
         raise FilesWrong.of("arguments.drain", message, help="run it in the cluster, or leave --drain away")
@@ -78,20 +78,20 @@ def run(arguments: argparse.Namespace) -> int:
         else:
             stdout.tell(redactor.text(plan_as_text(plan)))
         return 0
-    run_id = id_of(arguments.run_dir)
-    with run_folder(arguments.run_dir, run_id, note) as run_dir:
+    run_id = run_id_for_folder(arguments.run_dir)
+    with run_folder(arguments.run_dir, run_id, print_note) as run_dir:
         settings = RunSettings(run_id, run_dir, arguments.forks, arguments.keep)
         verdicts = slurm_drain.Verdicts() if arguments.drain else None
-        with terminated_like_interrupted(), reports(arguments, run_dir, *([verdicts] if verdicts else [])) as emit:
-            code = execute(plan, settings, emit)
+        with interrupt_on_termination(), event_readers(arguments, run_dir, *([verdicts] if verdicts else [])) as emit:
+            code = run_plan(plan, settings, emit)
         if arguments.report:
-            leave_report(run_dir, arguments.output)
+            write_run_report(run_dir, arguments.output)
         if verdicts:
-            take_out(verdicts, run_id, arguments.drain_at_most)
+            drain_bad_nodes(verdicts, run_id, arguments.drain_at_most)
         return code
 
 
-def id_of(named: str | None) -> str:
+def run_id_for_folder(named: str | None) -> str:
     """The id of a run: the name of the folder `named` if it is an id, as the server's folders have, and the folder
     holds no run yet; otherwise a new id."""
     folder = Path(named or "")
@@ -100,15 +100,17 @@ def id_of(named: str | None) -> str:
     return new_run_id()
 
 
-def files_of(arguments: argparse.Namespace, extra: Mapping[str, object]) -> tuple[Playbook, Inventory, Origins]:
+def load_run_files(arguments: argparse.Namespace, extra: Mapping[str, object]) -> tuple[Playbook, Inventory, Origins]:
     """The named playbook and its inventory, or else the inventory of `-i` and its own launch. Raises FilesWrong."""
     if arguments.playbook is not None:
         file = find_playbook(arguments.playbook)
         try:
             playbook = load_playbook(file, checks=CHECKS)
         except FilesWrong as wrong:
-            raise FilesWrong([in_order(problem, file, arguments) for problem in wrong.problems]) from None
-        return playbook, *load_inventory(inventory_path(arguments.inventory, playbook), extra_vars=extra)
+            raise FilesWrong(
+                [with_argument_order_help(problem, file, arguments) for problem in wrong.problems]
+            ) from None
+        return playbook, *load_inventory(chosen_inventory(arguments.inventory, playbook), extra_vars=extra)
     if arguments.inventory is None:
         message = "neither a playbook nor an inventory is named"
         help = f"runbook {arguments.command} PLAYBOOK, or -i with an inventory that has a `launch:`"
@@ -119,22 +121,22 @@ def files_of(arguments: argparse.Namespace, extra: Mapping[str, object]) -> tupl
     return load_launch(document, checks=CHECKS), inventory, origins
 
 
-def in_order(problem: Problem, file: Path, arguments: argparse.Namespace) -> Problem:
+def with_argument_order_help(problem: Problem, file: Path, arguments: argparse.Namespace) -> Problem:
     """The problem; if an inventory was given in the place of the playbook, with the command that was meant as help."""
     named = arguments.inventory
     document = document_of(file)
-    if problem.id != "file.kind" or shape_of(document.data) != INVENTORY:
+    if problem.id != "file.kind" or kind_by_keys(document.data) != INVENTORY:
         return problem
     if named is None and has_launch(document):
-        help = f"its own `launch:` needs no playbook: runbook {arguments.command} -i {word(str(file))}"
-    elif named is not None and is_file(named) and shape_of(document_of(named).data) == PLAYBOOK:
-        help = f"the other way round: runbook {arguments.command} {word(named)} -i {word(str(file))}"
+        help = f"its own `launch:` needs no playbook: runbook {arguments.command} -i {shell_word(str(file))}"
+    elif named is not None and is_file(named) and kind_by_keys(document_of(named).data) == PLAYBOOK:
+        help = f"the other way round: runbook {arguments.command} {shell_word(named)} -i {shell_word(str(file))}"
     else:
         return problem
     return replace(problem, help=help)
 
 
-def refuse_what_has_no_launch(arguments: argparse.Namespace, plan: Plan) -> None:
+def refuse_options_without_launch(arguments: argparse.Namespace, plan: Plan) -> None:
     """Raises FilesWrong for options about the ranks of a launch if no launch has such ranks."""
     worlds = [stage.inventory.world_size for stage in plan.stages if stage.check.user_job]
     if arguments.detach and not worlds:
@@ -144,12 +146,14 @@ def refuse_what_has_no_launch(arguments: argparse.Namespace, plan: Plan) -> None
     if unknown is not None:
         message = f"--only-rank {unknown}: there is no such rank in any `launch:` here"
         help = (
-            f"its ranks are {span_of(0, max(worlds) - 1)}" if worlds else "it chooses whose output of a launch is shown"
+            f"its ranks are {range_text(0, max(worlds) - 1)}"
+            if worlds
+            else "it chooses whose output of a launch is shown"
         )
         raise FilesWrong.of("arguments.only-rank", message, help=help)
 
 
-def detached(playbook: Playbook) -> Playbook:
+def detach_launches(playbook: Playbook) -> Playbook:
     """The playbook with `detach: true` in every launch."""
     stages = [
         replace(stage, launch=replace(stage.launch, detach=True)) if stage.kind == "launch" else stage
@@ -158,7 +162,7 @@ def detached(playbook: Playbook) -> Playbook:
     return replace(playbook, stages=tuple(stages))
 
 
-def leave_report(run_dir: Path, output: str) -> None:
+def write_run_report(run_dir: Path, output: str) -> None:
     """Writes the page and says where it is: on stdout, or on stderr if stdout has a machine's format. It raises
     nothing: the exit code is that of the run."""
     from runbook.cli.report import write_report
@@ -174,7 +178,7 @@ def leave_report(run_dir: Path, output: str) -> None:
         stderr.line(line)
 
 
-def take_out(verdicts: slurm_drain.Verdicts, run_id: str, at_most: float) -> None:
+def drain_bad_nodes(verdicts: slurm_drain.Verdicts, run_id: str, at_most: float) -> None:
     """Drains the nodes that were proven bad, and says on stderr what became of each; the exit code is that of the
     run."""
     try:
@@ -182,21 +186,21 @@ def take_out(verdicts: slurm_drain.Verdicts, run_id: str, at_most: float) -> Non
     except Unreachable as error:
         stderr.line(f"drain: nothing is drained: {error.says} [{error.cause}]")
         return
-    for line in slurm_drain.text(done):
+    for line in slurm_drain.drain_lines(done):
         stderr.line(line)
 
 
-def note(text: str) -> None:
+def print_note(text: str) -> None:
     stderr.line(f"note: {text}")
 
 
 def note_unknown_names(extra_vars: list[str], playbook: Playbook, origins: Origins) -> None:
-    for name in unknown_names(extra_vars, playbook, origins.document.data):
+    for name in unknown_extra_vars(extra_vars, playbook, origins.document.data):
         stderr.line(f"note: -e {name} has no effect: neither the playbook nor the inventory has that variable")
 
 
 def note_short_secrets(plan: Plan) -> None:
-    for source in sorted({secret.source for secret in plan.secrets if not long_enough(secret.reveal())}):
+    for source in sorted({secret.source for secret in plan.secrets if not is_searchable_secret(secret.reveal())}):
         stderr.line(f"warning: {source} is too short to be masked safely: it is shown as it is")
 
 
@@ -206,21 +210,23 @@ def note_reach(playbook: Playbook) -> None:
             stderr.line(f"note: {stage.span}: `reach` always runs first and need not be listed; it runs once")
 
 
-def words(options: list[str]) -> tuple[str, ...]:
+def split_commas(options: list[str]) -> tuple[str, ...]:
     return tuple(word.strip() for option in options for word in option.split(",") if word.strip())
 
 
-def inventory_path(named: str | None, playbook: Playbook) -> Path | Document:
+def chosen_inventory(named: str | None, playbook: Playbook) -> Path | Document:
     """The inventory of `-i`, or the one that the playbook names, by a path relative to the playbook."""
     if named is not None:
         return inventory_source(named)
     if playbook.inventory is None:
-        raise FilesWrong.of("arguments.no-inventory", f"{playbook.source} names no inventory", help=name_one())
+        raise FilesWrong.of(
+            "arguments.no-inventory", f"{playbook.source} names no inventory", help=inventory_naming_help()
+        )
     return Path(os.path.normpath(Path(playbook.source).parent / playbook.inventory))
 
 
 @contextlib.contextmanager
-def terminated_like_interrupted() -> Iterator[None]:
+def interrupt_on_termination() -> Iterator[None]:
     """SIGTERM and SIGHUP end a run as Ctrl-C does: with everything cleaned up."""
 
     def interrupt(_number: int, _frame: object) -> None:
@@ -239,7 +245,7 @@ def terminated_like_interrupted() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def reports(arguments: argparse.Namespace, run_dir: Path, *others: Emit) -> Iterator[Emit]:
+def event_readers(arguments: argparse.Namespace, run_dir: Path, *others: Emit) -> Iterator[Emit]:
     """Sets up the readers of the run's events: always events.jsonl and result.json, and what `-o` asks for on stdout.
 
     With a machine's format on stdout, progress still goes to stderr if that is a terminal, or with -v.
@@ -249,12 +255,12 @@ def reports(arguments: argparse.Namespace, run_dir: Path, *others: Emit) -> Iter
     readers: list[Emit] = [result, *others]
     with contextlib.ExitStack() as stack:
         try:
-            events = io.TextIOWrapper(append_below(run_dir, "events.jsonl"), encoding="utf-8")
+            events = io.TextIOWrapper(open_append_below(run_dir, "events.jsonl"), encoding="utf-8")
         except OSError as error:
-            if limit_behind(error):
+            if machine_limit_finding(error):
                 raise
             raise FilesWrong.of("arguments.run-dir", f"{run_dir}: {error.strerror}") from None
-        stack.callback(closed, events, run_dir / "events.jsonl")
+        stack.callback(close_report_file, events, run_dir / "events.jsonl")
         readers.append(Jsonl(events, of_ranks=False))
         if arguments.output == "junit":
             from runbook.report.junit import Junit
@@ -281,14 +287,14 @@ def reports(arguments: argparse.Namespace, run_dir: Path, *others: Emit) -> Iter
         finally:
             with warned(run_dir / "result.json"):
                 run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)  # if it was removed meanwhile
-                write_below(run_dir, "result.json", data=result.text())
+                write_file_below(run_dir, "result.json", data=result.text())
     if arguments.output == "json":
         stdout.document(result.text())
     elif junit:
         stdout.document(junit.text())
 
 
-def closed(file: TextIO, path: Path) -> None:
+def close_report_file(file: TextIO, path: Path) -> None:
     """Closes a file; data that a full disk did not take is lost."""
     with warned(path):
         file.close()
@@ -305,7 +311,7 @@ def warned(what: Path) -> Iterator[None]:
 
 def plan_as_text(plan: Plan) -> str:
     """What a run would do: nodes with their ranks, as `inventory list` shows them, then stages."""
-    from runbook.report.inventory import list_text
+    from runbook.report.inventory import inventory_list_text
 
     lines = []
     for number, stage in enumerate(plan.stages, 1):
@@ -315,14 +321,14 @@ def plan_as_text(plan: Plan) -> str:
         of_check = "" if stage.name == stage.check.id else f"  [{stage.check.id}]"
         drops = f", goes on without bad nodes if {stage.min_nodes} are left" if stage.drop_bad else ""
         lines.append(
-            f"{number:>3}. {stage.name}{of_check} on {counted(len(stage.inventory.nodes), 'node')}"
+            f"{number:>3}. {stage.name}{of_check} on {count_text(len(stage.inventory.nodes), 'node')}"
             f"{spares}{limit}{drops}{skipped}"
         )
         if summary := stage.check.summary:
             lines.append(f"     {summary}")
-    nodes = list_text(plan.inventory, plan.ranked, plan.inventory.nodes)
-    stages = "\n".join(map(visible, lines))
-    return f"{visible(plan.playbook.name)}: nothing is touched\n{nodes}\nstages:\n{stages}\n"
+    nodes = inventory_list_text(plan.inventory, plan.ranked, plan.inventory.nodes)
+    stages = "\n".join(map(visible_text, lines))
+    return f"{visible_text(plan.playbook.name)}: nothing is touched\n{nodes}\nstages:\n{stages}\n"
 
 
 def plan_as_json(plan: Plan) -> str:
@@ -338,12 +344,12 @@ def plan_as_json(plan: Plan) -> str:
         }
         for stage in plan.stages
     ]
-    return json.dumps({"version": 1, **summary(plan.ranked), "stages": stages}, indent=2) + "\n"
+    return json.dumps({"version": 1, **inventory_summary(plan.ranked), "stages": stages}, indent=2) + "\n"
 
 
-def summary(inventory: Inventory) -> dict[str, object]:
+def inventory_summary(inventory: Inventory) -> dict[str, object]:
     ranks = [
         {"rank": r.rank, "node": r.node, "local_rank": r.local_rank, "node_rank": r.node_rank, "device": r.device}
-        for r in layout(inventory).ranks
+        for r in rank_layout(inventory).ranks
     ]
     return {"inventory": inventory.source, "backend": inventory.rendezvous.backend, "ranks": ranks}

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runbook.cli.extras import not_installed
+from runbook.cli.extras import not_installed_error
 from runbook.model.errors import FilesWrong
-from runbook.model.safe_text import visible
-from runbook.report.standard_streams import complain, stderr, stdout
+from runbook.model.safe_text import visible_text
+from runbook.report.standard_streams import report_error, stderr, stdout
 
 if TYPE_CHECKING:
     from runbook.serve.people import People
@@ -29,21 +29,21 @@ SERVE_EXTRA_MODULES = ("starlette", "uvicorn", "httptools", "websockets", "prome
 def serve(arguments: argparse.Namespace) -> int:
     """Runs the server until SIGINT or SIGTERM, or runs the subcommand."""
     try:
-        from runbook.serve.server import raise_open_files, share_interpreter
+        from runbook.serve.server import raise_open_file_limit, tune_interpreter
         from runbook.serve.settings import make_data_folder, read_options
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in SERVE_EXTRA_MODULES:
             raise
-        raise not_installed("serve", "serve", error.name or "") from None
+        raise not_installed_error("serve", "serve", error.name or "") from None
     asked = read_options(arguments.listen, arguments.data, arguments.config, insecure_http=arguments.insecure_http)
     data = make_data_folder(asked.data)
     if arguments.action == "user":
         return user(arguments, data)
     if arguments.action == "enrol":
         return enrol(arguments, data)
-    raise_open_files()
-    share_interpreter()
-    with only_one(data), logged():
+    raise_open_file_limit()
+    tune_interpreter()
+    with lock_data_folder(data), log_to_stderr():
         return run(asked)
 
 
@@ -51,9 +51,9 @@ def enrol(arguments: argparse.Namespace, data: Path) -> int:
     """Prints a string by which a host becomes a node. The running server makes the string, since it knows its
     address."""
     from runbook.agent.protocol import Enrolment
-    from runbook.transport.agent import AGENT_SOCKET_FILE, enrolment
+    from runbook.transport.agent import AGENT_SOCKET_FILE, ask_enrolment_string
 
-    string = enrolment(data / AGENT_SOCKET_FILE, account(), arguments.name)
+    string = ask_enrolment_string(data / AGENT_SOCKET_FILE, account_name(), arguments.name)
     stdout.line(string)
     where = (
         "on this machine, which alone reaches the server (--listen)" if Enrolment.of(string).local else "on the node"
@@ -64,32 +64,32 @@ def enrol(arguments: argparse.Namespace, data: Path) -> int:
 
 def run(asked: ServeOptions) -> int:
     """Serves until it is told to stop; the exit code."""
-    from runbook.serve.server import create_app, listening, server_of
-    from runbook.serve.settings import settings_from
+    from runbook.serve.server import create_app, make_server, open_listening_socket
+    from runbook.serve.settings import make_serve_settings
 
     try:
-        listener = listening(asked.host, asked.port)
+        listener = open_listening_socket(asked.host, asked.port)
     except OSError as error:
         message = f"cannot listen on {asked.host}, port {asked.port}: {error.strerror}"
         raise FilesWrong.of("serve.listen", message, help="name another --listen ADDR:PORT") from None
     with contextlib.closing(listener):
-        with people_of(asked.data) as (_, people):
-            settings = settings_from(asked, listener.getsockname()[1], people=bool(people.all()))
+        with open_people(asked.data) as (_, people):
+            settings = make_serve_settings(asked, listener.getsockname()[1], people=bool(people.all()))
             first = None
             if asked.loopback:
-                first = f"{settings.url}/login/{people.link(the_one_who_starts(people))}"
+                first = f"{settings.url}/login/{people.link(starter_login_name(people))}"
         if settings.tls is not None:
             stderr.line(f"its certificate's SHA-256 is {settings.tls.fingerprint}")
         if first is not None:
             stderr.line(f"log in, once, within five minutes: {first}")
         app = create_app(settings)
         stderr.line(f"runbook serves {settings.data} at {settings.url}")
-        server_of(app, settings).run(sockets=[listener])
+        make_server(app, settings).run(sockets=[listener])
     stderr.line("stopped")
     return 0
 
 
-def account() -> str:
+def account_name() -> str:
     """The name of the present account, or its number if it has no name, as in a container."""
     try:
         return getpass.getuser()
@@ -97,12 +97,12 @@ def account() -> str:
         return f"uid-{os.getuid()}"
 
 
-def the_one_who_starts(people: People) -> str:
+def starter_login_name(people: People) -> str:
     """The name under which the person who starts the server logs in: that of the present account, which becomes an
     admin if no person has that name yet."""
     from runbook.serve.people import PERSON_NAME
 
-    name = account()
+    name = account_name()
     name = name if PERSON_NAME.match(name) else "admin"
     known = {one.name: one for one in people.all()}
     if name not in known:
@@ -111,7 +111,7 @@ def the_one_who_starts(people: People) -> str:
 
 
 @contextlib.contextmanager
-def people_of(data: Path) -> Iterator[tuple[Store, People]]:
+def open_people(data: Path) -> Iterator[tuple[Store, People]]:
     from runbook.serve.people import People
     from runbook.serve.server import DATABASE_FILE
     from runbook.serve.store import Store
@@ -122,15 +122,15 @@ def people_of(data: Path) -> Iterator[tuple[Store, People]]:
 
 def user(arguments: argparse.Namespace, data: Path) -> int:
     """Runs `serve user add | list | remove | link`, also while the server runs."""
-    from runbook.serve.people import Audit, role_named
+    from runbook.serve.people import Audit, parse_role
 
-    with people_of(data) as (store, people):
+    with open_people(data) as (store, people):
         if arguments.deed == "list":
             for one in people.all():
                 stdout.line(f"{one.role:<9} {one.name}")
             return 0
         if arguments.deed == "add":
-            people.add(arguments.name, role_named(arguments.role), new_password())
+            people.add(arguments.name, parse_role(arguments.role), read_new_password())
             stderr.line(f"{arguments.name} is {arguments.role}")
         elif arguments.deed == "remove":
             people.remove(arguments.name)
@@ -138,11 +138,11 @@ def user(arguments: argparse.Namespace, data: Path) -> int:
         elif arguments.deed == "link":
             stdout.line(f"{arguments.url.rstrip('/')}/login/{people.link(arguments.name)}")
             stderr.line("it logs in once, within five minutes")
-        Audit(store).note(account(), "command line", f"serve user {arguments.deed} {arguments.name}", "")
+        Audit(store).note(account_name(), "command line", f"serve user {arguments.deed} {arguments.name}", "")
     return 0
 
 
-def new_password() -> str:
+def read_new_password() -> str:
     """A new password: typed twice on a terminal, or else the first line of standard input. Raises FilesWrong."""
     if not sys.stdin.isatty():
         return sys.stdin.readline(2000).rstrip("\r\n")
@@ -153,7 +153,7 @@ def new_password() -> str:
 
 
 @contextlib.contextmanager
-def only_one(data: Path) -> Iterator[None]:
+def lock_data_folder(data: Path) -> Iterator[None]:
     """Refuses a second server of one folder: they would not know each other's agents and runs."""
     try:
         import fcntl
@@ -174,11 +174,11 @@ class StderrHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         text = self.format(record)
-        complain("".join(f"{visible(line)}\n" for line in text.splitlines()))
+        report_error("".join(f"{visible_text(line)}\n" for line in text.splitlines()))
 
 
 @contextlib.contextmanager
-def logged() -> Iterator[None]:
+def log_to_stderr() -> Iterator[None]:
     handler = StderrHandler(logging.WARNING)
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
     names = ("runbook.serve", "uvicorn.error")

@@ -28,7 +28,7 @@ import jinja2
 
 import runbook
 from runbook.launch.script import WINDOWS_DEVICES
-from runbook.model.safe_files import is_there, open_regular
+from runbook.model.safe_files import open_regular_file, path_exists
 
 if TYPE_CHECKING:
     from runbook.collect.ask_nodes import NodeAnswer
@@ -71,20 +71,22 @@ class Absent:
     command: str | None = None
 
 
-def read_entry(path: Path, place: str, form: ScrubForm = "text", *, below: Path | None = None) -> ArchiveFile | Absent:
+def read_archive_entry(
+    path: Path, place: str, form: ScrubForm = "text", *, below: Path | None = None
+) -> ArchiveFile | Absent:
     """A file of this machine, which gets the path `place` in the archive. A large file is cut to its head and its tail,
     at line ends, since half a secret is a secret too. A packed or binary file is left out.
 
     `below`: a folder from which on no symlink may lead to the file, nor be the file.
     """
     try:
-        with open_inside(path, below) as stream:
+        with open_without_symlinks(path, below) as stream:
             size = os.fstat(stream.fileno()).st_size
             head = stream.read(MAX_MEMBER_BYTES)
-            if _is_packed(head):
+            if _is_packed_or_binary(head):
                 return Absent(place, "packed or binary: its content cannot be searched", "left out")
             if size <= MAX_MEMBER_BYTES:
-                return ArchiveFile(place, decoded(head), form)
+                return ArchiveFile(place, decoded_file_text(head), form)
             head = head[: MAX_MEMBER_BYTES // 2]
             stream.seek(max(MAX_MEMBER_BYTES // 2, size - MAX_MEMBER_BYTES // 2))
             tail = stream.read(MAX_MEMBER_BYTES // 2)
@@ -94,20 +96,20 @@ def read_entry(path: Path, place: str, form: ScrubForm = "text", *, below: Path 
     tail = tail.partition(b"\n")[2]
     left_out = size - len(head) - len(tail)
     note = "" if form == "json lines" else f"[... {left_out} bytes left out here ...]\n"
-    return ArchiveFile(place, decoded(head) + note + decoded(tail), form, left_out=left_out)
+    return ArchiveFile(place, decoded_file_text(head) + note + decoded_file_text(tail), form, left_out=left_out)
 
 
-def open_inside(path: Path, below: Path | None = None) -> BinaryIO:
+def open_without_symlinks(path: Path, below: Path | None = None) -> BinaryIO:
     """A regular file, open for reading. With `below`, the file has to be in that folder without any symlink on the way
     to it. Raises OSError."""
     if below is not None:
         inside = path.relative_to(below)
         if any((below / part).is_symlink() for part in (inside, *inside.parents)):
             raise OSError(errno.ELOOP, "a symlink, which is not followed")
-    return open_regular(path, links=below is None)
+    return open_regular_file(path, links=below is None)
 
 
-def decoded(data: bytes) -> str:
+def decoded_file_text(data: bytes) -> str:
     """The text in any bytes: UTF-16 as PowerShell writes it, else UTF-8, with U+FFFD for every byte that fits neither.
     NUL characters are left out."""
     for mark, name in ((b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16"), (b"\xef\xbb\xbf", "utf-8-sig")):
@@ -116,7 +118,7 @@ def decoded(data: bytes) -> str:
     return data.decode("utf-8", "replace").replace("\0", "")
 
 
-def _is_packed(head: bytes) -> bool:
+def _is_packed_or_binary(head: bytes) -> bool:
     """Whether a file is compressed or binary by its first bytes."""
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
         return False
@@ -172,7 +174,7 @@ class UsedPaths:
         return free
 
 
-def readme(gathered: Gathered, name: str) -> str:
+def readme_text(gathered: Gathered, name: str) -> str:
     """The text of README.txt, which people read first when they have unpacked the archive `name`."""
     templates = jinja2.Environment(
         loader=jinja2.PackageLoader("runbook.collect", ""),
@@ -184,12 +186,12 @@ def readme(gathered: Gathered, name: str) -> str:
         name=gathered.scrubber.text(name),
         version=runbook.__version__,
         hidden=gathered.scrubber.machines is not None,
-        counts=counts(gathered),
-        nodes=list(_nodes(gathered)),
+        counts=taken_out_text(gathered),
+        nodes=list(_readme_node_lines(gathered)),
     )
 
 
-def counts(gathered: Gathered) -> str:
+def taken_out_text(gathered: Gathered) -> str:
     """How much was taken out, in words: `3 places with a secret, 1 user name, no e-mail address`."""
 
     def count(number: int, word: str, many: str) -> str:
@@ -204,7 +206,7 @@ def counts(gathered: Gathered) -> str:
     )
 
 
-def _nodes(gathered: Gathered) -> Iterator[str]:
+def _readme_node_lines(gathered: Gathered) -> Iterator[str]:
     """A line of README.txt for each node: what it gave, or why it was not asked."""
     if not gathered.nodes:
         yield "  none was asked: there was no inventory"
@@ -212,12 +214,15 @@ def _nodes(gathered: Gathered) -> Iterator[str]:
     for node in gathered.nodes:
         shown = gathered.scrubber.text(node.node)
         if node.asked:
-            yield f"  {shown}: {counted(node, *(kinds[shown, kind] for kind in ('missing', 'denied', UNFIT_KIND)))}"
+            yield (
+                f"  {shown}: "
+                f"{answer_counts_text(node, *(kinds[shown, kind] for kind in ('missing', 'denied', UNFIT_KIND)))}"
+            )
         else:
             yield f"  {shown}: not asked: {node.cause}: {gathered.scrubber.text(node.says)}"
 
 
-def counted(node: NodeAnswer, missing: int, denied: int, unfit: int) -> str:
+def answer_counts_text(node: NodeAnswer, missing: int, denied: int, unfit: int) -> str:
     """What a node gave, in words: `71 answers, 14 tools or files are not there, 6 need rights that this login does not
     have`."""
     parts = [f"{len(node.entries)} answers"]
@@ -263,7 +268,7 @@ def archive_files(gathered: Gathered, name: str, when: float) -> dict[str, bytes
         {"path": None, "what": one.what, "node": one.node, "command": one.command, "missing": one.why, "kind": one.kind}
         for one in gathered.absent
     ]
-    page = readme(gathered, name).encode("utf-8", "replace")
+    page = readme_text(gathered, name).encode("utf-8", "replace")
     manifest = {
         "version": 1,
         "runbook": runbook.__version__,
@@ -275,7 +280,7 @@ def archive_files(gathered: Gathered, name: str, when: float) -> dict[str, bytes
     return {"README.txt": page, "manifest.json": json.dumps(manifest, indent=1).encode() + b"\n", **files}
 
 
-def packed(files: dict[str, bytes], when: float) -> bytes:
+def pack_archive(files: dict[str, bytes], when: float) -> bytes:
     """The bytes of the .tar.gz with these members. Its headers name no owner, no host and no path of this machine."""
     buffer = io.BytesIO()
     with (
@@ -304,7 +309,7 @@ def write_archive(data: bytes, out: Path) -> None:
         except FileExistsError:
             raise
         except OSError:  # a file system without hard links
-            if is_there(out):
+            if path_exists(out):
                 raise FileExistsError(str(out)) from None
             Path(draft).rename(out)
     finally:

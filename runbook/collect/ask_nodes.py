@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from runbook.collect.archive import UNFIT_KIND, Absent, ArchiveFile
 from runbook.files.address import is_loopback
-from runbook.launch.script import activated
+from runbook.launch.script import activation_lines
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Inventory, Node
 from runbook.transport.node_answers import COLLECT_PROGRAM, Collected, CollectedAnswer
@@ -75,7 +75,7 @@ def ask_nodes(
 ) -> list[NodeAnswer]:
     """Log in to all nodes and have them look around; returns an answer for each. `run_began` is when the run began by
     this machine's clock, in seconds since 1970. Ctrl-C closes every session."""
-    found = {node.name: _windows(node) if node.windows else NodeAnswer(node.name) for node in nodes}
+    found = {node.name: _windows_node_answer(node) if node.windows else NodeAnswer(node.name) for node in nodes}
     # The session's own folder goes to /tmp: nothing may stay behind, not even an empty ~/.runbook.
     asked = [replace(node, workdir="/tmp") for node in nodes if not node.windows]
     site = Site(f"collect-{secrets.token_hex(4)}", forks=forks)
@@ -83,7 +83,7 @@ def ask_nodes(
         site.open(asked)
         reached = [node for node in asked if node.name in site.sessions]
         age = None if run_began is None else max(0.0, time.time() - run_began)
-        arguments = {node.name: {**_arguments(inventory, node), "age": age} for node in reached}
+        arguments = {node.name: {**_collect_arguments(inventory, node), "age": age} for node in reached}
         waves = -(-max(1, len(reached)) // forks)
 
         def ask(node: Node) -> Collected:
@@ -98,13 +98,13 @@ def ask_nodes(
             if isinstance(answer, BaseException):
                 fail(found[name], answer)
             else:
-                take(found[name], answer)
+                record_answer(found[name], answer)
     finally:
         site.close()
     return list(found.values())
 
 
-def _windows(node: Node) -> NodeAnswer:
+def _windows_node_answer(node: Node) -> NodeAnswer:
     return NodeAnswer(
         node.name,
         cause=WINDOWS_NODE,
@@ -113,7 +113,7 @@ def _windows(node: Node) -> NodeAnswer:
     )
 
 
-def _arguments(inventory: Inventory, node: Node) -> dict[str, object]:
+def _collect_arguments(inventory: Inventory, node: Node) -> dict[str, object]:
     """The arguments of the node program `collect`."""
     rendezvous = inventory.rendezvous
     others = [other.address for other in inventory.nodes if not is_loopback(other.address)]
@@ -125,7 +125,7 @@ def _arguments(inventory: Inventory, node: Node) -> dict[str, object]:
         "ports": [list(pair) for pair in dict.fromkeys(ports)],
         "python": node.interpreter,
         "activate": node.activate,
-        "begin": activated(node.activate) if node.activate else "",
+        "begin": activation_lines(node.activate) if node.activate else "",
         "names": list(COLLECTED_VARIABLE_PREFIXES),
         "seconds": COLLECT_DEADLINE_S,
     }
@@ -139,37 +139,37 @@ def fail(found: NodeAnswer, failure: BaseException) -> None:
     elif isinstance(failure, (ProgramNotStarted, TimeoutError)):
         found.cause = "tool-output-unknown"
         why = "gave no answer in time" if isinstance(failure, TimeoutError) else f"could not look: {failure}"
-        found.says = f"{found.node} {on_one_line(why, MAX_NODE_REASON_CHARACTERS)}"
+        found.says = f"{found.node} {printable_beginning(why, MAX_NODE_REASON_CHARACTERS)}"
         stuck = "`ps axo stat,pid,cmd | grep '^D'`"
         found.remedy = f"look at the load of {found.node}, and for processes in state D ({stuck})"
     elif isinstance(failure, Exception):  # whatever the error, the other nodes' answers are worth sending
         found.cause = "tool-output-unknown"
-        why = on_one_line(f"{type(failure).__name__}: {failure}", MAX_NODE_REASON_CHARACTERS)
+        why = printable_beginning(f"{type(failure).__name__}: {failure}", MAX_NODE_REASON_CHARACTERS)
         found.says = f"{found.node} gave an answer that could not be understood: {why}"
         found.remedy = f"ask again; if it stays, look at {found.node} by hand"
     else:
         raise failure
 
 
-def take(found: NodeAnswer, said: Collected) -> None:
+def record_answer(found: NodeAnswer, said: Collected) -> None:
     """Record a node's answer. A part that cannot have a file of its own is left out, and reported as absent."""
     found.seconds = said["seconds"]
     found.people = [(login, home, full) for login, home, full in said["users"]]
     found.hostnames = said["hostnames"][:MAX_HOSTNAMES]
     folder = f"nodes/{found.node}"
-    tools, misfits = _by_file(said["answers"])
+    tools, misfits = _answers_by_file(said["answers"])
     found.absent = [Absent(f"{folder}/{part}", why, UNFIT_KIND, found.node) for part, why in misfits.items()]
     room = MAX_NODE_CHARACTERS
     for file, one in tools.items():
         place, status = f"{folder}/{file}", one["status"]
-        command = on_one_line(one["command"])
-        out, cut = _beginning(one["out"], MAX_STDOUT_CHARACTERS)
-        err, _ = _beginning(one["err"], MAX_STDERR_CHARACTERS)
-        why = _why(one, err or out)
+        command = printable_beginning(one["command"])
+        out, cut = _first_whole_lines(one["out"], MAX_STDOUT_CHARACTERS)
+        err, _ = _first_whole_lines(one["err"], MAX_STDERR_CHARACTERS)
+        why = _tool_failure_reason(one, err or out)
         if status in ("missing", "failed") or (status in ("denied", "timeout") and not out):
             found.absent.append(Absent(place, why, status, found.node, command or None))
             continue
-        text = _page(one, command, out, err)
+        text = _terminal_transcript(one, command, out, err)
         if len(text) > room:
             why = f"{found.node} has given more than {MAX_NODE_CHARACTERS >> 20} MiB already"
             found.absent.append(Absent(place, why, "left out", found.node, command))
@@ -189,7 +189,7 @@ def take(found: NodeAnswer, said: Collected) -> None:
         )
 
 
-def _by_file(parts: Iterable[CollectedAnswer]) -> tuple[dict[str, CollectedAnswer], dict[str, str]]:
+def _answers_by_file(parts: Iterable[CollectedAnswer]) -> tuple[dict[str, CollectedAnswer], dict[str, str]]:
     """The parts of an answer by the file that each becomes below the node's folder; and for parts that become no file,
     the reason by `answer-NUMBER`."""
     files: dict[str, CollectedAnswer] = {}
@@ -208,12 +208,12 @@ def _by_file(parts: Iterable[CollectedAnswer]) -> tuple[dict[str, CollectedAnswe
     return files, misfits
 
 
-def on_one_line(text: str, most: int | None = None) -> str:
+def printable_beginning(text: str, most: int | None = None) -> str:
     """The first `most` characters of a text, with a space for every character that is not printable."""
     return "".join(char if char.isprintable() else " " for char in text[:most])
 
 
-def _beginning(text: str, most: int) -> tuple[str, int]:
+def _first_whole_lines(text: str, most: int) -> tuple[str, int]:
     """The first lines of a text, `most` characters at most, and how many characters are left out. Lines stay whole,
     since half a secret is a secret too."""
     if len(text) <= most:
@@ -222,7 +222,7 @@ def _beginning(text: str, most: int) -> tuple[str, int]:
     return kept, len(text) - len(kept)
 
 
-def _why(one: CollectedAnswer, text: str) -> str:
+def _tool_failure_reason(one: CollectedAnswer, text: str) -> str:
     """Why a tool gave nothing, or not all: the last line that it printed, or that it was too slow."""
     lines = text.strip().splitlines()
     if lines:
@@ -230,7 +230,7 @@ def _why(one: CollectedAnswer, text: str) -> str:
     return f"it did not end within {one['seconds']:.0f} s" if one["status"] == "timeout" else "no reason was given"
 
 
-def _page(one: CollectedAnswer, command: str, out: str, err: str) -> str:
+def _terminal_transcript(one: CollectedAnswer, command: str, out: str, err: str) -> str:
     """A tool's answer as a terminal would show it: the command, its output, and how it ended if it failed."""
     parts = [f"$ {command}\n", out]
     if out and not out.endswith("\n"):

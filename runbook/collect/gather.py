@@ -14,8 +14,8 @@ from runbook.collect.ask_nodes import NodeAnswer, ask_nodes
 from runbook.collect.local_files import (
     CollectedRun,
     controller_entries,
-    controller_person,
-    plan_of,
+    current_user_names,
+    plan_for_scripts,
     run_entries,
     script_entries,
     source_entries,
@@ -25,7 +25,7 @@ from runbook.files.environment_values import AnyVariable
 from runbook.files.value_origins import Origins
 from runbook.model.errors import FilesWrong, Unreachable
 from runbook.model.inventory import Inventory, Node
-from runbook.model.redact import long_enough, secrets_named
+from runbook.model.redact import inventory_secrets, is_searchable_secret
 
 MAX_ARCHIVE_CHARACTERS = 64 * 1024 * 1024
 """The most characters of all texts together, before they are packed."""
@@ -60,7 +60,7 @@ class Gathered:
     scrubber: Scrubber = field(default_factory=Scrubber)
 
 
-def gather(wanted: CollectRequest) -> Gathered:
+def gather_entries(wanted: CollectRequest) -> Gathered:
     """Ask the nodes, read the files, scrub. Nothing is written. Missing things raise nothing: they become Absent."""
     began = wanted.run.started if wanted.run else None
     answers: list[NodeAnswer] = []
@@ -74,11 +74,11 @@ def gather(wanted: CollectRequest) -> Gathered:
         found += run_entries(wanted.run)
     else:
         found.append(Absent("run", "there is no run here yet"))
-    secrets = secrets_named(wanted.inventory) if wanted.inventory else []
+    secrets = inventory_secrets(wanted.inventory) if wanted.inventory else []
     if wanted.inventory and wanted.origins:
         names = frozenset(node.name for node in wanted.nodes)
         try:
-            plan = plan_of(wanted.inventory, wanted.run.playbook if wanted.run else None, AnyVariable.here())
+            plan = plan_for_scripts(wanted.inventory, wanted.run.playbook if wanted.run else None, AnyVariable.here())
         except FilesWrong as wrong:
             found.append(Absent("scripts", f"they cannot be rendered: {wrong}", "failed"))
         else:
@@ -90,25 +90,25 @@ def gather(wanted: CollectRequest) -> Gathered:
             found.append(Absent(f"nodes/{answer.node}", f"{answer.cause}: {answer.says}", "not asked", answer.node))
     scrubber = Scrubber((secret.reveal() for secret in secrets), hide_addresses=wanted.hide_addresses)
     learn_names(scrubber, wanted, answers)
-    gathered = scrubbed(found, answers, scrubber)
-    gathered.unsearched = {one.source: bool(one.reveal()) for one in secrets if not long_enough(one.reveal())}
+    gathered = scrub_entries(found, answers, scrubber)
+    gathered.unsearched = {one.source: bool(one.reveal()) for one in secrets if not is_searchable_secret(one.reveal())}
     return gathered
 
 
 def learn_names(scrubber: Scrubber, wanted: CollectRequest, answers: Sequence[NodeAnswer]) -> None:
     """Teach the scrubber all known names of people, and of machines if they are to be hidden. The order is the same for
     every archive, so that pseudonyms are the same too."""
-    login, home, full = controller_person()
-    scrubber.people.add(login, *_full_name(full), home=home)
+    login, home, full = current_user_names()
+    scrubber.people.add(login, *_searchable_full_name(full), home=home)
     nodes = wanted.inventory.nodes if wanted.inventory else ()
     for node in nodes:
         scrubber.people.add(*([node.ssh.user] if node.ssh.user else []))
         if node.ssh.jump and "@" in node.ssh.jump:
             scrubber.people.add(node.ssh.jump.partition("@")[0])
-        scrubber.people.add(*_login_of(node))
+        scrubber.people.add(*_configured_login(node))
     for answer in answers:
         for person in answer.people:
-            scrubber.people.add(person[0], *_full_name(person[2]), home=person[1])
+            scrubber.people.add(person[0], *_searchable_full_name(person[2]), home=person[1])
     if scrubber.machines is None:
         return
     names = [node.name for node in nodes]
@@ -124,24 +124,24 @@ def learn_names(scrubber: Scrubber, wanted: CollectRequest, answers: Sequence[No
         scrubber.machines.add_name(name)
 
 
-def _full_name(text: str) -> list[str]:
+def _searchable_full_name(text: str) -> list[str]:
     """The full name, as a list, if it has several words, as `Jane Doe`. A single word may be anything, such as the name
     of a service."""
     return [text] if " " in text.strip() and not any(char.isdigit() for char in text) else []
 
 
-def _login_of(node: Node) -> list[str]:
+def _configured_login(node: Node) -> list[str]:
     """The user that ssh logs in as on this node by its own configuration, if the inventory names none."""
     if node.connection != "ssh" or node.ssh.user or node.windows:
         return []
-    from runbook.transport.ssh_config import resolve
+    from runbook.transport.ssh_config import resolve_login
 
     with contextlib.suppress(Unreachable, OSError):
-        return [resolve(node.ssh.host or node.address, node.ssh).user]
+        return [resolve_login(node.ssh.host or node.address, node.ssh).user]
     return []
 
 
-def scrubbed(found: Iterable[ArchiveFile | Absent], answers: list[NodeAnswer], scrubber: Scrubber) -> Gathered:
+def scrub_entries(found: Iterable[ArchiveFile | Absent], answers: list[NodeAnswer], scrubber: Scrubber) -> Gathered:
     """The entries that may go into the archive, scrubbed. An entry is left out for a refused name, for lack of room, or
     if it cannot be searched."""
     gathered = Gathered(nodes=answers, scrubber=scrubber)
@@ -164,7 +164,7 @@ def scrubbed(found: Iterable[ArchiveFile | Absent], answers: list[NodeAnswer], s
         scrubber.learn(absent.why)
     for entry in entries:
         try:
-            gathered.entries.append(_entry(entry, scrubber))
+            gathered.entries.append(_scrub_entry(entry, scrubber))
         # A file that cannot be searched is left out; the others stay.
         except Exception as error:  # noqa: BLE001
             why = f"it could not be searched: {type(error).__name__}"
@@ -172,10 +172,10 @@ def scrubbed(found: Iterable[ArchiveFile | Absent], answers: list[NodeAnswer], s
     gathered.absent = [
         replace(
             one,
-            what=_place(one.what, scrubber),
+            what=_scrub_path(one.what, scrubber),
             why=scrubber.text(one.why),
-            node=_maybe(one.node, scrubber),
-            command=_maybe(one.command, scrubber),
+            node=_scrub_optional_text(one.node, scrubber),
+            command=_scrub_optional_text(one.command, scrubber),
         )
         for one in gathered.absent
     ]
@@ -184,11 +184,11 @@ def scrubbed(found: Iterable[ArchiveFile | Absent], answers: list[NodeAnswer], s
     return gathered
 
 
-def _maybe(text: str | None, scrubber: Scrubber) -> str | None:
+def _scrub_optional_text(text: str | None, scrubber: Scrubber) -> str | None:
     return None if text is None else scrubber.text(text)
 
 
-def _entry(entry: ArchiveFile, scrubber: Scrubber) -> ArchiveFile:
+def _scrub_entry(entry: ArchiveFile, scrubber: Scrubber) -> ArchiveFile:
     """An entry with its path, text, command and trouble scrubbed; the text is scrubbed by its form."""
     if entry.form == "json":
         text = scrubber.json(entry.text, indent=2) + "\n"
@@ -204,15 +204,15 @@ def _entry(entry: ArchiveFile, scrubber: Scrubber) -> ArchiveFile:
         )  # these secrets were taken out before scripts were rendered
     return replace(
         entry,
-        path=_place(entry.path, scrubber),
+        path=_scrub_path(entry.path, scrubber),
         text=text,
-        node=_maybe(entry.node, scrubber),
-        command=_maybe(entry.command, scrubber),
-        trouble=_maybe(entry.trouble, scrubber),
+        node=_scrub_optional_text(entry.node, scrubber),
+        command=_scrub_optional_text(entry.command, scrubber),
+        trouble=_scrub_optional_text(entry.trouble, scrubber),
     )
 
 
-def _place(path: str, scrubber: Scrubber) -> str:
+def _scrub_path(path: str, scrubber: Scrubber) -> str:
     """A path in the archive with pseudonyms for names in its foreign parts: a node's folder, and a run's files."""
     first, *parts = path.split("/")
     theirs = {"nodes": (0, 1), "scripts": (0, 1), "run": (1, len(parts))}.get(first, (0, 0))

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import runbook
 from runbook.checks import CHECKS
-from runbook.collect.archive import Absent, ArchiveFile, ScrubForm, read_entry
+from runbook.collect.archive import Absent, ArchiveFile, ScrubForm, read_archive_entry
 from runbook.collect.scrub import REDACTED_TEXT
 from runbook.engine.plan import Choice, Plan, make_plan
-from runbook.engine.run_folder import is_run
+from runbook.engine.run_folder import is_run_folder
 from runbook.engine.scripts import node_files
 from runbook.files.playbook import has_launch, load_launch, load_playbook
 from runbook.files.value_origins import Origins
@@ -27,11 +27,11 @@ from runbook.files.yaml_document import parse_document, read_document
 from runbook.model.errors import FilesWrong
 from runbook.model.inventory import EnvValue, Inventory
 from runbook.model.playbook import NO_PLAYBOOK
-from runbook.model.safe_files import is_file, is_there
+from runbook.model.safe_files import is_file, path_exists
 from runbook.model.secrets import Secret
 from runbook.report.html.recorded_run import Recorded
 from runbook.report.run_record import Record
-from runbook.transport.local_programs import printed
+from runbook.transport.local_programs import run_program
 
 # --- this machine, from which runs are started -----------------------------------------------------------------------
 
@@ -48,31 +48,33 @@ def controller_entries(command: Sequence[str]) -> list[ArchiveFile | Absent]:
     ]
     found: list[ArchiveFile | Absent] = [
         ArchiveFile("controller/versions.txt", "\n".join(lines) + "\n"),
-        ArchiveFile("controller/packages.txt", "".join(f"{name}=={_version(name)}\n" for name in REPORTED_PACKAGES)),
+        ArchiveFile(
+            "controller/packages.txt", "".join(f"{name}=={_package_version(name)}\n" for name in REPORTED_PACKAGES)
+        ),
     ]
-    return [*found, _ssh_version()]
+    return [*found, _ssh_version_entry()]
 
 
-def _version(name: str) -> str:
+def _package_version(name: str) -> str:
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
         return "not installed"
 
 
-def _ssh_version() -> ArchiveFile | Absent:
+def _ssh_version_entry() -> ArchiveFile | Absent:
     """The version of the ssh client, which decides how ssh_config is read."""
     program = shutil.which("ssh")
     if program is None:
         return Absent("controller/ssh.txt", "there is no ssh here", command="ssh -V")
     try:
-        done = printed([program, "-V"], 5.0)
+        done = run_program([program, "-V"], 5.0)
     except (OSError, subprocess.TimeoutExpired) as error:
         return Absent("controller/ssh.txt", str(error), "failed", command="ssh -V")
     return ArchiveFile("controller/ssh.txt", done.stdout + done.stderr, command="ssh -V", code=done.returncode)
 
 
-def controller_person() -> tuple[str, str, str]:
+def current_user_names() -> tuple[str, str, str]:
     """Login name, home folder and full name of the present user; each empty if unknown."""
     try:
         import pwd
@@ -115,9 +117,9 @@ class CollectedRun:
     named_playbook: str
 
 
-def collected_run(path: Path) -> CollectedRun | None:
+def read_collected_run(path: Path) -> CollectedRun | None:
     """The run in a folder, as far as its files can be read; None if it is no run folder."""
-    if not is_run(path):
+    if not is_run_folder(path):
         return None
     try:
         known = Recorded(path).record
@@ -130,8 +132,8 @@ def collected_run(path: Path) -> CollectedRun | None:
         stopped_at=known.stopped_at,
         causes=tuple(known.causes),
         nodes=started.nodes if started else (),
-        inventory=_again(path, started.inventory) if started else None,
-        playbook=_again(path, started.playbook) if started else None,
+        inventory=_find_named_file(path, started.inventory) if started else None,
+        playbook=_find_named_file(path, started.playbook) if started else None,
         started=(started.time or None) if started else None,
         named_inventory=started.inventory if started else "",
         named_playbook=started.playbook if started else "",
@@ -141,19 +143,19 @@ def collected_run(path: Path) -> CollectedRun | None:
 def run_entries(run: CollectedRun) -> Iterator[ArchiveFile | Absent]:
     """The files that `run` writes into a run folder, and no others: `--run-dir` may be a home folder."""
     for name, form in _RUN_FILES:
-        if name != "crash.txt" or is_there(run.path / name):
-            yield read_entry(run.path / name, f"run/{name}", form, below=run.path)
-    logs = sorted(_logs(run.path / "logs"))
+        if name != "crash.txt" or path_exists(run.path / name):
+            yield read_archive_entry(run.path / name, f"run/{name}", form, below=run.path)
+    logs = sorted(_run_log_paths(run.path / "logs"))
     for path in logs[:MAX_RUN_LOGS]:
         place = f"run/logs/{path.relative_to(run.path / 'logs').as_posix()}"
-        yield read_entry(path, place, FORM_BY_SUFFIX.get(path.suffix, "text"), below=run.path)
+        yield read_archive_entry(path, place, FORM_BY_SUFFIX.get(path.suffix, "text"), below=run.path)
     if len(logs) > MAX_RUN_LOGS:
         yield Absent(
             "run/logs", f"{len(logs) - MAX_RUN_LOGS} more logs than the {MAX_RUN_LOGS} that are here", "left out"
         )
 
 
-def _logs(folder: Path) -> Iterator[Path]:
+def _run_log_paths(folder: Path) -> Iterator[Path]:
     if folder.is_symlink():  # which os.walk would follow
         return
     for base, folders, files in os.walk(folder):
@@ -163,7 +165,7 @@ def _logs(folder: Path) -> Iterator[Path]:
         )
 
 
-def _again(run: Path, named: str) -> Path | None:
+def _find_named_file(run: Path, named: str) -> Path | None:
     """The file that a run names by the path `named`, relative to the present folder or to the one that the run was
     started in, which holds `.runbook/runs/RUN_ID`. None if it no longer exists."""
     if not named or "\0" in named:
@@ -191,33 +193,33 @@ def source_entries(inventory: Path | None, run: CollectedRun | None) -> Iterator
             why = f"the run names {named}, which no longer exists" if named else "no run, so no playbook"
             yield Absent(place, why)
             continue
-        entry = read_entry(path, place, "yaml")
+        entry = read_archive_entry(path, place, "yaml")
         if kind == "playbook" and path == inventory:
             yield Absent(place, "the launch is in the inventory")
             continue
-        if isinstance(entry, ArchiveFile) and not _is_of_kind(entry.text, kind):
+        if isinstance(entry, ArchiveFile) and not _is_file_of_kind(entry.text, kind):
             # A run folder may come from elsewhere, and name any file of this machine.
             entry = Absent(place, f"{path} is no {kind}", "left out")
         began = run.started if run else None
-        if isinstance(entry, ArchiveFile) and began is not None and _changed_since(path, began):
+        if isinstance(entry, ArchiveFile) and began is not None and _has_changed_since(path, began):
             entry = replace(entry, trouble="changed since the run")
         yield entry
 
 
-def _is_of_kind(text: str, kind: str) -> bool:
+def _is_file_of_kind(text: str, kind: str) -> bool:
     """Whether a text is a file of this kind (inventory or playbook), by a key at its top."""
     data = parse_document(text, kind).data
     return isinstance(data, dict) and TOP_KEY_BY_KIND[kind] in data
 
 
-def _changed_since(path: Path, time: float) -> bool:
+def _has_changed_since(path: Path, time: float) -> bool:
     try:
         return path.stat().st_mtime > time
     except OSError:
         return False
 
 
-def plan_of(inventory: Inventory, playbook: Path | None, environ: Mapping[str, str]) -> Plan:
+def plan_for_scripts(inventory: Inventory, playbook: Path | None, environ: Mapping[str, str]) -> Plan:
     """The plan whose launch scripts are collected: of the playbook, or of the launch in the inventory. Without either,
     it still gives the script that starts any command as every rank. Raises FilesWrong."""
     own = Path(inventory.source)
@@ -234,7 +236,7 @@ def script_entries(plan: Plan, origins: Origins, nodes: frozenset[str]) -> Itera
     """The files that `render` would write for each of these nodes. Secrets are taken out before the files are made, not
     after."""
     try:
-        made = node_files(_without_secrets(plan), origins)
+        made = node_files(_plan_without_secrets(plan), origins)
     except FilesWrong as wrong:
         yield Absent("scripts", f"they cannot be rendered: {wrong}", "failed")
         return
@@ -247,21 +249,25 @@ def script_entries(plan: Plan, origins: Origins, nodes: frozenset[str]) -> Itera
                 yield ArchiveFile(f"scripts/{one.node.name}/{name}", text, node=one.node.name)
 
 
-def _without_secrets(plan: Plan) -> Plan:
+def _plan_without_secrets(plan: Plan) -> Plan:
     """The plan with a placeholder for every secret in its environments."""
 
     def inventory(whole: Inventory) -> Inventory:
-        nodes = tuple(replace(node, env=_without(node.env)) for node in whole.nodes)
-        return replace(whole, env=_without(whole.env), nodes=nodes)
+        nodes = tuple(replace(node, env=_environment_without_secrets(node.env)) for node in whole.nodes)
+        return replace(whole, env=_environment_without_secrets(whole.env), nodes=nodes)
 
     stages = tuple(
-        replace(stage, check=stage.check.with_environments(_without), inventory=inventory(stage.inventory))
+        replace(
+            stage,
+            check=stage.check.with_environments(_environment_without_secrets),
+            inventory=inventory(stage.inventory),
+        )
         for stage in plan.stages
     )
     return replace(plan, inventory=inventory(plan.inventory), stages=stages)
 
 
-def _without(env: Mapping[str, EnvValue]) -> dict[str, EnvValue]:
+def _environment_without_secrets(env: Mapping[str, EnvValue]) -> dict[str, EnvValue]:
     """An environment with a placeholder as the value of every secret, which is rendered in the same places."""
     return {
         name: Secret(REDACTED_TEXT, value.source) if isinstance(value, Secret) else value for name, value in env.items()

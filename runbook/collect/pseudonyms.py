@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from runbook.files.address import is_ip, is_loopback
 from runbook.files.node_sets import expand
-from runbook.model.text_search import KnownNames, TextSpan, inside_word
+from runbook.model.text_search import KnownNames, TextSpan, is_inside_word
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
@@ -43,34 +43,34 @@ ORDINARY_WORDS = frozenset(
 _DEVICE_NAME = re.compile(r"(?:gpu|cpu|cuda|rank|mlx|ib|eth|eno|ens|bond|nvme|tty|pts)[0-9]+")
 
 
-def is_word(name: str) -> bool:
+def is_technical_word(name: str) -> bool:
     """Whether a user's name, in lower case, is a technical word, with or without a number behind it: `gpu7`,
     `worker3`."""
-    return name.rstrip("0123456789") in words() or name in words()
+    return name.rstrip("0123456789") in technical_words() or name in technical_words()
 
 
-def is_common(name: str) -> bool:
+def is_common_host_name(name: str) -> bool:
     """Whether a host's name, in lower case, is a technical word or a device's name, and so identifies no host. A number
     makes a word the name of a host, as in `gn7`, except in names of devices, such as `gpu7`."""
-    return name in words() if name.isalpha() else _DEVICE_NAME.fullmatch(name) is not None
+    return name in technical_words() if name.isalpha() else _DEVICE_NAME.fullmatch(name) is not None
 
 
 @cache
-def words() -> frozenset[str]:
+def technical_words() -> frozenset[str]:
     """All technical words, in lower case: ORDINARY_WORDS and the words of our own files. Takes about fifty
     milliseconds, once."""
     found = set(ORDINARY_WORDS)
-    for text in _texts(resources.files("runbook")):
+    for text in _package_texts(resources.files("runbook")):
         found.update(*(pattern.findall(text.lower()) for pattern in _TECHNICAL_WORD_PATTERNS))
     return frozenset(found)
 
 
-def _texts(folder: Traversable) -> Iterator[str]:
+def _package_texts(folder: Traversable) -> Iterator[str]:
     for one in folder.iterdir():
         if one.is_dir() and one.name == "collect":
             continue  # its docstrings have names of people as examples
         if one.is_dir():
-            yield from _texts(one)
+            yield from _package_texts(one)
         elif one.name.endswith(_TEXT_FILE_SUFFIXES):
             yield one.read_text(encoding="utf-8")
 
@@ -185,7 +185,7 @@ class PeopleNames:
 
     def _know(self, name: str, other: str) -> None:
         """Remember the pseudonym of a name."""
-        (self._words if is_word(name) else self._names)[name] = other
+        (self._words if is_technical_word(name) else self._names)[name] = other
         self._looked_for.add(name)
 
     def learn(self, text: str) -> None:
@@ -209,11 +209,11 @@ class PeopleNames:
             if name in self._words:
                 of_trade = True
                 homes = self._homes.get(name, ())
-                if any(text.endswith(home, 0, start) for home in homes) and not _goes_on(text, end):
+                if any(text.endswith(home, 0, start) for home in homes) and not _word_goes_on(text, end):
                     yield (start, end), self._words[name]
             elif name in self._names:
                 joins = "_" if len(name) < _MIN_UNDERSCORED_NAME_CHARACTERS else ""
-                if not inside_word(text, start, joins) and not inside_word(text, end, joins):
+                if not is_inside_word(text, start, joins) and not is_inside_word(text, end, joins):
                     yield (start, end), self._names[name]
         if of_trade:
             yield from self._logins(text)
@@ -275,7 +275,7 @@ class PeopleNames:
         return f"user{self._found}"
 
 
-def _goes_on(text: str, end: int) -> bool:
+def _word_goes_on(text: str, end: int) -> bool:
     """Whether a word goes on at this place."""
     return text[end : end + 1].isalnum() or text[end : end + 1] in ("_", "-")
 
@@ -341,7 +341,7 @@ class Machines:
         labels = name.split(".")
         if not name or is_loopback(name) or name.startswith(("ip6-", "ff02")) or is_ip(name):
             return
-        if labels[0] in _COMMON_HOST_NAMES or is_common(labels[0]):
+        if labels[0] in _COMMON_HOST_NAMES or is_common_host_name(labels[0]):
             self._common.add(labels[0])
         elif len(labels[0]) > 1:
             self._names.setdefault(labels[0], f"host{len(self._names) + len(self._common) + 1}")
@@ -353,19 +353,19 @@ class Machines:
         """Learn a domain, unless it is a common word or too short to identify anybody."""
         domain = domain.lower().strip(".")
         distinct = "." in domain or len(domain) > 3
-        if distinct and domain not in _COMMON_HOST_NAMES and not is_common(domain):
+        if distinct and domain not in _COMMON_HOST_NAMES and not is_common_host_name(domain):
             self._domains.setdefault(domain, f"domain{len(self._domains) + 1}.example")
             self._looked_for.add(domain)
 
     def learn(self, text: str) -> None:
         """Learn the addresses, ranges of hosts and search domains in a text."""
         for match in _IPV4.finditer(text):
-            if not _is_version(text, match.start()):
+            if not _is_version_number(text, match.start()):
                 value, mask = self._learn(match[0]), _NETMASK.match(text, match.end())
                 if value is not None and mask and _MIN_NETMASK_BITS <= int(mask[1]) < 24:
                     self._networks.add((int(mask[1]), value >> (32 - int(mask[1]))))
         for match in _IPV4_IN_WORD.finditer(text):
-            if 255 < int(match["port"] or 0) < 65536 and not _is_version(text, match.start()):
+            if 255 < int(match["port"] or 0) < 65536 and not _is_version_number(text, match.start()):
                 self._learn(match[0].rpartition(".")[0])
         for match in _IPV4_DASHED.finditer(text):
             self._learn(match[1].replace("-", "."))
@@ -406,7 +406,7 @@ class Machines:
                 if (other := self._of_range(match[0])) is not None:
                     yield match.span(), other
         for match in _IPV4.finditer(text):
-            if match[0] in self._addresses or not _is_version(text, match.start()):
+            if match[0] in self._addresses or not _is_version_number(text, match.start()):
                 yield match.span(), self.v4(match[0])
         for match in _IPV4_IN_WORD.finditer(text):
             address = match[0] if match["port"] is None else match[0].rpartition(".")[0]
@@ -430,7 +430,7 @@ class Machines:
                     yield match.span(), other
         for (start, end), name in self._looked_for.find(text):
             other = self._domains.get(name) or self._names.get(name)
-            if other and not inside_word(text, start) and not inside_word(text, end):
+            if other and not is_inside_word(text, start) and not is_inside_word(text, end):
                 yield (start, end), other
 
     def v4(self, address: str) -> str:
@@ -510,7 +510,7 @@ class Machines:
         """The pseudonym of a range such as `gn[01-04]`: `host[1-4]` if the numbers follow one another, else the names
         with colons. All names of a range are hosts if one is; None if none is known."""
         try:
-            names = [name.split(".")[0] for name in _each(text.lower())]
+            names = [name.split(".")[0] for name in _expanded_range(text.lower())]
         except ValueError:
             return None
         if len(names) > 10_000 or self._names.keys().isdisjoint(names):
@@ -529,7 +529,7 @@ class Machines:
         return [*self._names, *self._domains]
 
 
-def _each(text: str) -> list[str]:
+def _expanded_range(text: str) -> list[str]:
     """The names in a range such as `gn[01-04]` or `node-[a-c]`, as findings and events write it. Raises ValueError."""
     letters = _LETTER_RANGE.search(text)
     if letters is None:
@@ -539,6 +539,6 @@ def _each(text: str) -> list[str]:
     return [name + end for name in expand(text[: letters.start()]) for end in ends]
 
 
-def _is_version(text: str, at: int) -> bool:
+def _is_version_number(text: str, at: int) -> bool:
     """Whether four numbers with dots are a version: `nvidia-cublas-cu12==12.1.3.1`."""
     return _VERSION_BEFORE.search(text, max(0, at - 24), at) is not None

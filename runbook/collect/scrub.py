@@ -15,20 +15,20 @@ from collections.abc import Iterable, Iterator
 import yaml
 
 from runbook.collect.pseudonyms import Machines, PeopleNames
-from runbook.files.schema import schema
-from runbook.files.yaml_document import Document, line_starts, parse_document, scalars
-from runbook.model.decoded_text import views
-from runbook.model.redact import Forms, joined, replaced
+from runbook.files.schema import load_schema
+from runbook.files.yaml_document import Document, iterate_scalars, line_starts, parse_document
+from runbook.model.decoded_text import decoded_views
+from runbook.model.redact import Forms, joined, text_with_replacements
 from runbook.model.secrets import (
     LOGIN_OF_CURL,
     LOGIN_OF_REGISTRY,
     LOGIN_OF_WANDB,
     PASSWORD_FOR_PROMPT,
+    is_secret_placeholder,
     known_tokens,
-    may_name_secret,
-    may_name_secrets,
-    secrets_in_urls,
-    stands_for_one,
+    may_contain_secret_names,
+    possible_secret_kind,
+    url_secret_spans,
 )
 from runbook.model.text_search import TextSpan
 
@@ -73,10 +73,10 @@ _NON_SECRET_BEGINNINGS = (
 )  # [0]: how a token never begins; [1]: how a password hardly ever does
 
 
-def is_secret(name: str, value: str) -> bool:
+def must_scrub_value(name: str, value: str) -> bool:
     """Whether a value has to be taken out, by the name that it is given to."""
-    kind = may_name_secret(name)
-    if kind is None or not value or stands_for_one(value):
+    kind = possible_secret_kind(name)
+    if kind is None or not value or is_secret_placeholder(value):
         return False
     if kind == "token" and name.lower().endswith("auth"):
         # Not `auth: none`, nor `auth=publickey`.
@@ -84,21 +84,21 @@ def is_secret(name: str, value: str) -> bool:
     return kind == "password" or _HARMLESS_VALUE.fullmatch(value) is None
 
 
-def secret_places(text: str) -> Iterator[TextSpan]:
+def secret_text_spans(text: str) -> Iterator[TextSpan]:
     """The place of everything that looks like a secret."""
     for _, match in known_tokens(text):
         yield match.span()
     if "PRIVATE KEY" in text or "PuTTY-User" in text:
-        yield from _private_keys(text)
+        yield from _private_key_spans(text)
     if "://" in text and "@" in text:
-        yield from secrets_in_urls(text)
+        yield from url_secret_spans(text)
     if "?" in text and "=" in text:
         yield from (match.span("bare") for match in _URL_QUERY_SECRET.finditer(text))
-    for line, start in _lines_of_interest(text):
-        yield from ((start + first, start + last) for first, last in _in_line(line))
+    for line, start in _lines_to_search(text):
+        yield from ((start + first, start + last) for first, last in _secret_spans_in_line(line))
 
 
-def _private_keys(text: str) -> Iterator[TextSpan]:
+def _private_key_spans(text: str) -> Iterator[TextSpan]:
     """The place of every private key, also of one whose beginning or end is missing."""
     for match in _PUTTY_KEY.finditer(text):
         yield match.span()
@@ -123,59 +123,59 @@ _SECRET_LINE_HINTS = re.compile(
 )
 
 
-def _lines_of_interest(text: str) -> Iterator[tuple[str, int]]:
+def _lines_to_search(text: str) -> Iterator[tuple[str, int]]:
     """The lines that may hold a secret, each with its offset in the text: the other patterns are slow."""
-    if not may_name_secrets(text) and not _SECRET_LINE_HINTS.search(text):
+    if not may_contain_secret_names(text) and not _SECRET_LINE_HINTS.search(text):
         return
     start = 0
     for line in text.split("\n"):
-        if may_name_secrets(line) or _SECRET_LINE_HINTS.search(line):
+        if may_contain_secret_names(line) or _SECRET_LINE_HINTS.search(line):
             yield line, start
         start += len(line) + 1
 
 
-def _in_line(line: str) -> Iterator[TextSpan]:
+def _secret_spans_in_line(line: str) -> Iterator[TextSpan]:
     """The places of secrets in a line, as offsets in it."""
     for pattern in (_COMMAND_OPTION, _SETENV_COMMAND):
         for match in pattern.finditer(line):
-            yield from _value(match, match["name"], line)
-    yield from _assigned(line)
+            yield from _secret_value_spans(match, match["name"], line)
+    yield from _assigned_secret_spans(line)
     for match in _SECRET_HTTP_HEADER.finditer(line):
-        yield from _inside(match)
+        yield from _unquoted_value_span(match)
     for match in _AUTHORIZATION_SCHEME.finditer(line):
         if any(char.isdigit() or char in "=._" for char in match[1]) or len(match[1]) >= 16:
             yield match.span(1)
     for pattern in (LOGIN_OF_CURL, LOGIN_OF_REGISTRY, LOGIN_OF_WANDB, _NETRC_PASSWORD):
         for match in pattern.finditer(line):
-            if not stands_for_one(match[1]):
+            if not is_secret_placeholder(match[1]):
                 yield match.span(1)
     for match in PASSWORD_FOR_PROMPT.finditer(line):
         yield match.span(match.lastindex or 0)
 
 
-def _assigned(line: str) -> Iterator[TextSpan]:
+def _assigned_secret_spans(line: str) -> Iterator[TextSpan]:
     """The secrets in assignments (`name=value`) of a line. A value that is no secret is searched for assignments as
     well: `args=--token=…`."""
     at = 0
     while match := _ASSIGNMENT.search(line, at):
-        found = list(_value(match, match["name"], line))
+        found = list(_secret_value_spans(match, match["name"], line))
         yield from found
         at = found[0][1] if found else match.end("sign")
 
 
-def _value(match: re.Match[str], name: str, line: str) -> Iterator[TextSpan]:
+def _secret_value_spans(match: re.Match[str], name: str, line: str) -> Iterator[TextSpan]:
     """The place of a matched value if it is a secret by its name."""
-    for start, end in _inside(match):
+    for start, end in _unquoted_value_span(match):
         value = line[start:end]
-        password = may_name_secret(name) == "password"
-        if not is_secret(name, value) or (match["bare"] and value.startswith(_NON_SECRET_BEGINNINGS[password])):
+        password = possible_secret_kind(name) == "password"
+        if not must_scrub_value(name, value) or (match["bare"] and value.startswith(_NON_SECRET_BEGINNINGS[password])):
             continue
         if match["bare"] and match.groupdict().get("sign") == ":" and password:
             end = len(line.rstrip())  # a password may have blanks: `password: correct horse battery staple`
         yield start, end
 
 
-def _inside(match: re.Match[str]) -> Iterator[TextSpan]:
+def _unquoted_value_span(match: re.Match[str]) -> Iterator[TextSpan]:
     """The place of a matched value, without its quotes, or without the punctuation behind it; none if it is empty."""
     if match["quoted"] is not None:
         yield match.start("quoted") + 1, match.end("quoted") - 1
@@ -210,11 +210,11 @@ class Scrubber:
         self.machines: Machines | None = Machines() if hide_addresses else None
         self.secrets_found = 0
         self._known = Forms(secrets)
-        self._ours = _RUN_FILE_KEYS | _words_of_schemas()
+        self._ours = _RUN_FILE_KEYS | _schema_keys()
 
     def learn(self, text: str) -> None:
         """Learn the names of people and machines in a text, in every encoding that it may hold."""
-        for view in views(text):
+        for view in decoded_views(text):
             self.people.learn(view.text)
             if self.machines:
                 self.machines.learn(view.text)
@@ -225,13 +225,15 @@ class Scrubber:
         """The text with every secret and name replaced, also inside of encoded parts."""
         gone: list[TextSpan] = []
         others: list[tuple[TextSpan, str]] = []
-        for view in views(text):
+        for view in decoded_views(text):
             gone += self._known.find(view)
-            gone += [view.raw(*place) for place in secret_places(view.text)]
-            others += [(_bare(text, view.raw(*place)), other) for place, other in self._names(view.text)]
+            gone += [view.raw(*place) for place in secret_text_spans(view.text)]
+            others += [
+                (_span_without_backslash(text, view.raw(*place)), other) for place, other in self._names(view.text)
+            ]
         places = [(place, REDACTED_TEXT) for place in joined(gone)]
         self.secrets_found += sum(text[start:end] != REDACTED_TEXT for (start, end), _ in places)
-        return _without_names(text, places, others)
+        return _replace_secrets_and_names(text, places, others)
 
     def _names(self, text: str) -> Iterator[tuple[TextSpan, str]]:
         yield from self.people.find(text)
@@ -259,7 +261,7 @@ class Scrubber:
             return [self._item(value, at, name) for at in range(len(value))]
         if value is None or isinstance(value, bool):
             return value
-        if is_secret(name, str(value)):
+        if must_scrub_value(name, str(value)):
             self.secrets_found += str(value) != REDACTED_TEXT
             return REDACTED_TEXT
         if isinstance(value, str) and (login := self.people.login(name, value)):
@@ -283,13 +285,13 @@ class Scrubber:
         document = parse_document(text, name)
         if document.data is None:
             return self.text(text)
-        places = list(_secret_values(document))
+        places = list(_yaml_secret_spans(document))
         self.secrets_found += len(places)
         scrubbed = self._yaml_text(
-            _without_names(text, [(place, REDACTED_TEXT) for place in joined(places)], []), document
+            _replace_secrets_and_names(text, [(place, REDACTED_TEXT) for place in joined(places)], []), document
         )
         again = parse_document(scrubbed, name)
-        if again.data is not None and not again.problems and _shape(again.data) == _shape(document.data):
+        if again.data is not None and not again.problems and _data_shape(again.data) == _data_shape(document.data):
             return scrubbed
         head = "# the comments are left out: with what had to be taken out, the file as it was written would not load\n"
         return head + yaml.safe_dump(self.value(document.data), sort_keys=False, allow_unicode=True, width=120)
@@ -303,7 +305,7 @@ class Scrubber:
         return ""  # somebody's name is also a key of ours: only values may be replaced, which a text does not tell
 
 
-def _words_of_schemas() -> frozenset[str]:
+def _schema_keys() -> frozenset[str]:
     """Every key that an inventory or a playbook can have."""
 
     def keys(part: object) -> Iterator[str]:
@@ -316,15 +318,15 @@ def _words_of_schemas() -> frozenset[str]:
             for inner in part:
                 yield from keys(inner)
 
-    return frozenset(key for kind in ("inventory", "playbook") for key in keys(schema(kind)))
+    return frozenset(key for kind in ("inventory", "playbook") for key in keys(load_schema(kind)))
 
 
-def _secret_values(document: Document) -> Iterator[TextSpan]:
+def _yaml_secret_spans(document: Document) -> Iterator[TextSpan]:
     """The places of the values of secret names in a YAML file, in any style: plain, quoted, or a block of lines."""
     starts = line_starts(document.text)
-    for keys, value in scalars(document.data):
+    for keys, value in iterate_scalars(document.data):
         name = next((key for key in reversed(keys) if isinstance(key, str)), "")
-        if value is None or isinstance(value, bool) or not is_secret(name, str(value)):
+        if value is None or isinstance(value, bool) or not must_scrub_value(name, str(value)):
             continue
         extent = document.extent(*keys)
         if extent:
@@ -334,29 +336,29 @@ def _secret_values(document: Document) -> Iterator[TextSpan]:
             yield begin, begin + len(document.text[begin:stop].rstrip())
 
 
-def _shape(value: object) -> object:
+def _data_shape(value: object) -> object:
     """The shape of data, which replacing texts does not change: keys may be renamed, but mappings and lists keep their
     lengths."""
     if isinstance(value, dict):
-        return [_shape(item) for item in value.values()]
+        return [_data_shape(item) for item in value.values()]
     if isinstance(value, list):
-        return [_shape(item) for item in value] + ["list"]
+        return [_data_shape(item) for item in value] + ["list"]
     return None
 
 
-def _bare(text: str, place: TextSpan) -> TextSpan:
+def _span_without_backslash(text: str, place: TextSpan) -> TextSpan:
     """The place without a backslash in front that belongs to no escape, but to a path: `C:\\Users\\Émile`."""
     start, end = place
     escape = text[start] == "\\" and not text[start + 1 : start + 2].isascii()
     return (start + escape, end)
 
 
-def _without_names(text: str, gone: list[tuple[TextSpan, str]], others: list[tuple[TextSpan, str]]) -> str:
+def _replace_secrets_and_names(text: str, gone: list[tuple[TextSpan, str]], others: list[tuple[TextSpan, str]]) -> str:
     """The text with its secrets (`gone`) and names (`others`) replaced. Of names that overlap, the earliest and longest
     counts; a name that overlaps a secret is taken out with it."""
     hidden = [place for place, _ in gone]
     while True:
-        touching = [place for place, _ in others if _touches(place, hidden)]
+        touching = [place for place, _ in others if _overlaps_any(place, hidden)]
         both = joined([*hidden, *touching])
         if both == hidden:
             break
@@ -364,13 +366,13 @@ def _without_names(text: str, gone: list[tuple[TextSpan, str]], others: list[tup
     chosen = [(place, REDACTED_TEXT) for place in hidden]
     last = 0
     for (start, end), other in sorted(others, key=lambda one: (one[0][0], -one[0][1])):
-        if last <= start < end and not _touches((start, end), hidden):
+        if last <= start < end and not _overlaps_any((start, end), hidden):
             chosen.append(((start, end), other))
             last = end
-    return replaced(text, sorted(chosen))
+    return text_with_replacements(text, sorted(chosen))
 
 
-def _touches(place: TextSpan, ordered: list[TextSpan]) -> bool:
+def _overlaps_any(place: TextSpan, ordered: list[TextSpan]) -> bool:
     """Whether a place shares a character with one of the `ordered` places, which do not overlap each other."""
     at = bisect_left(ordered, place)
     return any(place[0] < end and start < place[1] for start, end in ordered[max(0, at - 1) : at + 1])

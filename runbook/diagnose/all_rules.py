@@ -18,7 +18,7 @@ from typing import Any
 from runbook.diagnose.kept_lines import DEFAULT_SCAN_LIMITS, ScanLimits
 from runbook.diagnose.rule_types import Rule, Sign, Tier, joined
 from runbook.diagnose.scan import Catalogue, Scanner
-from runbook.files.shipped_files import own_table
+from runbook.files.shipped_files import load_own_table
 from runbook.parsers.nvidia_logs import CAUSE_BY_XID, CAUSED_BY_XID
 
 RULE_FAMILIES = (
@@ -33,18 +33,23 @@ _TEXT_REFERENCE = re.compile(r"\{\{(\w+)((?: [\w-]+)*)\}\}")
 TomlTable = Mapping[str, Any]
 
 
-RULE_TABLES: list[TomlTable] = [own_table("runbook.diagnose", "rules", f"{family}.toml") for family in RULE_FAMILIES]
+RULE_TABLES: list[TomlTable] = [
+    load_own_table("runbook.diagnose", "rules", f"{family}.toml") for family in RULE_FAMILIES
+]
 _PATTERN_TEXTS: TomlTable = {name: text for table in RULE_TABLES for name, text in table.get("texts", {}).items()}
 
 
-def _filled(told: str | list[str]) -> str:
+def _filled_pattern(told: str | list[str]) -> str:
     """The pattern with each `{{name}}` replaced by its text."""
     return _TEXT_REFERENCE.sub(
-        lambda named: _xid(named[2].split()) if named[1] == "xid" else _filled(_PATTERN_TEXTS[named[1]]), joined(told)
+        lambda named: (
+            _xid_pattern(named[2].split()) if named[1] == "xid" else _filled_pattern(_PATTERN_TEXTS[named[1]])
+        ),
+        joined(told),
     )
 
 
-def _xid(which: Iterable[str]) -> str:
+def _xid_pattern(which: Iterable[str]) -> str:
     """The pattern of a line with one of these Xids, given as numbers and causes; neither: any number."""
     which = frozenset(which)
     given = {int(one) for one in which if one.isdecimal()}
@@ -54,28 +59,28 @@ def _xid(which: Iterable[str]) -> str:
     return rf"{XID_PREFIX}(?: \([^)]*\))?(?: (?:error|event|code))?[:=]? *{CAUSED_BY_XID}{number}"
 
 
-def _sign(told: TomlTable) -> Sign:
-    pattern = _filled(told["pattern"]) if "pattern" in told else None
+def _make_sign(told: TomlTable) -> Sign:
+    pattern = _filled_pattern(told["pattern"]) if "pattern" in told else None
     return Sign(**{**told, "keys": joined(told["keys"]), "pattern": pattern})
 
 
-def _rule(told: TomlTable) -> Rule:
+def _make_rule(told: TomlTable) -> Rule:
     signs = tuple(
-        one if isinstance(one, str) else _sign(one) if "keys" in one else one["name"] for one in told["signs"]
+        one if isinstance(one, str) else _make_sign(one) if "keys" in one else one["name"] for one in told["signs"]
     )
     others = {name: tuple(told.get(name, ())) for name in ("needs", "unless")}
     return Rule(**{**told, **others, "signs": signs, "tier": Tier[told.get("tier", "FAULT")]})
 
 
-RULES: tuple[Rule, ...] = tuple(_rule(rule) for table in RULE_TABLES for rule in table["rules"])
+RULES: tuple[Rule, ...] = tuple(_make_rule(rule) for table in RULE_TABLES for rule in table["rules"])
 SIGNS: tuple[Sign, ...] = (
-    *(_sign(sign) for table in RULE_TABLES for sign in table.get("signs", ())),
+    *(_make_sign(sign) for table in RULE_TABLES for sign in table.get("signs", ())),
     *(sign for rule in RULES for sign in rule.signs if isinstance(sign, Sign)),
 )
 
 CATALOGUE = Catalogue(SIGNS)
 
 
-def scanner(limits: ScanLimits = DEFAULT_SCAN_LIMITS) -> Scanner:
+def make_scanner(limits: ScanLimits = DEFAULT_SCAN_LIMITS) -> Scanner:
     """A scanner that knows every sign."""
     return Scanner(CATALOGUE, limits)

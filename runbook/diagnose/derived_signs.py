@@ -9,12 +9,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from runbook.diagnose.collectives import compare, read_report
+from runbook.diagnose.collectives import compare_watchdogs, read_ras_report
 from runbook.diagnose.progress_lines import shows_progress
 from runbook.diagnose.rule_types import Hit, Line
-from runbook.model.grouping import grouped
-from runbook.model.nccl_devices import leads_nowhere
-from runbook.model.units import number, small_number
+from runbook.model.grouping import values_by_key
+from runbook.model.nccl_devices import is_local_only_interface
+from runbook.model.units import parse_number, parse_small_number
 from runbook.parsers.ping import LARGE_PING_BYTES
 
 MAX_TRACEBACK_LINES = 80  # the most lines of one traceback
@@ -88,36 +88,36 @@ LineNumbers = Mapping[tuple[str, str], Sequence[int]]
 """Numbers of lines, by source and speaker."""
 
 
-def derive(hits: HitsBySign) -> Iterator[Hit]:
+def derive_signs(hits: HitsBySign) -> Iterator[Hit]:
     """All derived signs, each with a line that proves it."""
-    yield from compare(hits.get("watchdog", ()), hits.get("watchdog-state", ()), hits.get("other-work", ()))
-    yield from read_report(hits)
-    yield from _barriers(hits.get("store-barrier", ()), hits.get("barrier-completed", ()))
-    yield from _barriers_of_other_sizes(hits.get("store-barrier", ()))
-    yield from _unanswered(hits.get("no-route", ()))
-    yield from _master_in_vain(hits)
-    yield from _world_sizes(hits.get("told-size", ()))
+    yield from compare_watchdogs(hits.get("watchdog", ()), hits.get("watchdog-state", ()), hits.get("other-work", ()))
+    yield from read_ras_report(hits)
+    yield from _barrier_count_signs(hits.get("store-barrier", ()), hits.get("barrier-completed", ()))
+    yield from _barrier_sizes_differ(hits.get("store-barrier", ()))
+    yield from _unanswered_arp(hits.get("no-route", ()))
+    yield from _master_dials_itself(hits)
+    yield from _different_world_sizes(hits.get("told-size", ()))
     yield from _rank_twice(hits.get("global-rank", ()), hits.get("waits-for-rank-key", ()))
     yield from _own_rank_twice(hits.get("own-rank", ()))
     if not hits.get("all-registered"):
         yield from _members_missing(hits.get("global-rank", ()))
     yield from _ids(hits)
-    yield from _all_clients(hits)
-    yield from _resets(hits)
-    yield from _gone_before(hits)
+    yield from _every_node_a_client(hits)
+    yield from _store_resets(hits)
+    yield from _store_gone_before(hits)
     yield from _unanswered_syns(hits)
     yield from _no_such_gid(hits)
     yield from _hung_in_storage(hits.get("hung-task", ()), hits.get("storage-frame", ()))
-    yield from _files_and_terminals(hits)
-    yield from _unfamiliar(hits)
+    yield from _bare_io_errors(hits)
+    yield from _unfamiliar_errors(hits)
     yield from _raised_oddly(hits)
     yield from _raised_first(hits)
-    yield from _of_its_own_proxy(hits)
-    yield from _answered_no(hits)
+    yield from _own_proxy_failed(hits)
+    yield from _answered_no_gpu(hits)
     yield from _gpu_of_rank_missing(hits)
     for sign, group, name in DIFFERING_VALUE_SIGNS:
-        yield from _differ(sign, group, name, hits)
-    yield from _between_rails(hits.get("pair-failed", ()))
+        yield from _differing_values(sign, group, name, hits)
+    yield from _fails_between_rails(hits.get("pair-failed", ()))
     if hits.get("step-cancelled") and not hits.get("task-exited"):
         yield Hit("cancelled-plainly", hits["step-cancelled"][0].line)
     yield from _inner_interfaces(hits)
@@ -126,11 +126,11 @@ def derive(hits: HitsBySign) -> Iterator[Hit]:
     yield from _benchmarks_alone(hits.get("rank-zero-listed", ()))
     yield from _masters_differ(hits)
     yield from _prepares_data(hits)
-    yield from _bootstrap_networks(hits)
+    yield from _bootstrap_in_other_network(hits)
     yield from _master_wants_more(hits)
-    yield from _large_pings(hits.get("ping-size", ()), hits.get("ping-loss", ()))
+    yield from _large_pings_vanish(hits.get("ping-size", ()), hits.get("ping-loss", ()))
     for sign, name in WAITING_POD_SIGNS.items():
-        yield from _not_placed(sign, name, hits)
+        yield from _pods_not_placed(sign, name, hits)
     for hit in hits.get("nccl-gave-up", ())[:1]:  # the innermost call prints first
         if hit.groups["where"].startswith("graph/"):
             yield Hit("gave-up-in-topology", hit.line, hit.groups)
@@ -140,30 +140,32 @@ def derive(hits: HitsBySign) -> Iterator[Hit]:
         yield Hit("hangs-with-busy-gpus", stuck[0].line)
 
 
-def without_ignored(hits: Sequence[Hit]) -> list[Hit]:
+def without_ignored_exceptions(hits: Sequence[Hit]) -> list[Hit]:
     """The hits without those of tracebacks below `Exception ignored in`: they come from finalizers, which run as a
     process exits and end nothing."""
     told: dict[str, set[LinePlace]] = defaultdict(set)
     for hit in hits:
         told[hit.sign].add((*hit.line.voice, hit.line.number))
-    ignored = {place for start in told["ignored-exception"] for place in _finalizer(start, told)}
+    ignored = {place for start in told["ignored-exception"] for place in _ignored_traceback(start, told)}
     return [hit for hit in hits if (*hit.line.voice, hit.line.number) not in ignored]
 
 
-def without_last_crashes(hits: Sequence[Hit]) -> list[Hit]:
+def without_exit_crashes(hits: Sequence[Hit]) -> list[Hit]:
     """The hits without crashes of a process that torch's own C++ exception is ending: such a process may get any signal
     on its way out."""
-    ended = _numbers([hit for hit in hits if hit.sign == "aborted" and UNCAUGHT_C10_EXCEPTION.search(hit.line.text)])
-    return [hit for hit in hits if hit.sign != "crashed" or not _below(hit, ended, MAX_EXIT_LINES)]
+    ended = _line_numbers(
+        [hit for hit in hits if hit.sign == "aborted" and UNCAUGHT_C10_EXCEPTION.search(hit.line.text)]
+    )
+    return [hit for hit in hits if hit.sign != "crashed" or not _has_line_above(hit, ended, MAX_EXIT_LINES)]
 
 
-def without_clean_up(hits: Sequence[Hit]) -> list[Hit]:
+def without_hydra_kills(hits: Sequence[Hit]) -> list[Hit]:
     """The hits without the SIGKILL by which Hydra ends an application's other processes, if one process crashed."""
     crashed = any(hit.sign == "crashed" and HYDRA_BANNER.search(hit.line.text) for hit in hits)
     return [hit for hit in hits if not (crashed and hit.sign == "killed" and HYDRA_BANNER.search(hit.line.text))]
 
 
-def without_cancelled(hits: Sequence[Hit]) -> list[Hit]:
+def without_effects_of_cancelling(hits: Sequence[Hit]) -> list[Hit]:
     """The hits without those in which ranks report that others are gone, after Slurm has told why it ends the job."""
     ended: dict[str, int] = {}
     for hit in hits:
@@ -176,7 +178,7 @@ def without_cancelled(hits: Sequence[Hit]) -> list[Hit]:
     ]
 
 
-def without_survived(hits: Sequence[Hit]) -> list[Hit]:
+def without_survived_attempts(hits: Sequence[Hit]) -> list[Hit]:
     """The hits without those about the end of an attempt after which all ranks were started anew."""
     begun: dict[str, int] = {}
     for hit in hits:
@@ -187,7 +189,7 @@ def without_survived(hits: Sequence[Hit]) -> list[Hit]:
     ]
 
 
-def _finalizer(start: LinePlace, told: Mapping[str, set[LinePlace]]) -> Iterator[LinePlace]:
+def _ignored_traceback(start: LinePlace, told: Mapping[str, set[LinePlace]]) -> Iterator[LinePlace]:
     """The places of this line and of the one traceback that begins right below it; none if its end is not found."""
     source, who, at = start
     for line_number in range(at + 1, at + MAX_TRACEBACK_LINES):
@@ -199,20 +201,20 @@ def _finalizer(start: LinePlace, told: Mapping[str, set[LinePlace]]) -> Iterator
             return
 
 
-def with_fetches(hits: Sequence[Hit]) -> list[Hit]:
+def with_failed_fetches(hits: Sequence[Hit]) -> list[Hit]:
     """The hits, in which a failed lookup below the frames of a web client is `fetched-in-vain`: it looked up a name of
     the web, not of the job."""
-    frames = _numbers([hit for hit in hits if hit.sign == "fetching"])
+    frames = _line_numbers([hit for hit in hits if hit.sign == "fetching"])
 
     def fetches(hit: Hit) -> bool:
-        return hit.line.text.startswith("socket.gaierror") and _below(hit, frames, MAX_CLIENT_CALL_LINES)
+        return hit.line.text.startswith("socket.gaierror") and _has_line_above(hit, frames, MAX_CLIENT_CALL_LINES)
 
     return [
         replace(hit, sign="fetched-in-vain") if hit.sign == "lookup-failed" and fetches(hit) else hit for hit in hits
     ]
 
 
-def without_answered(hits: Sequence[Hit]) -> list[Hit]:
+def without_answered_lookups(hits: Sequence[Hit]) -> list[Hit]:
     """The hits without failed lookups of names that were found later, and without refused steps of a Slurm job if a
     later try began the step."""
     answered = {
@@ -233,10 +235,10 @@ def without_answered(hits: Sequence[Hit]) -> list[Hit]:
     return [hit for hit in hits if not is_answered(hit)]
 
 
-def with_summaries(hits: Sequence[Hit]) -> Iterator[Hit]:
+def with_summary_speakers(hits: Sequence[Hit]) -> Iterator[Hit]:
     """The hits, in which those about an exit code in torchrun's summary get the rank and the host that the summary
     names some lines above."""
-    ranks = {hit.line.place: small_number(hit.groups["rank"]) for hit in hits if hit.sign == "summary-rank"}
+    ranks = {hit.line.place: parse_small_number(hit.groups["rank"]) for hit in hits if hit.sign == "summary-rank"}
     hosts = {hit.line.place: hit.groups["host"] for hit in hits if hit.sign == "summary-host"}
     for hit in hits:
         line = hit.line
@@ -249,23 +251,25 @@ def with_summaries(hits: Sequence[Hit]) -> Iterator[Hit]:
         yield replace(hit, line=replace(line, rank=rank, node=node))
 
 
-def _barriers(barriers: Sequence[Hit], completed: Sequence[Hit]) -> Iterator[Hit]:
+def _barrier_count_signs(barriers: Sequence[Hit], completed: Sequence[Hit]) -> Iterator[Hit]:
     """`barrier-too-few` where fewer workers came than the world has, unless a rank got past the barrier; and
     `barrier-too-many` where more came: the store remembers an earlier run."""
     last = {hit.line.who: hit for hit in barriers}
     through = {(hit.groups["key"], hit.groups["size"]) for hit in completed}
     for hit in last.values():
-        count, size = number(hit.groups["count"]), number(hit.groups["size"])
+        count, size = parse_number(hit.groups["count"]), parse_number(hit.groups["size"])
         if count < size and (hit.groups.get("key"), hit.groups["size"]) not in through:
             yield Hit("barrier-too-few", hit.line, {"came": str(count), "wanted": str(size)})
         if count > size:
             yield Hit("barrier-too-many", hit.line, {"came": str(count), "wanted": str(size)})
 
 
-def _unanswered(refusals: Sequence[Hit]) -> Iterator[Hit]:
+def _unanswered_arp(refusals: Sequence[Hit]) -> Iterator[Hit]:
     """`nobody-has-address`: `No route to host` that takes about a second or more each time comes from unanswered ARP,
     not from a firewall."""
-    timed = grouped((hit.line.who, hit) for hit in refusals if hit.line.when is not None and "113" in hit.line.text)
+    timed = values_by_key(
+        (hit.line.who, hit) for hit in refusals if hit.line.when is not None and "113" in hit.line.text
+    )
     for hits in timed.values():
         times = sorted({hit.line.when for hit in hits if hit.line.when is not None})
         # Several lines about one attempt have the same time. No two attempts may have followed each other at once.
@@ -273,19 +277,22 @@ def _unanswered(refusals: Sequence[Hit]) -> Iterator[Hit]:
         instant = any(
             after.line.when - before.line.when < MAX_REJECTION_S
             for before, after in pairwise(hits)
-            if before.line.when is not None and after.line.when is not None and _attempt(before) and _attempt(after)
+            if before.line.when is not None
+            and after.line.when is not None
+            and _is_connection_attempt(before)
+            and _is_connection_attempt(after)
         )
-        if gaps and max(gaps) >= ARP_TIMEOUT_S and not instant and sum(map(_attempt, hits)) > 1:
+        if gaps and max(gaps) >= ARP_TIMEOUT_S and not instant and sum(map(_is_connection_attempt, hits)) > 1:
             named = next((hit for hit in hits if "host" in hit.groups), hits[0])
             yield Hit("nobody-has-address", named.line, named.groups)
 
 
-def _attempt(hit: Hit) -> bool:
+def _is_connection_attempt(hit: Hit) -> bool:
     """Whether a line is about an attempt to connect to one address, and not a summary of all attempts."""
     return "any network address" not in hit.line.text and "failed to connect to" in hit.line.text
 
 
-def _master_in_vain(hits: HitsBySign) -> Iterator[Hit]:
+def _master_dials_itself(hits: HitsBySign) -> Iterator[Hit]:
     """`master-dials-itself-in-vain`: rank 0 cannot connect to the master's address, which is its own node's."""
     for sign in ("client-timed-out", "no-route", "drops"):
         for hit in hits.get(sign, ()):
@@ -296,7 +303,7 @@ def _master_in_vain(hits: HitsBySign) -> Iterator[Hit]:
                 return
 
 
-def _world_sizes(told: Sequence[Hit]) -> Iterator[Hit]:
+def _different_world_sizes(told: Sequence[Hit]) -> Iterator[Hit]:
     """`told-different-sizes`: speakers were given different values for the same size."""
     by_name: dict[str, dict[str, Hit]] = defaultdict(dict)
     speakers: dict[str, set[str]] = defaultdict(set)
@@ -319,7 +326,7 @@ def _rank_twice(told: Sequence[Hit], waits: Sequence[Hit]) -> Iterator[Hit]:
     for hit in told:
         if "rank" in hit.groups:
             ranks[hit.groups["rank"]].append(hit)
-            size = max(size, number(hit.groups["size"]))
+            size = max(size, parse_number(hit.groups["size"]))
         elif "node_rank" in hit.groups:
             nodes[hit.groups["node_rank"]].setdefault(hit.line.who, hit)
     if size and len(ranks) < size:
@@ -338,7 +345,7 @@ def _own_rank_twice(told: Sequence[Hit]) -> Iterator[Hit]:
         if hit.line.node:
             nodes[hit.groups["rank"]].setdefault(hit.line.node, hit)
     for rank, by_node in nodes.items():
-        size = max(number(hit.groups["size"]) for hit in by_node.values())
+        size = max(parse_number(hit.groups["size"]) for hit in by_node.values())
         if len(by_node) > 1 and len(nodes) < size:
             yield from (Hit("rank-twice", hit.line, {"rank": rank}) for hit in by_node.values())
 
@@ -346,8 +353,8 @@ def _own_rank_twice(told: Sequence[Hit]) -> Iterator[Hit]:
 def _members_missing(told: Sequence[Hit]) -> Iterator[Hit]:
     """`members-missing`: rank 0's log is here, but not those of all ranks, and rank 0 has not printed that all ranks
     have come."""
-    members = {number(hit.groups["rank"]): hit for hit in told if "rank" in hit.groups}
-    size = max((number(hit.groups["size"]) for hit in members.values()), default=0)
+    members = {parse_number(hit.groups["rank"]): hit for hit in told if "rank" in hit.groups}
+    size = max((parse_number(hit.groups["size"]) for hit in members.values()), default=0)
     if 0 in members and len(members) < size:
         yield Hit("members-missing", members[0].line, {"came": str(len(members)), "wanted": str(size)})
 
@@ -363,7 +370,7 @@ def _ids(hits: HitsBySign) -> Iterator[Hit]:
         yield from (Hit("never-met", hit.line) for hit in hits.get(sign, ())[:1])
 
 
-def _all_clients(hits: HitsBySign) -> Iterator[Hit]:
+def _every_node_a_client(hits: HitsBySign) -> Iterator[Hit]:
     """`every-node-a-client`: in torchrun's c10d rendezvous even the owner of the endpoint dials it as a client. A
     service's name is owned by no node."""
     timed_out = hits.get("client-timed-out", ())
@@ -383,28 +390,28 @@ def _all_clients(hits: HitsBySign) -> Iterator[Hit]:
         yield from (Hit("every-node-a-client", hit.line, hit.groups) for hit in speakers.values())
 
 
-def _resets(hits: HitsBySign) -> Iterator[Hit]:
+def _store_resets(hits: HitsBySign) -> Iterator[Hit]:
     """`store-reset-at-once`: the store hangs up near code that connects, on the first message; `store-reset-in-use`:
     near code that uses the store."""
-    connecting, using = _numbers(hits.get("connecting", ())), _numbers(hits.get("using-store", ()))
+    connecting, using = _line_numbers(hits.get("connecting", ())), _line_numbers(hits.get("using-store", ()))
     for hit in hits.get("resets-store", ()):
-        if _near(hit, connecting):
+        if _has_line_near(hit, connecting):
             yield Hit("store-reset-at-once", hit.line, hit.groups)
-        elif _near(hit, using):
+        elif _has_line_near(hit, using):
             yield Hit("store-reset-in-use", hit.line, hit.groups)
 
 
-def _gone_before(hits: HitsBySign) -> Iterator[Hit]:
+def _store_gone_before(hits: HitsBySign) -> Iterator[Hit]:
     """`store-gone-before`: the store was gone before any collective timed out, so that the process that keeps it is
     none of the ranks that wait."""
     waits = [hit.line for hit in hits.get("watchdog", ())]
     for hit in hits.get("store-gone", ()):
-        if waits and all(_before(hit.line, line) for line in waits):
+        if waits and all(_may_precede(hit.line, line) for line in waits):
             yield Hit("store-gone-before", hit.line, hit.groups)
             return
 
 
-def _numbers(hits: Sequence[Hit]) -> LineNumbers:
+def _line_numbers(hits: Sequence[Hit]) -> LineNumbers:
     numbers: dict[tuple[str, str], list[int]] = defaultdict(list)
     for hit in hits:
         numbers[hit.line.voice].append(hit.line.number)
@@ -423,18 +430,18 @@ def _unanswered_syns(hits: HitsBySign) -> Iterator[Hit]:
 
 def _no_such_gid(hits: HitsBySign) -> Iterator[Hit]:
     """`gid-index-empty`: NCCL was given a GID index that `show_gids` does not list."""
-    listed = {number(hit.groups["index"]) for hit in hits.get("gid-row", ())}
+    listed = {parse_number(hit.groups["index"]) for hit in hits.get("gid-row", ())}
     for hit in hits.get("gid-index-set", ()) if listed else ():
-        if number(hit.groups["index"]) not in listed:
+        if parse_number(hit.groups["index"]) not in listed:
             yield Hit("gid-index-empty", hit.line, hit.groups)
 
 
-def _near(hit: Hit, numbers: LineNumbers) -> bool:
+def _has_line_near(hit: Hit, numbers: LineNumbers) -> bool:
     """Whether one of these lines of the same speaker is at most MAX_TRACEBACK_LINES lines away from the hit."""
     return any(abs(at - hit.line.number) <= MAX_TRACEBACK_LINES for at in numbers.get(hit.line.voice, ()))
 
 
-def _below(hit: Hit, numbers: LineNumbers, most: int) -> bool:
+def _has_line_above(hit: Hit, numbers: LineNumbers, most: int) -> bool:
     """Whether one of these lines of the same speaker stands at most `most` lines above the hit."""
     return any(0 < hit.line.number - at <= most for at in numbers.get(hit.line.voice, ()))
 
@@ -447,9 +454,9 @@ def _hung_in_storage(tasks: Sequence[Hit], frames: Sequence[Hit]) -> Iterator[Hi
             yield Hit("hung-in-storage", task.line, task.groups)
 
 
-def _files_and_terminals(hits: HitsBySign) -> Iterator[Hit]:
+def _bare_io_errors(hits: HitsBySign) -> Iterator[Hit]:
     """`file-failed` or `terminal-gone`, for an I/O error that names no file: the nearest frame above it tells which."""
-    files, terminals = _numbers(hits.get("file-frame", ())), _numbers(hits.get("terminal-frame", ()))
+    files, terminals = _line_numbers(hits.get("file-frame", ())), _line_numbers(hits.get("terminal-frame", ()))
     for hit in hits.get("bare-io-error", ()):
         above = {*range(hit.line.number - MAX_TRACEBACK_LINES, hit.line.number)}
         file, terminal = (max(above & {*frames.get(hit.line.voice, ())}, default=0) for frames in (files, terminals))
@@ -463,7 +470,9 @@ def _inner_interfaces(hits: HitsBySign) -> Iterator[Hit]:
     for listed in hits.get("lists-interfaces", ()):
         for at, name, address in NCCL_LISTED_INTERFACE.findall(listed.groups["list"]):
             channel = used.get((listed.line.node, at))
-            if channel and (leads_nowhere(name) or address.startswith(("127.", "169.254.", "192.168.122.", "fe80:"))):
+            if channel and (
+                is_local_only_interface(name) or address.startswith(("127.", "169.254.", "192.168.122.", "fe80:"))
+            ):
                 yield Hit("socket-through-inner-interface", channel.line, {"name": name})
                 yield Hit("socket-through-inner-interface", listed.line, {"name": name})
 
@@ -485,7 +494,7 @@ def _prepares_data(hits: HitsBySign) -> Iterator[Hit]:
             yield Hit("prepares-data", hit.line, hit.groups)
 
 
-def _bootstrap_networks(hits: HitsBySign) -> Iterator[Hit]:
+def _bootstrap_in_other_network(hits: HitsBySign) -> Iterator[Hit]:
     """`bootstrap-in-another-network`: a peer cannot be reached at the address that NCCL chose there, which belongs to
     another interface and another /24 network than the address that NCCL chose on the node that dials."""
     chosen = {hit.groups["address"]: hit for hit in hits.get("bootstrap-at", ())}
@@ -509,21 +518,21 @@ def _master_wants_more(hits: HitsBySign) -> Iterator[Hit]:
     waits = [hit for hit in hits.get("waits-for-rank-key", ()) if hit.groups["key"].endswith("/0")]
     for joined in hits.get("too-few-joined", ()):
         others = [hit for hit in waits if hit.line.who != joined.line.who]
-        if number(joined.groups["came"]) == len({hit.line.who for hit in others}) + 1 > 1:
+        if parse_number(joined.groups["came"]) == len({hit.line.who for hit in others}) + 1 > 1:
             yield Hit("told-different-sizes", joined.line, {"task": "the last one"})
             yield from (Hit("told-different-sizes", hit.line) for hit in others[:2])
             return
 
 
-def _large_pings(sizes: Sequence[Hit], losses: Sequence[Hit]) -> Iterator[Hit]:
+def _large_pings_vanish(sizes: Sequence[Hit], losses: Sequence[Hit]) -> Iterator[Hit]:
     """`large-pings-vanish`: pings of LARGE_PING_BYTES or more are lost, and all that are shorter are answered: of
     all pings, or of those to one target."""
     pings: dict[str, list[tuple[int, bool, tuple[Hit, Hit]]]] = defaultdict(list)
-    by_source = grouped((hit.line.source, hit) for hit in sizes)
+    by_source = values_by_key((hit.line.source, hit) for hit in sizes)
     for loss in losses:
         before = [hit for hit in by_source.get(loss.line.source, ()) if hit.line.number < loss.line.number]
         if before:
-            size, answered = number(before[-1].groups["bytes"]) or 0, float(loss.groups["loss"]) < 100
+            size, answered = parse_number(before[-1].groups["bytes"]) or 0, float(loss.groups["loss"]) < 100
             for target in {"", before[-1].groups.get("target", "")}:
                 pings[target].append((size, answered, (before[-1], loss)))
     for found in pings.values():
@@ -535,7 +544,7 @@ def _large_pings(sizes: Sequence[Hit], losses: Sequence[Hit]) -> Iterator[Hit]:
             return
 
 
-def _unfamiliar(hits: HitsBySign) -> Iterator[Hit]:
+def _unfamiliar_errors(hits: HitsBySign) -> Iterator[Hit]:
     """`unfamiliar-error`: a line that names a failure, unless it says only that something failed, is a typed command,
     or is known to be harmless."""
     known = {hit.line for sign in WRAPPER_SIGNS for hit in hits.get(sign, ())}
@@ -546,7 +555,7 @@ def _unfamiliar(hits: HitsBySign) -> Iterator[Hit]:
     # Some launchers log all that a child prints, its steps too, as ERROR; the child's own level stands behind that.
     known |= {line for line in told if "INFO" in line.text and shows_progress(line.text)}
     # What a library says before it goes on in another way.
-    instead = _numbers(hits.get("goes-another-way", ()))
+    instead = _line_numbers(hits.get("goes-another-way", ()))
     known |= {
         line
         for line in told
@@ -560,9 +569,9 @@ def _unfamiliar(hits: HitsBySign) -> Iterator[Hit]:
 def _raised_oddly(hits: HitsBySign) -> Iterator[Hit]:
     """`raised-oddly`: a class with an unusual name at the end of a traceback, right below the code of its last
     frame."""
-    frames = _numbers(hits.get("frame", ()))
+    frames = _line_numbers(hits.get("frame", ()))
     for hit in hits.get("odd-class", ()):
-        if _below(hit, frames, MAX_FRAME_CODE_LINES + 1):
+        if _has_line_above(hit, frames, MAX_FRAME_CODE_LINES + 1):
             yield Hit("raised-oddly", hit.line, hit.groups)
 
 
@@ -573,11 +582,11 @@ def _raised_first(hits: HitsBySign) -> Iterator[Hit]:
     later = [hit.line for sign in (*PRIOR_FAILURE_SIGNS, *ended) for hit in hits.get(sign, ())]
     raised = [hit for sign in ("other-error", "oddly-named", "bare-error") for hit in hits.get(sign, ())]
     for hit in raised if later else ():
-        if all(_before(hit.line, line) for line in later):
+        if all(_may_precede(hit.line, line) for line in later):
             yield Hit("raised-first", hit.line, hit.groups)
 
 
-def _before(line: Line, other: Line) -> bool:
+def _may_precede(line: Line, other: Line) -> bool:
     """Whether `line` may have been written before `other`: by their times if they have different ones, else by their
     place; a line of another file may always have been."""
     if line.when is not None and other.when is not None and line.when != other.when:
@@ -585,16 +594,16 @@ def _before(line: Line, other: Line) -> bool:
     return line.source != other.source or line.number < other.number
 
 
-def _of_its_own_proxy(hits: HitsBySign) -> Iterator[Hit]:
+def _own_proxy_failed(hits: HitsBySign) -> Iterator[Hit]:
     """`own-proxy-failed`: a rank's proxy failed before any line shows that a peer was gone, so that the connection
     which closed was the one to its own proxy."""
     closed = [hit.line for hit in hits.get("peer-closed", ())]
     for hit in hits.get("proxy-failed", ())[:1] if closed else ():
-        if all(_before(hit.line, line) for line in closed):
+        if all(_may_precede(hit.line, line) for line in closed):
             yield Hit("own-proxy-failed", hit.line)
 
 
-def _answered_no(hits: HitsBySign) -> Iterator[Hit]:
+def _answered_no_gpu(hits: HitsBySign) -> Iterator[Hit]:
     """`answers-no-gpu`: `False` below the question at Python's prompt whether there is a GPU, with at most one warning
     between them."""
     asked = {hit.line.place for hit in hits.get("asks-for-gpu", ())}
@@ -603,7 +612,7 @@ def _answered_no(hits: HitsBySign) -> Iterator[Hit]:
             yield Hit("answers-no-gpu", hit.line)
 
 
-def _between_rails(failed: Sequence[Hit]) -> Iterator[Hit]:
+def _fails_between_rails(failed: Sequence[Hit]) -> Iterator[Hit]:
     """`only-between-rails`: all queue pairs that fail are between NICs of different rails, as the second or else the
     third number of their addresses tells."""
     pairs = [(hit.groups["local"].split("."), hit.groups["remote"].split(".")) for hit in failed]
@@ -612,7 +621,7 @@ def _between_rails(failed: Sequence[Hit]) -> Iterator[Hit]:
         yield Hit("only-between-rails", failed[0].line)
 
 
-def _barriers_of_other_sizes(barriers: Sequence[Hit]) -> Iterator[Hit]:
+def _barrier_sizes_differ(barriers: Sequence[Hit]) -> Iterator[Hit]:
     """`barrier-sizes-differ`: ranks wait at one barrier of the store, and count different worlds."""
     sizes = {hit.groups["size"]: hit for hit in barriers}
     if len(sizes) > 1 and len({hit.groups.get("key") for hit in barriers}) == 1:
@@ -631,13 +640,13 @@ def _benchmarks_alone(firsts: Sequence[Hit]) -> Iterator[Hit]:
 
 def _gpu_of_rank_missing(hits: HitsBySign) -> Iterator[Hit]:
     """`gpu-of-rank-missing`: the line of code above an IndexError takes a GPU from a list by the number of the rank."""
-    code = _numbers(hits.get("takes-gpu-of-rank", ()))
+    code = _line_numbers(hits.get("takes-gpu-of-rank", ()))
     for hit in hits.get("index-too-large", ()):
-        if _below(hit, code, MAX_FRAME_CODE_LINES):
+        if _has_line_above(hit, code, MAX_FRAME_CODE_LINES):
             yield Hit("gpu-of-rank-missing", hit.line)
 
 
-def _not_placed(sign: str, name: str, hits: HitsBySign) -> Iterator[Hit]:
+def _pods_not_placed(sign: str, name: str, hits: HitsBySign) -> Iterator[Hit]:
     """The derived sign `name` for each hit of `sign` about a pod or container that does not run, unless a later line of
     its log shows that a pod got further: it was assigned, has its image, or started."""
     past = {hit.line.source: hit.line.number for hit in hits.get("pod-placed", ())}
@@ -646,7 +655,7 @@ def _not_placed(sign: str, name: str, hits: HitsBySign) -> Iterator[Hit]:
             yield Hit(name, hit.line)
 
 
-def _differ(sign: str, group: str, name: str, hits: HitsBySign) -> Iterator[Hit]:
+def _differing_values(sign: str, group: str, name: str, hits: HitsBySign) -> Iterator[Hit]:
     """The derived sign `name`, if the values in `group` of lines with `sign` differ between speakers. Versions of NCCL
     may also differ in one speaker's lines, if NCCL's bootstrap reports a mismatch between processes."""
     values: dict[str, Hit] = {}

@@ -8,19 +8,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from runbook.causes.catalogue import Confidence, causes, mend, of_kind, origins
+from runbook.causes.catalogue import Confidence, causes, causes_of_kind, explaining_causes, remedy_from_page
 from runbook.diagnose.derived_signs import (
-    derive,
-    with_fetches,
-    with_summaries,
-    without_answered,
-    without_cancelled,
-    without_clean_up,
-    without_ignored,
-    without_last_crashes,
-    without_survived,
+    derive_signs,
+    with_failed_fetches,
+    with_summary_speakers,
+    without_answered_lookups,
+    without_effects_of_cancelling,
+    without_exit_crashes,
+    without_hydra_kills,
+    without_ignored_exceptions,
+    without_survived_attempts,
 )
-from runbook.diagnose.log_lines import by_one_clock
+from runbook.diagnose.log_lines import align_clocks
 from runbook.diagnose.progress_lines import Reached
 from runbook.diagnose.rule_types import Hit, Line, Rule, Tier
 from runbook.diagnose.scan import Scanner
@@ -82,42 +82,45 @@ class Cause:
     ruled_out: tuple[str, ...] = ()  # causes that do not hold, since the logs have none of their lines
 
 
-def judge(scanner: Scanner) -> list[Cause]:
+def judge_logs(scanner: Scanner) -> list[Cause]:
     """The causes that the scanned logs show, the root first; none if the logs are healthy."""
     hits: dict[str, list[Hit]] = defaultdict(list)
-    told = by_one_clock(scanner.hits)
-    heeded = without_ignored(told)
+    told = align_clocks(scanner.hits)
+    heeded = without_ignored_exceptions(told)
     ignored = {hit.line.place for hit in told} - {hit.line.place for hit in heeded}
     for heed in (
-        without_last_crashes,
-        without_answered,
-        without_clean_up,
-        without_cancelled,
-        without_survived,
-        with_fetches,
+        without_exit_crashes,
+        without_answered_lookups,
+        without_hydra_kills,
+        without_effects_of_cancelling,
+        without_survived_attempts,
+        with_failed_fetches,
     ):
         heeded = heed(heeded)
-    for hit in with_summaries(heeded):
+    for hit in with_summary_speakers(heeded):
         hits[hit.sign].append(hit)
-    for hit in derive(dict(hits)):
+    for hit in derive_signs(dict(hits)):
         hits[hit.sign].append(hit)
     seen = {name: few for name, few in hits.items() if few}
-    found = _merge(_cause(rule, seen) for rule in _rules() if _holds(rule, seen))
-    found = [cause for cause in found if not _recovered(cause, seen, scanner)]
-    order = _order(scanner, found)
+    found = _merge_by_id(_cause_of_rule(rule, seen) for rule in _diagnosis_rules() if _rule_holds(rule, seen))
+    found = [cause for cause in found if not _has_recovered(cause, seen, scanner)]
+    order = _order_key(scanner, found)
     found.sort(key=lambda cause: (cause.tier, order(cause)))
-    found = _after_what_they_follow(found)
-    found = _what_failed(found, seen)
+    found = _order_by_origins(found)
+    found = _without_vague_causes(found, seen)
     if not found and not scanner.told:
-        return [_nothing("high", "these logs are empty", mend("insufficient-evidence", "empty"))]
+        return [_no_evidence_cause("high", "these logs are empty", remedy_from_page("insufficient-evidence", "empty"))]
     if not found and scanner.reached is Reached.NOTHING:
-        return [_nothing("low", NO_FAILURE_SO_FAR, mend("insufficient-evidence", "so-far"))]
-    if not found and (words := _last_words(scanner, seen, ignored)):
+        return [_no_evidence_cause("low", NO_FAILURE_SO_FAR, remedy_from_page("insufficient-evidence", "so-far"))]
+    if not found and (words := _last_words_cause(scanner, seen, ignored)):
         return [words]
-    return [*found[:1], *(_folded(cause, found[0]) for cause in found[1:] if _beside(cause, found[0]))]
+    return [
+        *found[:1],
+        *(_relate_to_root(cause, found[0]) for cause in found[1:] if _evidence_beside_root(cause, found[0])),
+    ]
 
 
-def _what_failed(found: Sequence[Cause], seen: Mapping[str, Sequence[Hit]]) -> list[Cause]:
+def _without_vague_causes(found: Sequence[Cause], seen: Mapping[str, Sequence[Hit]]) -> list[Cause]:
     """The causes, without those of tier WRAPPER if others tell more. Causes of tier WRAPPER that stay come first, and
     have medium confidence if the logs also hold a line of a known error."""
     unknown = sorted(
@@ -127,18 +130,20 @@ def _what_failed(found: Sequence[Cause], seen: Mapping[str, Sequence[Hit]]) -> l
     faint = all(cause.tier is Tier.NOTE and cause.confidence == "low" for cause in others)
     if others and (not faint or all(cause.confidence == "low" for cause in unknown)):
         return others
-    named = any(name in seen for rule in _rules() if rule.tier < Tier.SYMPTOM for name in rule.names)
+    named = any(name in seen for rule in _diagnosis_rules() if rule.tier < Tier.SYMPTOM for name in rule.names)
     unsure = [
         replace(cause, confidence="medium") if named and cause.confidence == "high" else cause for cause in unknown
     ]
     return [*unsure, *others]
 
 
-def _last_words(scanner: Scanner, seen: Mapping[str, Sequence[Hit]], ignored: Set[tuple[str, int]]) -> Cause | None:
+def _last_words_cause(
+    scanner: Scanner, seen: Mapping[str, Sequence[Hit]], ignored: Set[tuple[str, int]]
+) -> Cause | None:
     """The finding about words that no rule knows, at the end of a log that shows no step or good end after them; None
     if there are no such words."""
     ends = (scanner.last_progress, scanner.passed, scanner.ended)
-    rules = [rule for rule in _rules() if _holds(rule, seen)]
+    rules = [rule for rule in _diagnosis_rules() if _rule_holds(rule, seen)]
     known = ignored | {hit.line.place for rule in rules for name in rule.names for hit in seen.get(name, ())}
     words = [
         hit
@@ -149,22 +154,23 @@ def _last_words(scanner: Scanner, seen: Mapping[str, Sequence[Hit]], ignored: Se
         return None
     says = f"it ends with words that no rule knows ({words[-1].line.shown[:120]}), and no line shows that it went on"
     return replace(
-        _nothing("low", says, mend("insufficient-evidence", "so-far")), evidence=tuple(words[-MAX_EVIDENCE_LINES:])
+        _no_evidence_cause("low", says, remedy_from_page("insufficient-evidence", "so-far")),
+        evidence=tuple(words[-MAX_EVIDENCE_LINES:]),
     )
 
 
-def _nothing(confidence: Confidence, says: str, remedy: str) -> Cause:
+def _no_evidence_cause(confidence: Confidence, says: str, remedy: str) -> Cause:
     """The result for logs that show no cause, and do not prove health either."""
     return Cause(NO_EVIDENCE, confidence, says, remedy, (), Tier.WRAPPER)
 
 
-def _rules() -> Sequence[Rule]:
+def _diagnosis_rules() -> Sequence[Rule]:
     from runbook.diagnose.all_rules import RULES
 
     return RULES
 
 
-def _holds(rule: Rule, seen: Mapping[str, Sequence[Hit]]) -> bool:
+def _rule_holds(rule: Rule, seen: Mapping[str, Sequence[Hit]]) -> bool:
     """Whether a rule holds for the hits, given by their signs' names."""
     return (
         any(name in seen for name in rule.names)
@@ -173,11 +179,11 @@ def _holds(rule: Rule, seen: Mapping[str, Sequence[Hit]]) -> bool:
     )
 
 
-def _cause(rule: Rule, seen: Mapping[str, Sequence[Hit]]) -> Cause:
+def _cause_of_rule(rule: Rule, seen: Mapping[str, Sequence[Hit]]) -> Cause:
     """The cause of a rule that holds, with its sentence filled in and its lines."""
-    proof = _by_clock([hit for name in rule.names for hit in seen.get(name, ())])
+    proof = _sorted_by_time([hit for name in rule.names for hit in seen.get(name, ())])
     first = proof[0]
-    groups = Told(DEFAULT_GROUP_WORDS | {"who": _speaker(first.line), "line": first.line.shown[:120]})
+    groups = Told(DEFAULT_GROUP_WORDS | {"who": _speaker_in_words(first.line), "line": first.line.shown[:120]})
     for hit in reversed(proof):
         groups.update(hit.groups)
     groups.update(first.groups)
@@ -187,46 +193,46 @@ def _cause(rule: Rule, seen: Mapping[str, Sequence[Hit]]) -> Cause:
         rule.confidence,
         rule.says.format_map(groups).strip(),
         causes()[rule.cause].remedies[rule.way] if rule.way else "",
-        tuple(_distinct(lines)),
+        tuple(_distinct_evidence(lines)),
         rule.tier,
-        rank=_only([first, *proof], "rank"),
-        node=_only([first, *proof], "node"),
-        ruled_out=_ruled_out(rule),
+        rank=_agreed_speaker([first, *proof], "rank"),
+        node=_agreed_speaker([first, *proof], "node"),
+        ruled_out=_causes_ruled_out(rule),
     )
 
 
-def _only(hits: Sequence[Hit], name: Literal["rank", "node"]) -> Any:
+def _agreed_speaker(hits: Sequence[Hit], name: Literal["rank", "node"]) -> Any:
     """The rank or node that the first line names; else the one on which all other lines that name any agree; else
     None."""
     told = [getattr(hit.line, name) for hit in hits if getattr(hit.line, name) is not None]
     return told[0] if told and (getattr(hits[0].line, name) is not None or len(set(told)) == 1) else None
 
 
-def _speaker(line: Line) -> str:
+def _speaker_in_words(line: Line) -> str:
     """The speaker of the line, for a sentence."""
     if line.rank is None:
         return line.node or "a process"
     return f"rank {line.rank} on {line.node}" if line.node else f"rank {line.rank}"
 
 
-def _ruled_out(rule: Rule) -> tuple[str, ...]:
+def _causes_ruled_out(rule: Rule) -> tuple[str, ...]:
     """The causes of other rules over the signs of this rule's `unless`: none of these signs was seen."""
     others = [
         other.cause
-        for other in _rules()
+        for other in _diagnosis_rules()
         if set(other.names) & set(rule.unless) and not other.needs and other.cause != rule.cause
     ]
     return tuple(dict.fromkeys(others))
 
 
-def _by_clock(hits: list[Hit]) -> list[Hit]:
+def _sorted_by_time(hits: list[Hit]) -> list[Hit]:
     """The hits, those that name something (a host, a rank) first; then by their times if all have one, else as they
     stand."""
     timed = all(hit.line.when is not None for hit in hits)
     return sorted(hits, key=lambda hit: (not hit.groups, (hit.line.when or 0.0) if timed else 0.0))
 
 
-def _distinct(hits: Sequence[Hit]) -> list[Hit]:
+def _distinct_evidence(hits: Sequence[Hit]) -> list[Hit]:
     """At most MAX_EVIDENCE_LINES hits: the first of each sign and speaker, no line twice."""
     chosen: dict[tuple[str, int], Hit] = {}
     speakers: set[tuple[str, str]] = set()
@@ -237,23 +243,23 @@ def _distinct(hits: Sequence[Hit]) -> list[Hit]:
     return list(chosen.values())
 
 
-def _merge(found: Iterable[Cause]) -> list[Cause]:
+def _merge_by_id(found: Iterable[Cause]) -> list[Cause]:
     """The causes, each id once: with the sentence of its rule of the lowest tier, then the surest, and the lines of all
     its rules."""
     merged: dict[str, Cause] = {}
     for cause in sorted(found, key=lambda cause: (cause.tier, CONFIDENCE_ORDER[cause.confidence])):
         if before := merged.get(cause.cause):
-            cause = replace(before, evidence=tuple(_distinct([*before.evidence, *cause.evidence])))
+            cause = replace(before, evidence=tuple(_distinct_evidence([*before.evidence, *cause.evidence])))
         merged[cause.cause] = cause
     return list(merged.values())
 
 
-def _recovered(cause: Cause, seen: Mapping[str, Sequence[Hit]], scanner: Scanner) -> bool:
+def _has_recovered(cause: Cause, seen: Mapping[str, Sequence[Hit]], scanner: Scanner) -> bool:
     """Whether the run recovered from this cause: it went on after all lines of the cause, and did not end badly later.
     A bad end does not count for a cause that only keeps a program from starting."""
     if cause.tier is Tier.NOTE and cause.confidence == "low" and scanner.ended:
         return True  # the run may be slower than it could be, but it came to a good end
-    if cause.cause in of_kind("lasting") or cause.tier is Tier.NOTE:
+    if cause.cause in causes_of_kind("lasting") or cause.tier is Tier.NOTE:
         return False
     if any(_failed_before_the_next_run(proof, seen, scanner) for proof in cause.evidence):
         return False
@@ -262,7 +268,9 @@ def _recovered(cause: Cause, seen: Mapping[str, Sequence[Hit]], scanner: Scanner
     retried = cause.tier in (Tier.NETWORK, Tier.WRAPPER) or cause.cause == "rank-behind"
     went_on = scanner.last_progress if retried else scanner.steady_progress
     sources = {proof.line.source for proof in cause.evidence}
-    signs = {hit.sign for hit in cause.evidence} | (set() if cause.cause in of_kind("at start") else ENDING_SIGNS)
+    signs = {hit.sign for hit in cause.evidence} | (
+        set() if cause.cause in causes_of_kind("at start") else ENDING_SIGNS
+    )
     hits = [hit for sign in signs for hit in seen.get(sign, ()) if hit.line.source in sources]
     if all(
         hit.line.number < max(went_on.get(hit.line.source, 0), scanner.passed.get(hit.line.source, 0)) for hit in hits
@@ -300,7 +308,7 @@ def _failed_before_the_next_run(hit: Hit, seen: Mapping[str, Sequence[Hit]], sca
     )
 
 
-def _order(scanner: Scanner, found: Sequence[Cause]) -> Callable[[Cause], tuple[float, int, int]]:
+def _order_key(scanner: Scanner, found: Sequence[Cause]) -> Callable[[Cause], tuple[float, int, int]]:
     """The sort key that puts causes with earlier lines first: by time if every cause has a line with a time, else by
     their place in the logs."""
     place = {source: at for at, source in enumerate(scanner.ends)}
@@ -315,35 +323,35 @@ def _order(scanner: Scanner, found: Sequence[Cause]) -> Callable[[Cause], tuple[
     return key
 
 
-def _after_what_they_follow(found: Sequence[Cause]) -> list[Cause]:
+def _order_by_origins(found: Sequence[Cause]) -> list[Cause]:
     """The causes, in which within one tier a cause comes after the causes that it follows from."""
     ordered: list[Cause] = []
     rest = list(found)
     while rest:
         tier = [cause for cause in rest if cause.tier is rest[0].tier]
         names = {cause.cause for cause in tier}
-        free = [cause for cause in tier if not (names & {*origins(cause.cause)}) - {cause.cause}]
+        free = [cause for cause in tier if not (names & {*explaining_causes(cause.cause)}) - {cause.cause}]
         chosen = (free or tier)[0]
         ordered.append(chosen)
         rest.remove(chosen)
     return ordered
 
 
-def _folded(cause: Cause, root: Cause) -> Cause:
+def _relate_to_root(cause: Cause, root: Cause) -> Cause:
     """The cause with its relation to the root: it follows from the root, is a mistake of its own, or stands alone."""
-    if _own_mistake(cause, root):
-        return replace(cause, own=True, evidence=_beside(cause, root))
+    if _is_own_mistake(cause, root):
+        return replace(cause, own=True, evidence=_evidence_beside_root(cause, root))
     explained = root.tier is not Tier.WRAPPER and (cause.tier > root.tier or cause.tier >= Tier.NETWORK)
     return replace(cause, follows=root.cause) if explained else cause
 
 
-def _beside(cause: Cause, root: Cause) -> tuple[Hit, ...]:
+def _evidence_beside_root(cause: Cause, root: Cause) -> tuple[Hit, ...]:
     """The cause's lines that are not lines of the root as well."""
     proven = {hit.line.place for hit in root.evidence}
     return tuple(hit for hit in cause.evidence if hit.line.place not in proven)
 
 
-def _own_mistake(cause: Cause, root: Cause) -> bool:
+def _is_own_mistake(cause: Cause, root: Cause) -> bool:
     """Whether a process other than the root's made a mistake that the end of another process cannot cause."""
     roots = {hit.line.who for hit in root.evidence}
     return (

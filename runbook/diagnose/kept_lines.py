@@ -97,7 +97,7 @@ class SourceLines:
         lines."""
         long = len(raw) > MAX_SEARCHED_BYTES
         self.passed_over += long or len(self.late) == self.late.maxlen
-        self.late.append((number, searched(raw) if long else raw, speaker))
+        self.late.append((number, searchable_bytes(raw) if long else raw, speaker))
 
     def wants(self, shape: bytes, raw: UnreadLine, most: int) -> bool:
         """Whether the line is to be read now: `most` lines of its shape are. Else it is remembered while it is among
@@ -120,8 +120,8 @@ class SourceLines:
         if known is not None and known[0][0] >= most:
             if self._remember(known[1], raw) and len(self.settled) < limits.settled:
                 self.settled[shape] = known[1]
-                self._bytes -= _bytes_of(known[1])
-                self._settled_bytes += _bytes_of(known[1])
+                self._bytes -= _total_bytes(known[1])
+                self._settled_bytes += _total_bytes(known[1])
             return False
         if known is not None:
             known[0][0] += 1
@@ -129,12 +129,12 @@ class SourceLines:
             self._read < (limits.read if most <= limits.keeps_all else limits.read_of_all)
             and self._read_bytes < limits.read_bytes
         ):
-            self._read += _price(raw)
-            self._read_bytes += _price(raw) * len(raw[1])
+            self._read += _reading_cost(raw)
+            self._read_bytes += _reading_cost(raw) * len(raw[1])
             return True
         if known is None or not self._remember(known[1], raw):
             self.passed_over += len(self._last) == self._last.maxlen or len(raw[1]) > MAX_SEARCHED_BYTES
-            self._last.append((raw[0], searched(raw[1]), raw[2], raw[3]))
+            self._last.append((raw[0], searchable_bytes(raw[1]), raw[2], raw[3]))
         return False
 
     def _remember(self, last: deque[UnreadLine], raw: UnreadLine) -> bool:
@@ -142,7 +142,7 @@ class SourceLines:
         line tells most. False if there is no room even so."""
         dropped = len(last[0][1]) if len(last) == last.maxlen else 0
         if self._bytes + self._settled_bytes + len(raw[1]) - dropped > self._limits.kept_bytes:
-            dropped = _bytes_of(last)
+            dropped = _total_bytes(last)
             if len(raw[1]) > dropped:
                 return False
             last.clear()
@@ -153,14 +153,14 @@ class SourceLines:
     def count_settled(self) -> None:
         """Counts the bytes of settled shapes' last lines; if they are too many, keeps only the newest line of each
         shape. To be called after each chunk, whose size bounds what came since."""
-        self._settled_bytes = sum(map(_bytes_of, self.settled.values()))
+        self._settled_bytes = sum(map(_total_bytes, self.settled.values()))
         if self._bytes + self._settled_bytes > self._limits.kept_bytes:
             for last in self.settled.values():
                 newest, more = last[-1], len(last) - 1
                 self.passed_over += more + (len(newest[1]) > MAX_SEARCHED_BYTES)
                 last.clear()
-                last.append((newest[0], searched(newest[1]), *newest[2:]))
-            self._settled_bytes = sum(map(_bytes_of, self.settled.values()))
+                last.append((newest[0], searchable_bytes(newest[1]), *newest[2:]))
+            self._settled_bytes = sum(map(_total_bytes, self.settled.values()))
 
     def last(self) -> list[UnreadLine]:
         """The last lines of every shape, in order; at most as many as the limits allow to read in full."""
@@ -169,8 +169,8 @@ class SourceLines:
         self._read = self._read_bytes = 0
         few: list[UnreadLine] = []
         for raw in lines:
-            self._read += _price(raw)
-            self._read_bytes += _price(raw) * len(raw[1])
+            self._read += _reading_cost(raw)
+            self._read_bytes += _reading_cost(raw) * len(raw[1])
             if self._read > self._limits.read or self._read_bytes > self._limits.read_bytes:
                 break
             few.append(raw)
@@ -186,11 +186,11 @@ class SourceLines:
         self.late.clear()
 
 
-def _bytes_of(lines: deque[UnreadLine]) -> int:
+def _total_bytes(lines: deque[UnreadLine]) -> int:
     return sum(len(raw[1]) for raw in lines)
 
 
-def _price(raw: UnreadLine) -> float:
+def _reading_cost(raw: UnreadLine) -> float:
     """The cost to read this line in full, in lines with few signs."""
     return max(1, len(raw[2]) / SIGNS_PER_LINE_COST)
 
@@ -217,7 +217,7 @@ class KeptHits:
         yield from self._last
 
 
-def searched(raw: bytes) -> bytes:
+def searchable_bytes(raw: bytes) -> bytes:
     """The line without colours; of a line of more than MAX_SEARCHED_BYTES bytes only its beginning and its end."""
     few = (
         raw

@@ -31,7 +31,7 @@ class Index:
         for literal, sets in owners.items():
             self._by_word.setdefault(max(literal.split(), key=len), {})[literal] = frozenset(sets)
         self._held: dict[bytes, _SetsByLiteral] = {}
-        self._search = re.compile(one_of(list(self._by_word))).search
+        self._search = re.compile(longest_key_pattern(list(self._by_word))).search
         self._known: dict[bytes, _WordEntry] = {}
 
     def find(self, lowered: bytes) -> tuple[int, ...]:
@@ -81,11 +81,13 @@ class Index:
         return self._held[word]
 
 
-def one_of(keys: list[bytes]) -> bytes:
+def longest_key_pattern(keys: list[bytes]) -> bytes:
     """A pattern that matches the longest key at a place; keys with a common beginning share it, which is fast."""
     ends = b"" in keys
     firsts = sorted({key[:1] for key in keys if key})
-    branches = [re.escape(first) + one_of([key[1:] for key in keys if key[:1] == first]) for first in firsts]
+    branches = [
+        re.escape(first) + longest_key_pattern([key[1:] for key in keys if key[:1] == first]) for first in firsts
+    ]
     if not branches:
         return b""
     body = branches[0] if len(branches) == 1 and not ends else b"(?:" + b"|".join(branches) + b")"

@@ -14,21 +14,21 @@ from datetime import date
 from itertools import pairwise
 
 from runbook.diagnose.rule_types import Hit, Line
-from runbook.files.shipped_files import own_table
-from runbook.model.units import small_number
+from runbook.files.shipped_files import load_own_table
+from runbook.model.units import parse_small_number
 
 # --- other languages ------------------------------------------------------------------------------------------------
 
 ENGLISH_BY_PHRASE = {
     phrase: english
-    for english, phrases in own_table("runbook.diagnose", "languages.toml").items()
+    for english, phrases in load_own_table("runbook.diagnose", "languages.toml").items()
     for phrase in phrases
 }
 FOREIGN_PHRASES = tuple(phrase.encode().lower().decode() for phrase in ENGLISH_BY_PHRASE)
 """The foreign phrases, in lower case as `bytes.lower` gives it, which leaves letters beyond ASCII alone."""
 
 
-def in_english(text: str) -> str:
+def translate_phrases(text: str) -> str:
     """The line with each phrase of ENGLISH_BY_PHRASE translated."""
     for phrase, english in ENGLISH_BY_PHRASE.items():
         text = text.replace(phrase, english)
@@ -107,7 +107,7 @@ LINE_PREFIX_PATTERNS = (
 )
 
 
-def _first_of(patterns: Iterable[str]) -> re.Pattern[str]:
+def _first_match_pattern(patterns: Iterable[str]) -> re.Pattern[str]:
     """One pattern that matches as the first of the patterns that matches. Pattern number 3 (from 0) is its group `p3`,
     which is then the match's `lastgroup`; the groups `rank` and `node` of that pattern are called `rank3` and
     `node3`."""
@@ -115,7 +115,7 @@ def _first_of(patterns: Iterable[str]) -> re.Pattern[str]:
     return re.compile("|".join(f"(?P<p{at}>{pattern})" for at, pattern in enumerate(own)))
 
 
-LINE_PREFIX = _first_of(LINE_PREFIX_PATTERNS)
+LINE_PREFIX = _first_match_pattern(LINE_PREFIX_PATTERNS)
 CAUSE_GUESSES = re.compile(
     r"(?:\b(?:potential|possible|common) (?:root )?(?:causes?|reasons?)\b.*"
     r"|\b(?:(?:can|may|might|could) (?:also )?(?:happen|occur)"
@@ -159,15 +159,15 @@ def read_line(
     """A line, read from its bytes. `section` is the speaker (rank, node) if the line itself names none; `foreign`: the
     line holds a phrase of another language, to be translated."""
     shown = ESCAPES.sub("", raw[:MAX_LINE_BYTES].decode("utf-8", "replace")).rstrip()
-    text, rank, node = unprefixed(in_english(shown) if foreign else shown)
+    text, rank, node = strip_prefixes(translate_phrases(shown) if foreign else shown)
     text = CAUSE_GUESSES.sub("", text.removesuffix("│").rstrip())
     if told := SLURM_TASK_ERROR.match(text):
         node = told["node"]
-        rank = small_number(told["rank"]) if rank is None and text[told.end() : told.end() + 1] == ":" else rank
+        rank = parse_small_number(told["rank"]) if rank is None and text[told.end() : told.end() + 1] == ":" else rank
     if nccl := NCCL_PREFIX.match(text):
         node = nccl["node"]
     if rank is None and (inside := RANK_INSIDE.search(text)):
-        rank = small_number(inside["rank"] or inside["at"])
+        rank = parse_small_number(inside["rank"] or inside["at"])
     if rank is None and node is None:
         rank, node = section
     elif rank is None and node == section[1]:
@@ -180,7 +180,7 @@ def read_line(
     )
 
 
-def unprefixed(text: str) -> tuple[str, int | None, str | None]:
+def strip_prefixes(text: str) -> tuple[str, int | None, str | None]:
     """(text, rank, node): the text behind the prefixes of launchers and loggers, and the rank and node that they
     name."""
     rank: int | None = None
@@ -190,13 +190,13 @@ def unprefixed(text: str) -> tuple[str, int | None, str | None]:
         if not found:
             break
         groups, which = found.groupdict(), (found.lastgroup or "")[1:]
-        rank = small_number(told) if (told := groups.get(f"rank{which}")) else rank
+        rank = parse_small_number(told) if (told := groups.get(f"rank{which}")) else rank
         node = groups.get(f"node{which}") or node
         text = text[found.end() :]
     return text, rank, node
 
 
-def is_typed(line: str) -> bool:
+def is_typed_command(line: str) -> bool:
     """Whether the line is for certain a command behind a prompt; `#` and `%` alone also begin other lines."""
     prompt = PROMPTED_COMMAND.match(line)
     return prompt is not None and bool(prompt["node"] or prompt["windows"] or line.startswith("$ "))
@@ -205,7 +205,7 @@ def is_typed(line: str) -> bool:
 def starts_a_run(line: str) -> bool:
     """Whether the line is for certain a command that starts a program, and does not only show what one has left."""
     prompt = PROMPTED_COMMAND.match(line)
-    if prompt is None or not is_typed(line):
+    if prompt is None or not is_typed_command(line):
         return False
     words = [word for word in re.split(r"[\s;&|'\"]+", prompt["words"]) if "=" not in word]
     programs = [word.rpartition("/")[2].rstrip("0123456789.") for word in words]
@@ -214,10 +214,10 @@ def starts_a_run(line: str) -> bool:
     )
 
 
-def section_of(text: str) -> tuple[int | None, str | None] | None:
+def section_speaker(text: str) -> tuple[int | None, str | None] | None:
     """The speaker (rank, node) of the lines below a heading such as `### rank 0` or `==> node-b.log <==`; None if the
     line is no such heading."""
-    heading = SECTION.match(text.strip()) or SECTION.match(unprefixed(text)[0].strip())
+    heading = SECTION.match(text.strip()) or SECTION.match(strip_prefixes(text)[0].strip())
     if not heading:
         return None
     title = heading["title"].rstrip(" #<=-")
@@ -225,15 +225,15 @@ def section_of(text: str) -> tuple[int | None, str | None] | None:
     node = SECTION_NODE.match(title)
     if not rank and not node:
         return None
-    return small_number(rank["rank"]) if rank else None, node["node"] if node else None
+    return parse_small_number(rank["rank"]) if rank else None, node["node"] if node else None
 
 
-def section_of_path(path: str) -> tuple[int | None, str | None]:
+def speaker_of_path(path: str) -> tuple[int | None, str | None]:
     """The speaker (rank, node) of a file, by its name: `rank-00003.node-b.log`, `rank3.log`."""
     found = PATH_RANK.search(path.replace("\\", "/").rpartition("/")[2])
     if not found:
         return None, None
-    return small_number(found["rank"]), None if found["node"] in FILE_ENDINGS else found["node"]
+    return parse_small_number(found["rank"]), None if found["node"] in FILE_ENDINGS else found["node"]
 
 
 DAY_S = 86400.0
@@ -259,11 +259,11 @@ def when(text: str) -> tuple[float, float] | None:
             if "year" not in told:
                 return (month * 31 + day) * DAY_S + seconds, YEAR_S
             days = date(int(told["year"]), month, 1).toordinal() + day
-            return days * DAY_S + seconds - _east_of_utc(told["zone"]), 0.0
+            return days * DAY_S + seconds - _utc_offset_s(told["zone"]), 0.0
     return None
 
 
-def _east_of_utc(zone: str | None) -> float:
+def _utc_offset_s(zone: str | None) -> float:
     if zone is None:
         return 0.0
     digits = zone.strip()[1:].replace(":", "")
@@ -271,7 +271,7 @@ def _east_of_utc(zone: str | None) -> float:
     return -seconds if zone.strip().startswith("-") else seconds
 
 
-def by_one_clock(hits: Sequence[Hit]) -> list[Hit]:
+def align_clocks(hits: Sequence[Hit]) -> list[Hit]:
     """The hits, with times that can be compared. A time without a year gets the year of the others; a time without a
     date is dropped if others have one. A clock that began again meanwhile, at midnight or New Year, counts on."""
     timed = [(hit.line.when, hit.line.period) for hit in hits if hit.line.when is not None]
@@ -289,12 +289,12 @@ def by_one_clock(hits: Sequence[Hit]) -> list[Hit]:
         if line.period == period:
             return replace(line, when=line.when + period) if line.when <= again else line
         of_no_year = line.period == YEAR_S and period == 0.0
-        return replace(line, when=_nearest(line.when, times[0]) if of_no_year else None)
+        return replace(line, when=_time_in_nearest_year(line.when, times[0]) if of_no_year else None)
 
     return [replace(hit, line=one(hit.line)) for hit in hits]
 
 
-def _nearest(when: float, other: float) -> float:
+def _time_in_nearest_year(when: float, other: float) -> float:
     """The time `when` of a clock without a year as a time with a year: the year in which it is nearest to `other`."""
     days, seconds = divmod(when, DAY_S)
     month, day = divmod(int(days) - 1, 31)  # of the month, from 0
@@ -347,19 +347,19 @@ class BrokenLine:
 
     def takes(self, raw: bytes) -> bool:
         """Whether `raw` is a further piece of this line; if so, it is added."""
-        self._pieces = self._pieces or [_text(self.begun)]
+        self._pieces = self._pieces or [_decoded_text(self.begun)]
         if (
             len(self._pieces) == MAX_PIECES
             or len(raw) > MAX_PIECE_BYTES
             or ENDS_A_SENTENCE.search(self._pieces[-1].rstrip())
         ):
             return False
-        piece = _text(raw)
-        prefix = _prefix(piece)
+        piece = _decoded_text(raw)
+        prefix = _line_prefix(piece)
         if not CONTINUES_A_SENTENCE.match(piece[len(prefix) :].lstrip()):
             return False
         # A tool that puts a name before every line also puts it before the further pieces of a line.
-        if not _constant_part(_prefix(self._pieces[0])).startswith(_constant_part(prefix)):
+        if not _prefix_without_digits(_line_prefix(self._pieces[0])).startswith(_prefix_without_digits(prefix)):
             return False
         self._pieces.append(piece[len(prefix) :])
         return True
@@ -375,17 +375,17 @@ class BrokenLine:
         return [*(text.encode() for text in dict.fromkeys((between, within))), self.begun]
 
 
-def may_go_on(raw: bytes) -> bool:
+def may_continue(raw: bytes) -> bool:
     """Whether a line with one of BROKEN_LINE_OPENERS may go on in the next line."""
-    return len(raw) <= MAX_PIECE_BYTES and not ENDS_A_SENTENCE.search(_text(raw).rstrip())
+    return len(raw) <= MAX_PIECE_BYTES and not ENDS_A_SENTENCE.search(_decoded_text(raw).rstrip())
 
 
-def unpacked(raw: bytes) -> list[bytes]:
+def unpack_line(raw: bytes) -> list[bytes]:
     """The lines inside a line of JSON, or inside a printed dict with line breaks in a string; empty for other lines."""
     line = raw.strip()
     if line.startswith(b"{") and line.endswith(b"}"):
         try:
-            return list(_printed(json.loads(line)))
+            return list(_message_lines(json.loads(line)))
         except (ValueError, RecursionError):
             pass
     if b"\\n" not in raw or not QUOTED_KEY_VALUE.search(raw):
@@ -394,7 +394,7 @@ def unpacked(raw: bytes) -> list[bytes]:
     return [ESCAPED_TAB.sub(b"\t", line).replace(b'\\"', b'"') for line in lines] if len(lines) > 1 else []
 
 
-def _printed(document: object, level: str = "") -> Iterator[bytes]:
+def _message_lines(document: object, level: str = "") -> Iterator[bytes]:
     """The lines of text under MESSAGE_KEYS in a JSON document, each after its time and, if it is no error, its level. A
     level given as `level` is the enclosing document's."""
     if not isinstance(document, dict):
@@ -408,17 +408,17 @@ def _printed(document: object, level: str = "") -> Iterator[bytes]:
         elif key.lower().replace("_", "") in EXIT_CODE_KEYS and isinstance(value, int) and value:
             yield f"{at} {lesser}exit code: {value}".strip().encode()
         elif isinstance(value, dict):
-            yield from _printed(value, lesser)
+            yield from _message_lines(value, lesser)
 
 
-def _text(raw: bytes) -> str:
+def _decoded_text(raw: bytes) -> str:
     return ESCAPES.sub("", raw.decode("utf-8", "replace"))
 
 
-def _prefix(piece: str) -> str:
-    return piece[: len(piece) - len(unprefixed(piece)[0])]
+def _line_prefix(piece: str) -> str:
+    return piece[: len(piece) - len(strip_prefixes(piece)[0])]
 
 
-def _constant_part(prefix: str) -> str:
+def _prefix_without_digits(prefix: str) -> str:
     """A prefix without its digits, which change from line to line."""
     return DIGIT_RUN.sub("", prefix).strip()

@@ -183,7 +183,7 @@ REACHED_LITERALS = tuple(
 """Literals of PROGRESS and SETUP: a line without any of them matches neither, unless it is a row of numbers."""
 
 
-def reached(line: bytes, goes_on: bool) -> Reached:
+def progress_reached(line: bytes, goes_on: bool) -> Reached:
     """How far a run is that prints this line (in lower case); `goes_on`: the line matches GOES_ON."""
     if (goes_on and b"has connected to" not in line) or PROGRESS.match(line):
         return Reached.PROGRESS

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 from runbook.causes.catalogue import Confidence
-from runbook.model.text_search import bounded
+from runbook.model.text_search import compile_bounded
 
 
 def joined(told: str | list[str]) -> str:
@@ -48,14 +48,14 @@ class Sign:
 
     def compiled(self) -> re.Pattern[str] | None:
         """The pattern, compiled when it is first needed."""
-        return _compiled(self.pattern) if self.pattern else None
+        return _compile_pattern(self.pattern) if self.pattern else None
 
 
 @functools.cache
-def _compiled(pattern: str) -> re.Pattern[str]:
+def _compile_pattern(pattern: str) -> re.Pattern[str]:
     """The compiled pattern. Patterns are compiled one by one, when a line may match: most logs need few of the
     hundreds, and to compile all takes half a second."""
-    return bounded(pattern, re.IGNORECASE)
+    return compile_bounded(pattern, re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,23 +22,23 @@ from runbook.diagnose.kept_lines import (
     SourceLines,
     Speaker,
     UnreadLine,
-    searched,
+    searchable_bytes,
 )
-from runbook.diagnose.literal_index import DIGITS, Index, one_of
+from runbook.diagnose.literal_index import DIGITS, Index, longest_key_pattern
 from runbook.diagnose.log_lines import (
     BROKEN_LINE_OPENERS,
     FOREIGN_PHRASES,
     MAX_LINE_BYTES,
     MAX_SHOWN_CHARACTERS,
     BrokenLine,
-    in_english,
-    may_go_on,
+    may_continue,
     read_line,
-    section_of,
-    section_of_path,
+    section_speaker,
+    speaker_of_path,
     starts_a_run,
-    unpacked,
-    unprefixed,
+    strip_prefixes,
+    translate_phrases,
+    unpack_line,
 )
 from runbook.diagnose.progress_lines import (
     EXIT_CODE_ASKED,
@@ -53,7 +53,7 @@ from runbook.diagnose.progress_lines import (
     TESTS_PASSED,
     Reached,
     is_a_question,
-    reached,
+    progress_reached,
 )
 from runbook.diagnose.rule_types import Hit, Line, Sign
 
@@ -72,7 +72,7 @@ NEW_SHAPE_WORK, FULL_READ_WORK, BYTE_WORK = 100, 400, 10
 PUT_OFF_WORK, OPEN_LINE_WORK, SIGNS_WORK = 25, 16, 5
 JSON_ESCAPE = b"\\u"  # escapes of JSON hold digits: lines with other letters would have the same shape
 HEADINGS = ("###", "==>", "---", "===", ">>>")
-GOES_ON_HINT = re.compile(one_of([key.encode() for key in GOES_ON_LITERALS]))
+GOES_ON_HINT = re.compile(longest_key_pattern([key.encode() for key in GOES_ON_LITERALS]))
 HEADING_BYTES = tuple(heading.encode() for heading in HEADINGS)
 
 
@@ -138,7 +138,7 @@ class Scanner:
     def feed(self, source: str, chunks: Iterable[bytes], speaker: Speaker | None = None) -> None:
         """Reads one source from its start to its end. `speaker` wrote it; None: as its path shows, if it does."""
         here = SourceLines(source, self._limits.of_the_next(self._unlike_read))
-        section = speaker or section_of_path(source)
+        section = speaker or speaker_of_path(source)
         number = 0
         flooded = False
         went_on: deque[int] = deque(maxlen=MIN_STEADY_LINES)
@@ -146,8 +146,8 @@ class Scanner:
         open_line: BrokenLine | None = None
         open_kind, open_shape = _Kind(), b""
         ending: list[bytes] = []
-        for lines, shapes in _lines(chunks, partial(self._cut.update, [source]), self._limits.pending):
-            ending = [*ending, *map(searched, lines[-MAX_ENDING_LINES:])][-MAX_ENDING_LINES:]
+        for lines, shapes in _split_lines(chunks, partial(self._cut.update, [source]), self._limits.pending):
+            ending = [*ending, *map(searchable_bytes, lines[-MAX_ENDING_LINES:])][-MAX_ENDING_LINES:]
             self.work += len(lines)
             for raw, shape in zip(lines, shapes, strict=True):
                 number += 1
@@ -162,7 +162,7 @@ class Scanner:
                 if kind.goes_on:
                     went_on.append(number)
                 if kind.heads:
-                    section = section_of(raw[:MAX_LINE_BYTES].decode("utf-8", "replace")) or section
+                    section = section_speaker(raw[:MAX_LINE_BYTES].decode("utf-8", "replace")) or section
                 if kind.starts and len(commands) < MAX_COMMANDS:
                     commands.append(number)
                 if kind.opens and not open_line:
@@ -195,8 +195,8 @@ class Scanner:
         """The kind of a line with a new shape in a source that has too many of them: it is searched for progress and
         headings only."""
         self.work += PUT_OFF_WORK
-        low = (raw if len(raw) <= MAX_SEARCHED_BYTES else searched(raw)).lower()
-        goes_on = GOES_ON_HINT.search(low) is not None and GOES_ON.match(searched(low)) is not None
+        low = (raw if len(raw) <= MAX_SEARCHED_BYTES else searchable_bytes(raw)).lower()
+        goes_on = GOES_ON_HINT.search(low) is not None and GOES_ON.match(searchable_bytes(low)) is not None
         heads = raw.startswith(HEADING_BYTES)
         return _Kind(goes_on=goes_on, heads=heads, late=True) if goes_on or heads else READ_LATER
 
@@ -226,14 +226,14 @@ class Scanner:
                 self.passed[source] = at
                 self.reached = Reached.PROGRESS
             may_have_passed = b"passed" in low or b"ok" in low or b"is valid" in low
-            passed = may_have_passed and any(map(TESTS_PASSED.match, (low, *_bare(raw))))
+            passed = may_have_passed and any(map(TESTS_PASSED.match, (low, *_bare_texts(raw))))
             over = self.passed if passed else self.ended if RUN_ENDED.match(low) else None
             if over is not None:
                 over[source] = at
                 self.reached = Reached.PROGRESS
         told = [(at, raw) for at, raw in enumerate(ending, number + 1 - len(ending)) if raw.strip()]
         for at, piece in (
-            (at, piece) for at, raw in told[-MAX_LAST_WORDS:] for piece in unpacked(raw)[-MAX_LAST_WORDS:] or [raw]
+            (at, piece) for at, raw in told[-MAX_LAST_WORDS:] for piece in unpack_line(raw)[-MAX_LAST_WORDS:] or [raw]
         ):
             line = read_line(source, at, piece, section)
             text = line.text.lower()
@@ -301,19 +301,19 @@ class Scanner:
         """The kind of a line, by searching it for all literals."""
         self.work += NEW_SHAPE_WORK + len(raw) // 2
         if b"\\" in raw:
-            raw = b" ".join(unpacked(raw)) or raw
+            raw = b" ".join(unpack_line(raw)) or raw
         found = self._index.find(raw.lower())
         starts = starts_a_run(raw[:MAX_LINE_BYTES].decode("utf-8", "replace"))
         if not found:
             return _Kind(starts=starts)
         foreign = self._abroad in found
         if foreign and len(raw) <= MAX_LINE_BYTES:
-            english = in_english(raw.decode("utf-8", "replace")).encode()
+            english = translate_phrases(raw.decode("utf-8", "replace")).encode()
             found = self._index.find(english.lower())
         signs = found[: bisect_left(found, self._progress)]
         most = max((self._keeps[at] for at in self._keeps.keys() & signs), default=self._limits.of_a_shape)
-        goes_on = self._progress in found and bool(GOES_ON.match(searched(raw).lower()))
-        opens = self._opener in found and may_go_on(raw)
+        goes_on = self._progress in found and bool(GOES_ON.match(searchable_bytes(raw).lower()))
+        opens = self._opener in found and may_continue(raw)
         if goes_on or (self._telling in found and self._asked < self._limits.asked):
             self._note(raw, goes_on=goes_on)
             if len(raw) <= MAX_SEARCHED_BYTES:
@@ -324,15 +324,17 @@ class Scanner:
     def _note(self, raw: bytes, *, goes_on: bool = False) -> None:
         """Updates `reached` by what this line shows."""
         if self.reached is not Reached.PROGRESS:
-            whole = searched(raw).lower()
+            whole = searchable_bytes(raw).lower()
             self._asked += len(whole)
-            self.reached = max(self.reached, reached(whole, goes_on))
+            self.reached = max(self.reached, progress_reached(whole, goes_on))
             if self.reached is Reached.NOTHING:
-                self.reached = max((reached(said, False) for said in {*_bare(raw)} - {whole}), default=Reached.NOTHING)
+                self.reached = max(
+                    (progress_reached(said, False) for said in {*_bare_texts(raw)} - {whole}), default=Reached.NOTHING
+                )
 
     def _read(self, here: SourceLines, number: int, raw: bytes, found: tuple[int, ...], section: Speaker) -> None:
         """Reads a line in full and keeps its hits; `found` are the indexes of the signs that may be on it."""
-        inside = raw.rstrip().split(b"\r") if b"\r" in raw.rstrip() else unpacked(raw)
+        inside = raw.rstrip().split(b"\r") if b"\r" in raw.rstrip() else unpack_line(raw)
         if not inside and len(raw) > MAX_LINE_BYTES:
             inside = [
                 raw[at : at + MAX_LINE_BYTES]
@@ -366,16 +368,16 @@ class Scanner:
                 few = here.kept.get(at)
                 if few is None:
                     few = here.kept[at] = KeptHits(sign.keep if self._totals[at] < self._limits.hits else 2)
-                self._totals[at] += few.add(Hit(sign.name, _quoted_there(line, sign), told))
+                self._totals[at] += few.add(Hit(sign.name, _quote_around_literal(line, sign), told))
 
 
-def _bare(raw: bytes) -> Iterator[bytes]:
+def _bare_texts(raw: bytes) -> Iterator[bytes]:
     """The line's text without prefixes of launchers and loggers, in lower case; several if the line packs several."""
-    for piece in unpacked(raw)[:MAX_LAST_WORDS] or [raw]:
-        yield unprefixed(searched(piece).decode("utf-8", "replace"))[0].lower().encode()
+    for piece in unpack_line(raw)[:MAX_LAST_WORDS] or [raw]:
+        yield strip_prefixes(searchable_bytes(piece).decode("utf-8", "replace"))[0].lower().encode()
 
 
-def _quoted_there(line: Line, sign: Sign) -> Line:
+def _quote_around_literal(line: Line, sign: Sign) -> Line:
     """The line; if the sign's literal is far from its beginning, it is quoted around the literal."""
     if len(line.text) <= MAX_SHOWN_CHARACTERS:
         return line
@@ -390,7 +392,9 @@ def _quoted_there(line: Line, sign: Sign) -> Line:
     )
 
 
-def _lines(chunks: Iterable[bytes], cut: Callable[[], None], most: int) -> Iterator[tuple[list[bytes], list[bytes]]]:
+def _split_lines(
+    chunks: Iterable[bytes], cut: Callable[[], None], most: int
+) -> Iterator[tuple[list[bytes], list[bytes]]]:
     """(lines, shapes) for each chunk: its complete lines, and their shapes. An unfinished line is carried over to the
     next chunk; beyond `most` bytes only its end is kept, and `cut` is called."""
     rest = b""

@@ -15,10 +15,10 @@ from importlib import import_module
 from pathlib import PurePath
 
 from runbook.diagnose.judge import CONFIDENCE_ORDER, NO_EVIDENCE, Cause
-from runbook.diagnose.log_lines import ESCAPES, MAX_SHOWN_CHARACTERS, PROMPTED_COMMAND, SHELL_PROMPT, is_typed
+from runbook.diagnose.log_lines import ESCAPES, MAX_SHOWN_CHARACTERS, PROMPTED_COMMAND, SHELL_PROMPT, is_typed_command
 from runbook.diagnose.rule_types import Hit, Line, Tier, joined
-from runbook.files.shipped_files import own_table
-from runbook.model.grouping import grouped
+from runbook.files.shipped_files import load_own_table
+from runbook.model.grouping import values_by_key
 from runbook.parsers import infiniband
 from runbook.parsers.tool_reading import Fault, Reading, Support
 
@@ -89,7 +89,7 @@ class Tool:
 
 
 @cache
-def tools() -> tuple[Tool, ...]:
+def known_tools() -> tuple[Tool, ...]:
     """The tools of `tools.toml`, in its order."""
     return tuple(
         Tool(
@@ -101,14 +101,14 @@ def tools() -> tuple[Tool, ...]:
             re.compile(f"^(?:{joined(tool['start'])})".replace(r"\Z", "$"), re.MULTILINE),
             re.compile(joined(tool["line"]) if "line" in tool else infiniband.IBSTAT_LINE),
         )
-        for tool in own_table("runbook.diagnose", "tools.toml")["tools"]
+        for tool in load_own_table("runbook.diagnose", "tools.toml")["tools"]
     )
 
 
 @cache
 def _typed() -> re.Pattern[str]:
     """The pattern of a prompt with a command of any known tool."""
-    commands = "|".join(tool.command.pattern for tool in tools())
+    commands = "|".join(tool.command.pattern for tool in known_tools())
     return re.compile(rf"^{SHELL_PROMPT}(?:{commands})".replace(r"\Z", "$"), re.MULTILINE)
 
 
@@ -121,29 +121,29 @@ def read_paste(text: str, name: str = "") -> Paste:
     text = text.removeprefix("\ufeff").replace("\r\n", "\n")
     # Without empty lines: patterns would search a long run of them again and again.
     searched = "\n".join(line[:MAX_LINE_CHARACTERS] for line in text.split("\n") if line[:MAX_LINE_CHARACTERS].strip())
-    likely = [tool for tool in tools() if any(key in text for key in tool.keys) and tool.start.search(searched)]
+    likely = [tool for tool in known_tools() if any(key in text for key in tool.keys) and tool.start.search(searched)]
     if likely or _typed().search(searched):
         paste = _PasteReader(text, likely).paste()
         if paste.found:
             return paste
     stem = re.sub(r"[_.]", " ", PurePath(name).stem) if name.endswith(".txt") else ""
-    called = next((tool for tool in tools() if stem and tool.command.fullmatch(stem)), None)
+    called = next((tool for tool in known_tools() if stem and tool.command.fullmatch(stem)), None)
     if called is None or not text.strip():
         return Paste()
     return Paste((ToolOutput(called.unread, 0, tuple(text.split("\n"))),), meant=True)
 
 
-def _begins_another(line: str) -> bool:
+def _begins_another_output(line: str) -> bool:
     """Whether a line ends the output above it: a command that was typed, a heading, or a fence."""
     if PROMPTED_COMMAND.match(line) is None:
         return re.match(r"```|~~~|###+ |==> ", line) is not None
-    return is_typed(line) or _typed().match(line) is not None
+    return is_typed_command(line) or _typed().match(line) is not None
 
 
-def _pings_together(found: Sequence[ToolOutput]) -> Iterable[ToolOutput]:
+def _merge_pings(found: Sequence[ToolOutput]) -> Iterable[ToolOutput]:
     """The outputs, with all pings of a node merged into one: only their sizes together show that full-size packets
     vanish."""
-    by_node = grouped((one.node, one) for one in found if one.reading.tool == "ping")
+    by_node = values_by_key((one.node, one) for one in found if one.reading.tool == "ping")
     for one in found:
         pings = by_node.get(one.node, [one]) if one.reading.tool == "ping" else [one]
         if len(pings) == 1:
@@ -153,7 +153,7 @@ def _pings_together(found: Sequence[ToolOutput]) -> Iterable[ToolOutput]:
             for ping in pings:
                 at = ping.above - one.above
                 lines[at : at + len(ping.lines)] = ping.lines
-            reading = next(tool for tool in tools() if tool.name == "ping").read("\n".join(lines))
+            reading = next(tool for tool in known_tools() if tool.name == "ping").read("\n".join(lines))
             yield replace(one, reading=reading or one.reading, lines=tuple(lines))
 
 
@@ -166,7 +166,7 @@ class _PasteReader:
         self._likely = likely
         self._taken = [not line.strip() for line in self._lines]
         self._open = 0  # the first line that may belong to no output
-        self._bounds = [n for n, line in enumerate(self._lines) if _begins_another(line.rstrip())]
+        self._bounds = [n for n, line in enumerate(self._lines) if _begins_another_output(line.rstrip())]
         self._found: list[ToolOutput] = []
         self._is_log = False
 
@@ -177,7 +177,7 @@ class _PasteReader:
         inside = {n for found in self._found for n in range(found.above, found.above + len(found.lines))}
         odd = [n for n, taken in enumerate(self._taken) if not taken]
         meant = bool(self._found) and not self._is_log and inside.issuperset(odd)
-        return Paste(tuple(_pings_together(self._found)), meant and not odd, meant)
+        return Paste(tuple(_merge_pings(self._found)), meant and not odd, meant)
 
     def _command(self, at: int) -> int | None:
         """Takes the output of a command that was typed on line `at`; gives the line after the output, or None if there
@@ -187,7 +187,7 @@ class _PasteReader:
             if OUTPUT_FRAME_LINE.match(self._lines[at]):
                 self._taken[at] = True
             return None
-        tool = next((tool for tool in tools() if tool.command.match(prompt["words"])), None)
+        tool = next((tool for tool in known_tools() if tool.command.match(prompt["words"])), None)
         if tool is None:
             return None
         self._taken[at] = True
@@ -312,7 +312,9 @@ class Source:
         return self.node or self.found.node
 
 
-def with_tools(causes: Sequence[Cause], sources: Sequence[Source], *, logs: bool, rdma: bool = True) -> list[Cause]:
+def merge_tool_causes(
+    causes: Sequence[Cause], sources: Sequence[Source], *, logs: bool, rdma: bool = True
+) -> list[Cause]:
     """The causes of logs and of tools together, the root first. `logs`: some line of a log was read; `rdma`: something
     names an adapter for RDMA, without which limits for RDMA do not matter.
 
@@ -323,12 +325,12 @@ def with_tools(causes: Sequence[Cause], sources: Sequence[Source], *, logs: bool
         return list(causes)
     # Outputs of tools are no job: text between them is no log of a job that has not ended.
     told = [cause for cause in causes if cause.cause != NO_EVIDENCE or (logs and cause.evidence)]
-    told = [_explained(cause, sources) for cause in told]
-    own = _faults(sources, rdma=rdma)
+    told = [_with_supports(cause, sources) for cause in told]
+    own = _causes_of_faults(sources, rdma=rdma)
     if not told and logs:
         own = [cause for cause in own if cause.confidence == "high"]
     both = {cause.cause: cause for cause in own}
-    merged = [_both(cause, both.pop(cause.cause)) if cause.cause in both else cause for cause in told]
+    merged = [_merge_causes(cause, both.pop(cause.cause)) if cause.cause in both else cause for cause in told]
     nearer = [cause.tier for cause in merged] != [cause.tier for cause in told]
     told = merged
     if any(cause.confidence != "low" for cause in both.values()):
@@ -340,32 +342,32 @@ def with_tools(causes: Sequence[Cause], sources: Sequence[Source], *, logs: bool
     ]
     found = [entry[-1] for entry in sorted([*known, *added], key=lambda entry: entry[:3])] if added or nearer else told
     if not found:
-        return _unread(sources, logs)
+        return _unknown_output_causes(sources, logs)
     return [
         replace(found[0], follows=None),
-        *(_folded(cause, found[0]) if added or nearer else cause for cause in found[1:]),
+        *(_relate_to_root(cause, found[0]) if added or nearer else cause for cause in found[1:]),
     ]
 
 
-def _folded(cause: Cause, root: Cause) -> Cause:
+def _relate_to_root(cause: Cause, root: Cause) -> Cause:
     """The cause with its relation to the root: it follows from the root, or stands alone."""
     if cause.tier is Tier.NOTE or root.tier is Tier.NOTE:
         return replace(cause, follows=None)
     return replace(cause, follows=root.cause) if cause.tier > root.tier and not cause.own else cause
 
 
-def _faults(sources: Sequence[Source], *, rdma: bool) -> list[Cause]:
+def _causes_of_faults(sources: Sequence[Source], *, rdma: bool) -> list[Cause]:
     """The faults in the outputs, as causes."""
-    found = grouped(
+    found = values_by_key(
         (fault.cause, (source, fault))
         for source in sources
         for fault in source.found.reading.faults
         if fault.cause not in RDMA_ONLY_CAUSES or rdma or source.named
     )
-    return [_cause(cause, pairs) for cause, pairs in found.items()]
+    return [_make_cause(cause, pairs) for cause, pairs in found.items()]
 
 
-def _cause(cause: str, pairs: Sequence[tuple[Source, Fault]]) -> Cause:
+def _make_cause(cause: str, pairs: Sequence[tuple[Source, Fault]]) -> Cause:
     """The cause that these faults of outputs show: in the words of the surest fault, with lines of the first four."""
     pairs = sorted(pairs, key=lambda pair: CONFIDENCE_ORDER[pair[1].confidence])
     fault = pairs[0][1]
@@ -383,40 +385,40 @@ def _cause(cause: str, pairs: Sequence[tuple[Source, Fault]]) -> Cause:
     )
 
 
-def _both(told: Cause, seen: Cause) -> Cause:
+def _merge_causes(told: Cause, seen: Cause) -> Cause:
     """One cause of two, when logs and a tool show the same: the tool names the device, the logs name the ranks."""
     surest = min(told.confidence, seen.confidence, key=lambda confidence: CONFIDENCE_ORDER[confidence])
     if seen.confidence == "low":
-        return replace(told, evidence=_each_once((*told.evidence, *seen.evidence)))
+        return replace(told, evidence=_one_hit_per_line((*told.evidence, *seen.evidence)))
     return replace(
         told,
         says=seen.says,
         remedy=seen.remedy or told.remedy,
-        evidence=_each_once((*told.evidence[:3], *seen.evidence)),
+        evidence=_one_hit_per_line((*told.evidence[:3], *seen.evidence)),
         confidence=surest,
         node=told.node or seen.node,
         tier=min(told.tier, seen.tier),
     )
 
 
-def _each_once(hits: Iterable[Hit]) -> tuple[Hit, ...]:
+def _one_hit_per_line(hits: Iterable[Hit]) -> tuple[Hit, ...]:
     """The hits without a second hit of any line: a line may belong to a log and to a tool's output."""
     return tuple({hit.line.place: hit for hit in hits}.values())
 
 
-def _explained(cause: Cause, sources: Sequence[Source]) -> Cause:
+def _with_supports(cause: Cause, sources: Sequence[Source]) -> Cause:
     """The cause with up to two supports of outputs added: those about the very word that the cause names, else those
     that may explain it."""
     fitting = [
         (source, support)
         for source in sources
         for support in source.found.reading.supports
-        if cause.cause in support.causes and _is_about(support, cause)
+        if cause.cause in support.causes and _is_about_cause(support, cause)
     ]
     # ufw and firewalld own the rules that nft and iptables list, so their commands open a port.
     fitting.sort(key=lambda pair: pair[0].found.reading.tool not in RULE_OWNER_TOOLS)
     exact = [pair for pair in fitting if pair[1].about]
-    ports = _ports(cause)
+    ports = _ports_named(cause)
     for at, (source, support) in enumerate((exact or fitting)[:2]):
         node = source.speaker
         remedy = re.sub(r"\bPORT\b", ports[0], support.remedy) if len(ports) == 1 else support.remedy
@@ -429,27 +431,27 @@ def _explained(cause: Cause, sources: Sequence[Source]) -> Cause:
     return cause
 
 
-def _said_of(cause: Cause) -> str:
+def _cause_text(cause: Cause) -> str:
     """The cause's sentence and lines as one text."""
     return " ".join([cause.says, *(hit.line.shown for hit in cause.evidence)])
 
 
-def _ports(cause: Cause) -> list[str]:
+def _ports_named(cause: Cause) -> list[str]:
     """The ports of four or five digits that the cause's sentence and lines name."""
-    return list(dict.fromkeys(re.findall(r"(?:\bport[ =:]+|\]:|\w:|, )(\d{4,5})\b", _said_of(cause), re.IGNORECASE)))
+    return list(dict.fromkeys(re.findall(r"(?:\bport[ =:]+|\]:|\w:|, )(\d{4,5})\b", _cause_text(cause), re.IGNORECASE)))
 
 
-def _is_about(support: Support, cause: Cause) -> bool:
+def _is_about_cause(support: Support, cause: Cause) -> bool:
     """Whether a cause names the word or a port that a support is about; a support about neither fits every cause."""
     if support.about:
-        return re.search(rf"(?<![\w.]){re.escape(support.about)}(?![\w.])", _said_of(cause)) is not None
+        return re.search(rf"(?<![\w.]){re.escape(support.about)}(?![\w.])", _cause_text(cause)) is not None
     if support.ports:
         low, high = support.ports
-        return any(low <= int(port) <= high for port in _ports(cause))
+        return any(low <= int(port) <= high for port in _ports_named(cause))
     return True
 
 
-def _unread(sources: Sequence[Source], logs: bool) -> list[Cause]:
+def _unknown_output_causes(sources: Sequence[Source], logs: bool) -> list[Cause]:
     """The result if no cause was found: the first output that is not understood, if the user named its file or there is
     no log; else nothing."""
     for source in sources:

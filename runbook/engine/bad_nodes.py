@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from runbook.causes.catalogue import of_kind
+from runbook.causes.catalogue import causes_of_kind
 from runbook.checks.context import Run
 from runbook.checks.firewall import Firewall
 from runbook.engine.plan import Plan, PlannedStage, plan_with_spares, plan_without
@@ -52,7 +52,7 @@ class NotDroppedError(RunbookError):
     """The run stops although it was to go on without its bad nodes; the message says why."""
 
 
-def suspects(outcomes: Sequence[Outcome]) -> Suspects:
+def suspected_nodes(outcomes: Sequence[Outcome]) -> Suspects:
     """The nodes that may be left out after these outcomes: one for each node of a stage, in rank order."""
     failed = {outcome.node: outcome.findings for outcome in outcomes if outcome.verdict is Verdict.FAIL}
     unknown = {
@@ -60,21 +60,21 @@ def suspects(outcomes: Sequence[Outcome]) -> Suspects:
         for outcome in outcomes
         if outcome.verdict is Verdict.UNKNOWN
         for finding in reversed(outcome.findings)
-        if finding.cause not in of_kind("consequence") and finding.cause not in CONTROLLER_CAUSES
+        if finding.cause not in causes_of_kind("consequence") and finding.cause not in CONTROLLER_CAUSES
     }
-    if alike([failed.get(outcome.node, ()) for outcome in outcomes]):
+    if have_common_cause([failed.get(outcome.node, ()) for outcome in outcomes]):
         return Suspects(unknown=unknown)
     bad: dict[str, str] = {}
     between: dict[frozenset[str], str] = {}
     for node, findings in failed.items():
         for finding in findings:
-            if mutual(node, finding, failed):
+            if is_mutual_finding(node, finding, failed):
                 between |= {frozenset((node, peer)): finding.cause for peer in finding.peers}
             else:
                 bad.setdefault(node, finding.cause)
     rank = {outcome.node: place for place, outcome in enumerate(outcomes)}
     left = [pair for pair in between if not pair & bad.keys()]
-    going = fewest(left, rank)
+    going = fewest_nodes_to_drop(left, rank)
     ends: dict[str, str] = {}
     for node in sorted(going, key=rank.__getitem__):
         mine = [pair for pair in left if node in pair]
@@ -83,13 +83,13 @@ def suspects(outcomes: Sequence[Outcome]) -> Suspects:
     return Suspects(bad, ends, unknown)
 
 
-def alike(findings: Sequence[Collection[Finding]]) -> bool:
+def have_common_cause(findings: Sequence[Collection[Finding]]) -> bool:
     """Whether there are several nodes and all of them have a cause in common. `findings`: those of each node."""
     causes = [{finding.cause for finding in of} for of in findings]
     return len(causes) > 1 and bool(set.intersection(*causes))
 
 
-def mutual(node: str, finding: Finding, failed: Mapping[str, Collection[Finding]]) -> bool:
+def is_mutual_finding(node: str, finding: Finding, failed: Mapping[str, Collection[Finding]]) -> bool:
     """Whether all peers of the finding report the same cause about this node."""
     return bool(finding.peers) and all(
         any(other.cause == finding.cause and node in other.peers for other in failed.get(peer, ()))
@@ -97,7 +97,7 @@ def mutual(node: str, finding: Finding, failed: Mapping[str, Collection[Finding]
     )
 
 
-def fewest(pairs: Collection[frozenset[str]], rank: Mapping[str, int]) -> frozenset[str]:
+def fewest_nodes_to_drop(pairs: Collection[frozenset[str]], rank: Mapping[str, int]) -> frozenset[str]:
     """The fewest nodes whose removal breaks every pair; of several choices the nodes with the latest ranks, so that the
     master stays. Beyond MAX_EXACT_PAIRS pairs the result may not be the fewest."""
     left, gone = list(pairs), set[str]()
@@ -109,15 +109,15 @@ def fewest(pairs: Collection[frozenset[str]], rank: Mapping[str, int]) -> frozen
         rest = [pair for pair in left if node not in pair]
         if len(left) <= MAX_EXACT_PAIRS:
             others = frozenset(other for pair in left if node in pair for other in pair - {node})
-            without_it = fewest([pair for pair in left if not pair & others], rank) | others
-            choices = (fewest(rest, rank) | {node}, without_it)
+            without_it = fewest_nodes_to_drop([pair for pair in left if not pair & others], rank) | others
+            choices = (fewest_nodes_to_drop(rest, rank) | {node}, without_it)
             return frozenset(gone) | min(choices, key=lambda names: (len(names), sorted(-rank[name] for name in names)))
         gone.add(node)
         left = rest
     return frozenset(gone)
 
 
-def rest_of(plan: Plan, stage: PlannedStage, leaving: Collection[str]) -> Plan:
+def plan_for_rest(plan: Plan, stage: PlannedStage, leaving: Collection[str]) -> Plan:
     """The plan without the `leaving` nodes. Raises NotDroppedError if the run cannot go on without them."""
     if not leaving:
         raise NotDroppedError(f"no single node of {stage.name} is to blame")
@@ -127,14 +127,14 @@ def rest_of(plan: Plan, stage: PlannedStage, leaving: Collection[str]) -> Plan:
     if len(left) < stage.min_nodes:
         number = f"{len(left)} of {len(nodes)} nodes"
         raise NotDroppedError(f"without {who} only {number} would be left, and `min_nodes` is {stage.min_nodes}")
-    may_leave(plan, leaving)
+    check_master_may_leave(plan, leaving)
     try:
         return plan_without(plan, leaving)
     except FilesWrong as wrong:
         raise NotDroppedError(f"without {who} the playbook does not work: {wrong.problems[0].message}") from wrong
 
 
-def may_leave(plan: Plan, leaving: Collection[str]) -> None:
+def check_master_may_leave(plan: Plan, leaving: Collection[str]) -> None:
     """Raises NotDroppedError if the master is one of the `leaving` nodes, and no other node can lead."""
     rendezvous = plan.inventory.rendezvous
     if rendezvous.master in leaving:
@@ -147,16 +147,16 @@ def may_leave(plan: Plan, leaving: Collection[str]) -> None:
             raise NotDroppedError(f"{where} what `env: MASTER_ADDR` says: take it out, and another node can lead")
 
 
-def runs_again(before: PlannedStage, after: PlannedStage, outcomes: Iterable[Outcome]) -> bool:
+def must_run_again(before: PlannedStage, after: PlannedStage, outcomes: Iterable[Outcome]) -> bool:
     """Whether a finished stage has to run again for the nodes that are left (`after`): if not all of these passed, if
     it judged all nodes together, or if it looked at a master that is gone."""
     own = {outcome.node: outcome.verdict for outcome in outcomes}
     if any(own.get(node, Verdict.UNKNOWN).stops for node in after.nodes):
         return True
-    return before.check.judges_together or another_master(before, after)
+    return before.check.judges_together or has_rendezvous_moved(before, after)
 
 
-def another_master(before: PlannedStage, after: PlannedStage) -> bool:
+def has_rendezvous_moved(before: PlannedStage, after: PlannedStage) -> bool:
     """Whether the stage looked at the rendezvous, and the rendezvous is somewhere else now."""
     return before.check.looks_at_rendezvous and before.inventory.rendezvous != after.inventory.rendezvous
 
@@ -252,7 +252,7 @@ class Spares:
         """The plan and the launch with the `coming` spares, if the checks before the launch pass on all nodes of the
         plan; else None. If there is no `firewall` check among them, one runs in addition and must not fail. Raises
         NotDroppedError, FilesWrong."""
-        may_leave(self._plan, [*self._gone, *leaving])
+        check_master_may_leave(self._plan, [*self._gone, *leaving])
         plan, launch = self._with(leaving, coming, rest)
         nodes = [node for node in plan.inventory.nodes if node.name in coming]
         run.site.each(nodes, run.site.reopen, timeout_s=SPARES_REOPEN_TIMEOUT_S)

@@ -8,20 +8,20 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from runbook.checks import CHECKS
-from runbook.checks.base import Check, configure
+from runbook.checks.base import Check, build_check
 from runbook.checks.reach.reach import Reach
-from runbook.files.node_sets import select, split_names
+from runbook.files.node_sets import select_nodes, split_names
 from runbook.files.suggestions import did_you_mean
-from runbook.files.templating import fill, names_used, truth
-from runbook.launch.job import make_job, names_of_nodes, node_facts, on_nodes
-from runbook.launch.ranks import layout, narrow
+from runbook.files.templating import condition_holds, fill_templates, template_variables
+from runbook.launch.job import make_job, node_variable_names, node_variables, problem_on_nodes
+from runbook.launch.ranks import narrow_inventory, rank_layout
 from runbook.launch.script import script_names
-from runbook.model.command_quoting import word
+from runbook.model.command_quoting import shell_word
 from runbook.model.errors import FilesWrong, Problem
 from runbook.model.inventory import Inventory, Node
 from runbook.model.node_ranges import fold
 from runbook.model.playbook import Playbook, Stage
-from runbook.model.redact import secrets_among, secrets_of
+from runbook.model.redact import environment_secrets, known_inventory_secrets
 from runbook.model.secrets import Secret
 
 DEFAULT_MIN_NODES = 2
@@ -96,8 +96,10 @@ class Plan:
     @property
     def secrets(self) -> list[Secret]:
         """Every secret that the inventory, the jobs and the playbook's variables name or hold."""
-        more = secrets_among(self.playbook.vars, *(env for stage in self.stages for env in stage.check.environments))
-        return list(dict.fromkeys([*secrets_of(self.inventory), *more]))
+        more = environment_secrets(
+            self.playbook.vars, *(env for stage in self.stages for env in stage.check.environments)
+        )
+        return list(dict.fromkeys([*known_inventory_secrets(self.inventory), *more]))
 
     @property
     def ranked(self) -> Inventory:
@@ -106,7 +108,7 @@ class Plan:
         spares = {name for stage in self.stages for name in stage.check.spares}
         launched = {node.name for stage in self.stages if stage.check.user_job for node in stage.inventory.nodes}
         left = [node for node in self.inventory.nodes if node.name not in spares - launched]
-        return self.inventory if len(left) == len(self.inventory.nodes) else narrow(self.inventory, left)
+        return self.inventory if len(left) == len(self.inventory.nodes) else narrow_inventory(self.inventory, left)
 
     @property
     def launch(self) -> PlannedStage | None:
@@ -122,7 +124,7 @@ class Plan:
 def make_plan(playbook: Playbook, inventory: Inventory, choice: Choice) -> Plan:
     """The plan of a run. Raises FilesWrong with everything that is wrong with the playbook's arguments and the
     choice."""
-    chosen = narrow(inventory, _selected(playbook, inventory, choice))
+    chosen = narrow_inventory(inventory, _selected_nodes(playbook, inventory, choice))
     return _plan(playbook, inventory, choice, chosen, too_few_nodes(playbook, chosen, choice))
 
 
@@ -131,7 +133,7 @@ def plan_without(plan: Plan, leaving: Collection[str]) -> Plan:
     Raises FilesWrong if a stage cannot be planned for the rest."""
     assert plan.whole is not None
     left = [node for node in plan.inventory.nodes if node.name not in leaving]
-    return _plan(plan.playbook, plan.whole, plan.choice, narrow(plan.inventory, left))
+    return _plan(plan.playbook, plan.whole, plan.choice, narrow_inventory(plan.inventory, left))
 
 
 def plan_with_spares(plan: Plan, gone: Collection[str], took_over: Collection[str]) -> Plan:
@@ -141,7 +143,10 @@ def plan_with_spares(plan: Plan, gone: Collection[str], took_over: Collection[st
     spares = {name for stage in plan.stages for name in stage.check.spares}
     left = [n for n in plan.inventory.nodes if n.name not in gone and (n.name in took_over or n.name not in spares)]
     return _plan(
-        plan.playbook, plan.whole, replace(plan.choice, took_over=tuple(took_over)), narrow(plan.inventory, left)
+        plan.playbook,
+        plan.whole,
+        replace(plan.choice, took_over=tuple(took_over)),
+        narrow_inventory(plan.inventory, left),
     )
 
 
@@ -159,20 +164,20 @@ def _plan(
             inventory=chosen,
             timeout_s=Reach.timeout_s,
             drop_bad=choice.without_bad or playbook.when_bad == "drop",
-            min_nodes=_first(choice.min_nodes, playbook.min_nodes, DEFAULT_MIN_NODES),
+            min_nodes=_first_given(choice.min_nodes, playbook.min_nodes, DEFAULT_MIN_NODES),
         )
     ]
-    for stage in _wanted(playbook.stages, choice, playbook.source):
+    for stage in _selected_stages(playbook.stages, choice, playbook.source):
         if stage.check == "reach":
             continue  # `reach` runs once, whether the playbook lists it or not
         try:
-            if left_out := _left_out(stage, playbook, inventory, choice):
-                planned = _planned(stage, inventory, left_out, set_above, scripts[stage.name])
+            if left_out := _nodes_left_out(stage, playbook, inventory, choice):
+                planned = _plan_stage(stage, inventory, left_out, set_above, scripts[stage.name])
                 skip = f"-l leaves none of its nodes ({stage.nodes})"
                 stages.append(replace(planned, inventory=chosen, skip=skip))
                 continue
-            planned = _planned(stage, inventory, chosen, set_above, scripts[stage.name], choice.took_over)
-            stages.append(_dropping(planned, stage, playbook, choice))
+            planned = _plan_stage(stage, inventory, chosen, set_above, scripts[stage.name], choice.took_over)
+            stages.append(_with_drop_settings(planned, stage, playbook, choice))
         except FilesWrong as wrong:
             problems.extend(wrong.problems)
     if problems:
@@ -180,17 +185,17 @@ def _plan(
     return Plan(playbook, chosen, tuple(stages), inventory, choice)
 
 
-def _dropping(planned: PlannedStage, stage: Stage, playbook: Playbook, choice: Choice) -> PlannedStage:
+def _with_drop_settings(planned: PlannedStage, stage: Stage, playbook: Playbook, choice: Choice) -> PlannedStage:
     """The stage with `drop_bad` and `min_nodes` set. A stage whose failure does not stop the run drops no nodes."""
     drops = choice.without_bad or (stage.when_bad or playbook.when_bad) == "drop"
     return replace(
         planned,
         drop_bad=drops and planned.check.names_bad_nodes and planned.stop_on_failure,
-        min_nodes=_first(choice.min_nodes, stage.min_nodes, playbook.min_nodes, DEFAULT_MIN_NODES),
+        min_nodes=_first_given(choice.min_nodes, stage.min_nodes, playbook.min_nodes, DEFAULT_MIN_NODES),
     )
 
 
-def _first(*numbers: int | None) -> int:
+def _first_given(*numbers: int | None) -> int:
     """The first number that is given."""
     return next(number for number in numbers if number is not None)
 
@@ -219,7 +224,7 @@ def refuse_what_cannot_run(plan: Plan) -> None:
         names = split_names(fold(windows))
         help = f"leave them out with `-l 'all:!{':!'.join(names)}'`"
         if len(windows) == len(plan.inventory.nodes):
-            help = f"`runbook render {word(plan.playbook.source)}` writes them (with the same -i, if any)"
+            help = f"`runbook render {shell_word(plan.playbook.source)}` writes them (with the same -i, if any)"
         problems.append(Problem("inventory.windows-node", message, help=help))
     for stage in plan.stages:
         problems += stage.check.refused(stage.name, [plan.inventory.node(name) for name in stage.nodes])
@@ -227,12 +232,12 @@ def refuse_what_cannot_run(plan: Plan) -> None:
         raise FilesWrong(problems)
 
 
-def _selected(playbook: Playbook, inventory: Inventory, choice: Choice) -> tuple[Node, ...]:
+def _selected_nodes(playbook: Playbook, inventory: Inventory, choice: Choice) -> tuple[Node, ...]:
     """The nodes that the playbook and -l both name. Raises FilesWrong if there are none."""
-    nodes = select(playbook.nodes, inventory)
+    nodes = select_nodes(playbook.nodes, inventory)
     if choice.limit is None:
         return nodes
-    kept = {node.name for node in select(choice.limit, inventory)}
+    kept = {node.name for node in select_nodes(choice.limit, inventory)}
     both = tuple(node for node in nodes if node.name in kept)
     if not both:
         message = f"-l {choice.limit} leaves none of the playbook's nodes ({playbook.nodes})"
@@ -241,7 +246,7 @@ def _selected(playbook: Playbook, inventory: Inventory, choice: Choice) -> tuple
     return both
 
 
-def _facts(inventory: Inventory) -> dict[str, object]:
+def _cluster_variables(inventory: Inventory) -> dict[str, object]:
     """The variables that describe the cluster in templates. The playbook's vars override them, and `-e` overrides
     both."""
     return {
@@ -259,7 +264,7 @@ _SPECIAL_TAGS = ("all", "always", "tagged", "untagged")
 """Tags with a meaning of their own, as in Ansible, whether or not a stage has them."""
 
 
-def _wanted(stages: Sequence[Stage], choice: Choice, source: str) -> list[Stage]:
+def _selected_stages(stages: Sequence[Stage], choice: Choice, source: str) -> list[Stage]:
     """The stages that --start-at and tags pick, in the playbook's order. Raises FilesWrong if none is left, or a name
     is unknown."""
     wanted = list(stages)
@@ -280,21 +285,21 @@ def _wanted(stages: Sequence[Stage], choice: Choice, source: str) -> list[Stage]
         ]
         raise FilesWrong(problems)
     if choice.tags:
-        wanted = [stage for stage in wanted if _tagged(stage, choice.tags) or "always" in stage.tags]
+        wanted = [stage for stage in wanted if _has_tag(stage, choice.tags) or "always" in stage.tags]
     if choice.skip_tags:
-        wanted = [stage for stage in wanted if not _tagged(stage, choice.skip_tags)]
+        wanted = [stage for stage in wanted if not _has_tag(stage, choice.skip_tags)]
     if not wanted:
         message = f"the tags chosen leave no stage of {source}"
         raise FilesWrong.of("arguments.empty-selection", message, help="see them with -C")
     return wanted
 
 
-def _tagged(stage: Stage, tags: Collection[str]) -> bool:
+def _has_tag(stage: Stage, tags: Collection[str]) -> bool:
     names = {*stage.tags, stage.name, "all", "tagged" if stage.tags else "untagged"}
     return bool(names & set(tags))
 
 
-def _planned(
+def _plan_stage(
     stage: Stage,
     whole: Inventory,
     inventory: Inventory,
@@ -303,17 +308,19 @@ def _planned(
     took_over: Collection[str] = (),
 ) -> PlannedStage:
     """A stage, ready to run on its nodes. Raises FilesWrong."""
-    spares = _spares(stage, whole, inventory, took_over)
-    variables = {**_facts(inventory), **set_above}
+    spares = _launch_spares(stage, whole, inventory, took_over)
+    variables = {**_cluster_variables(inventory), **set_above}
     if stage.nodes:
-        inventory = narrow(inventory, _of_stage(stage, stage.nodes, whole, inventory))
+        inventory = narrow_inventory(inventory, _stage_nodes(stage, stage.nodes, whole, inventory))
     if spares:
-        inventory = narrow(inventory, _without_spares(stage, inventory, spares))
-    skip = None if stage.when is None or _holds(stage, variables, whole) else f"when: {stage.when} does not hold"
+        inventory = narrow_inventory(inventory, _nodes_without_spares(stage, inventory, spares))
+    skip = None if stage.when is None or _is_when_true(stage, variables, whole) else f"when: {stage.when} does not hold"
     if stage.kind == "launch":
-        check = _launch(stage, inventory, set_above, spares)
+        check = _launch_check(stage, inventory, set_above, spares)
     else:
-        check = _shell(stage, inventory, set_above) if stage.kind == "shell" else _check(stage, variables)
+        check = (
+            _shell_check(stage, inventory, set_above) if stage.kind == "shell" else _configured_check(stage, variables)
+        )
     timeout = stage.timeout_s or _default_timeout(check)
     return PlannedStage(
         name=stage.name,
@@ -326,42 +333,44 @@ def _planned(
     )
 
 
-def _holds(stage: Stage, variables: Mapping[str, object], whole: Inventory) -> bool:
+def _is_when_true(stage: Stage, variables: Mapping[str, object], whole: Inventory) -> bool:
     """Whether the stage's `when:` holds. It is asked once for all nodes; a `when:` that uses variables of single nodes,
     as Ansible allows, is refused with a help that says so."""
     assert stage.when is not None
     try:
-        return truth(stage.when, variables, stage.span)
+        return condition_holds(stage.when, variables, stage.span)
     except FilesWrong as wrong:
-        of_nodes = names_used(f"{{{{ {stage.when} }}}}") & {name for node in whole.nodes for name in node.vars}
+        of_nodes = template_variables(f"{{{{ {stage.when} }}}}") & {name for node in whole.nodes for name in node.vars}
         if not of_nodes - variables.keys():
             raise
         help = "`when:` is asked once for all nodes and sees no node's `vars:`; `nodes: PATTERN` chooses nodes"
         raise FilesWrong([replace(problem, help=help) for problem in wrong.problems]) from None
 
 
-def _left_out(stage: Stage, playbook: Playbook, whole: Inventory, choice: Choice) -> Inventory | None:
+def _nodes_left_out(stage: Stage, playbook: Playbook, whole: Inventory, choice: Choice) -> Inventory | None:
     """The nodes of a stage that is skipped because -l leaves none of them; None if the stage is not skipped for that. A
     launch never is: a skipped launch would hide that nothing trains."""
     if choice.limit is None or stage.nodes is None or stage.kind == "launch":
         return None
-    of_playbook, limited = ({node.name for node in select(of, whole)} for of in (playbook.nodes, choice.limit))
-    meant = [node for node in select(stage.nodes, whole, stage.span) if node.name in of_playbook]
-    return narrow(whole, meant) if meant and not any(node.name in limited for node in meant) else None
+    of_playbook, limited = ({node.name for node in select_nodes(of, whole)} for of in (playbook.nodes, choice.limit))
+    meant = [node for node in select_nodes(stage.nodes, whole, stage.span) if node.name in of_playbook]
+    return narrow_inventory(whole, meant) if meant and not any(node.name in limited for node in meant) else None
 
 
-def _launch(stage: Stage, inventory: Inventory, set_above: Mapping[str, object], spares: tuple[str, ...]) -> Check:
+def _launch_check(
+    stage: Stage, inventory: Inventory, set_above: Mapping[str, object], spares: tuple[str, ...]
+) -> Check:
     """The check of a `launch:` stage."""
     from runbook.jobs.launch import Launch  # imported only for a playbook with a launch, since it takes time
 
     # A launch's templates see the facts of its own nodes: `{{ world_size }}` is the WORLD_SIZE of every rank.
-    return Launch(job=make_job(stage, layout(inventory), _facts(inventory), set_above, spares))
+    return Launch(job=make_job(stage, rank_layout(inventory), _cluster_variables(inventory), set_above, spares))
 
 
-def _of_stage(stage: Stage, pattern: str, whole: Inventory, chosen: Inventory) -> list[Node]:
+def _stage_nodes(stage: Stage, pattern: str, whole: Inventory, chosen: Inventory) -> list[Node]:
     """The chosen nodes that the stage's pattern names. The pattern may also name nodes that were not chosen. Raises
     FilesWrong if none is left."""
-    meant = {node.name for node in select(pattern, whole, stage.span)}
+    meant = {node.name for node in select_nodes(pattern, whole, stage.span)}
     kept = [node for node in chosen.nodes if node.name in meant]
     if not kept:
         message = f"none of the nodes of the stage `{stage.name}` (`{pattern}`) takes part"
@@ -371,16 +380,16 @@ def _of_stage(stage: Stage, pattern: str, whole: Inventory, chosen: Inventory) -
     return kept
 
 
-def _spares(stage: Stage, whole: Inventory, chosen: Inventory, took_over: Collection[str]) -> tuple[str, ...]:
+def _launch_spares(stage: Stage, whole: Inventory, chosen: Inventory, took_over: Collection[str]) -> tuple[str, ...]:
     """The spares of a launch, in the order in which they are named: those of the run's nodes that have not taken
     another node's place yet."""
     span = stage.launch_spans.get(("spares",), stage.span)
-    named = [node.name for pattern in stage.launch.spares for node in select(pattern, whole, span)]
+    named = [node.name for pattern in stage.launch.spares for node in select_nodes(pattern, whole, span)]
     here = {node.name for node in chosen.nodes}
     return tuple(name for name in dict.fromkeys(named) if name in here and name not in took_over)
 
 
-def _without_spares(stage: Stage, inventory: Inventory, spares: Collection[str]) -> list[Node]:
+def _nodes_without_spares(stage: Stage, inventory: Inventory, spares: Collection[str]) -> list[Node]:
     """The stage's nodes without its spares. Raises FilesWrong if none is left."""
     kept = [node for node in inventory.nodes if node.name not in spares]
     if not kept:
@@ -390,7 +399,7 @@ def _without_spares(stage: Stage, inventory: Inventory, spares: Collection[str])
     return kept
 
 
-def _shell(stage: Stage, inventory: Inventory, set_above: Mapping[str, object]) -> Check:
+def _shell_check(stage: Stage, inventory: Inventory, set_above: Mapping[str, object]) -> Check:
     """The check of a `shell:` stage. Its line is the user's shell code; the values put into it are data, each quoted as
     one word."""
     from runbook.checks.shell import Shell  # imported only for a playbook with such a stage
@@ -402,55 +411,57 @@ def _shell(stage: Stage, inventory: Inventory, set_above: Mapping[str, object]) 
         except re.error as error:
             message = f"`expect: stdout:` is not a regular expression: {error}"
             raise FilesWrong.of("playbook.bad-argument", message, span=stage.span) from None
-    facts = _facts(inventory)
-    by_node = layout(inventory).by_node.values()
-    of_nodes = names_of_nodes(by_node) - set_above.keys()
-    if not names_used(stage.shell) & of_nodes:
-        return Shell(_filled(stage, {**facts, **set_above}), stage.expect)
+    facts = _cluster_variables(inventory)
+    by_node = rank_layout(inventory).by_node.values()
+    of_nodes = node_variable_names(by_node) - set_above.keys()
+    if not template_variables(stage.shell) & of_nodes:
+        return Shell(_filled_line(stage, {**facts, **set_above}), stage.expect)
     lines: dict[str, str] = {}
     # By id and message alone: the help of a problem names a node's own vars, so it differs from node to node.
     problems: dict[tuple[str, str], tuple[Problem, list[str]]] = {}
     for node_ranks in by_node:
         try:
-            lines[node_ranks.node.name] = _filled(
-                stage, {**facts, **node_facts(node_ranks), **node_ranks.node.vars, **set_above}
+            lines[node_ranks.node.name] = _filled_line(
+                stage, {**facts, **node_variables(node_ranks), **node_ranks.node.vars, **set_above}
             )
         except FilesWrong as wrong:
             for problem in wrong.problems:
                 found = problems.setdefault((problem.id, problem.message), (problem, []))
                 found[1].append(node_ranks.node.name)
     if problems:
-        raise FilesWrong([on_nodes(problem, names, len(by_node)) for problem, names in problems.values()])
+        raise FilesWrong([problem_on_nodes(problem, names, len(by_node)) for problem, names in problems.values()])
     return Shell(stage.shell, stage.expect, lines)
 
 
-def _filled(stage: Stage, variables: Mapping[str, object]) -> str:
+def _filled_line(stage: Stage, variables: Mapping[str, object]) -> str:
     """The line of a `shell:` stage with its templates filled in, each value quoted."""
-    return str(fill(stage.shell, {name: _quoted(value) for name, value in variables.items()}, stage.span))
+    return str(
+        fill_templates(stage.shell, {name: _shell_quoted(value) for name, value in variables.items()}, stage.span)
+    )
 
 
-def _quoted(value: object) -> object:
+def _shell_quoted(value: object) -> object:
     """The value with each text in it quoted as one word of a shell."""
     if isinstance(value, str):
         return shlex.quote(value)
     if isinstance(value, Mapping):
-        return {key: _quoted(one) for key, one in value.items()}
-    return [_quoted(one) for one in value] if isinstance(value, list | tuple) else value
+        return {key: _shell_quoted(one) for key, one in value.items()}
+    return [_shell_quoted(one) for one in value] if isinstance(value, list | tuple) else value
 
 
-def _check(stage: Stage, variables: Mapping[str, object]) -> Check:
+def _configured_check(stage: Stage, variables: Mapping[str, object]) -> Check:
     """The check of a stage with its arguments, templates filled in. Raises FilesWrong."""
     assert stage.check is not None
     values: dict[str, object] = {}
     problems: list[Problem] = []
     for name, value in stage.arguments.items():
         try:
-            values[name] = fill(value, variables, stage.argument_spans.get(name, stage.span))
+            values[name] = fill_templates(value, variables, stage.argument_spans.get(name, stage.span))
         except FilesWrong as wrong:
             problems.extend(wrong.problems)
     if problems:
         raise FilesWrong(problems)
-    return configure(CHECKS[stage.check], values, stage.argument_spans, stage.span, stage.argument_names)
+    return build_check(CHECKS[stage.check], values, stage.argument_spans, stage.span, stage.argument_names)
 
 
 def _default_timeout(check: Check) -> float:

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import runbook
-from runbook.causes.catalogue import finding_for, in_order, of_kind
+from runbook.causes.catalogue import causes_of_kind, finding_for, ordered_causes
 from runbook.checks.context import Context, Run
 from runbook.engine.plan import Plan, PlannedStage
-from runbook.engine.run_folder import ends_now
-from runbook.launch.ranks import described
-from runbook.model.command_quoting import word
-from runbook.model.errors import limit_behind
+from runbook.engine.run_folder import is_immediate_end_asked
+from runbook.launch.ranks import describe_nodes
+from runbook.model.command_quoting import shell_word
+from runbook.model.errors import machine_limit_finding
 from runbook.model.events import (
     Emit,
     Event,
@@ -36,8 +36,8 @@ from runbook.model.events import (
 from runbook.model.inventory import Inventory
 from runbook.model.node_ranges import fold
 from runbook.model.redact import Redactor
-from runbook.model.safe_files import write_below
-from runbook.model.verdict import EXIT_INTERRUPTED, EXIT_OF_VERDICT, Finding, Outcome, Verdict, overall
+from runbook.model.safe_files import write_file_below
+from runbook.model.verdict import EXIT_INTERRUPTED, EXIT_OF_VERDICT, Finding, Outcome, Verdict, overall_verdict
 from runbook.transport.node_sessions import Site
 from runbook.transport.session import SILENCE_TIMEOUT_S
 
@@ -70,7 +70,7 @@ class RunSettings:
     keep: bool = False
 
 
-def execute(plan: Plan, settings: RunSettings, tell: Emit) -> int:
+def run_plan(plan: Plan, settings: RunSettings, tell: Emit) -> int:
     """Runs the plan; the exit code. Ctrl-C in the calling thread stops the run and cleans up; the exit code is 130."""
     begun = time.monotonic()
     source = plan.inventory.source
@@ -91,7 +91,7 @@ def execute(plan: Plan, settings: RunSettings, tell: Emit) -> int:
             nodes=tuple(node.name for node in plan.inventory.nodes),
             stages=tuple(stage.name for stage in plan.stages),
             run_dir=str(settings.run_dir),
-            plan=described(
+            plan=describe_nodes(
                 plan.ranked, spares=[node for node in plan.inventory.nodes if node not in plan.ranked.nodes]
             ),
             extra=tuple(plan.choice.extra),
@@ -104,8 +104,8 @@ def execute(plan: Plan, settings: RunSettings, tell: Emit) -> int:
     except KeyboardInterrupt as stopped:
         interrupted, course.stopped_at = True, course.stage.name
         course.seen.extend(stopped.outcomes if isinstance(stopped, _StageStopped) else ())
-    cleaned = _clean(run, interrupted, course.begun)
-    verdict = Verdict.UNKNOWN if interrupted else overall(outcome.verdict for outcome in course.seen)
+    cleaned = _clean_nodes(run, interrupted, course.begun)
+    verdict = Verdict.UNKNOWN if interrupted else overall_verdict(outcome.verdict for outcome in course.seen)
     code = EXIT_INTERRUPTED if interrupted else EXIT_OF_VERDICT[verdict]
     seconds = round(time.monotonic() - begun, 3)
     names = [node.name for node in plan.inventory.nodes]
@@ -160,7 +160,7 @@ class _Course:
             self.seen.extend(outcomes)
             done.add(at)
             self._unknown[stage.name] = self._unknown.get(stage.name, set()) & self.dropped
-            if overall(outcome.verdict for outcome in outcomes).stops:
+            if overall_verdict(outcome.verdict for outcome in outcomes).stops:
                 again = self._after_failure(at, outcomes)
                 if again is None:
                     self.stopped_at = stage.name
@@ -169,10 +169,15 @@ class _Course:
 
     def _after_failure(self, at: int, outcomes: Sequence[Outcome]) -> set[int] | None:
         """The numbers of the stages that run again for the nodes that are left; None if this failure stops the run."""
-        from runbook.engine.bad_nodes import Suspects, another_master, runs_again, suspects  # only after a failure
+        from runbook.engine.bad_nodes import (  # only after a failure
+            Suspects,
+            has_rendezvous_moved,
+            must_run_again,
+            suspected_nodes,
+        )
 
         stage, before = self.stage, self.plan
-        found = suspects(outcomes) if stage.check.names_bad_nodes else Suspects()
+        found = suspected_nodes(outcomes) if stage.check.names_bad_nodes else Suspects()
         self.bad |= found.bad.keys()
         self._unknown[stage.name] |= found.unknown.keys()
         if not (stage.stop_on_failure or stage.name == "reach"):
@@ -180,17 +185,17 @@ class _Course:
         if not self._go_on_without(found):
             return None
         stages = enumerate(zip(before.stages, self.plan.stages, strict=True))
-        again = {number for number, (old, new) in stages if another_master(old, new)}
-        return again | ({at} if runs_again(stage, self.plan.stages[at], outcomes) else set())
+        again = {number for number, (old, new) in stages if has_rendezvous_moved(old, new)}
+        return again | ({at} if must_run_again(stage, self.plan.stages[at], outcomes) else set())
 
     def _go_on_without(self, found: Suspects) -> bool:
         """Whether the run goes on without the nodes in `found`; if so, `plan` becomes that of the others."""
-        from runbook.engine.bad_nodes import NotDroppedError, rest_of
+        from runbook.engine.bad_nodes import NotDroppedError, plan_for_rest
 
         if not self.stage.drop_bad:
             return False
         try:
-            self.plan = rest_of(self.plan, self.stage, found.leaving)
+            self.plan = plan_for_rest(self.plan, self.stage, found.leaving)
         except NotDroppedError as error:
             self.not_dropped = str(error)
             return False
@@ -207,7 +212,7 @@ def causes(outcomes: list[Outcome]) -> tuple[str, ...]:
     failed = [f.cause for o in outcomes if o.verdict is Verdict.FAIL for f in o.findings]
     unknown = [f.cause for o in outcomes if o.verdict is Verdict.UNKNOWN for f in o.findings]
     found = list(dict.fromkeys([*failed, *unknown]))
-    return tuple(in_order([cause for cause in found if cause not in of_kind("consequence")] or found))
+    return tuple(ordered_causes([cause for cause in found if cause not in causes_of_kind("consequence")] or found))
 
 
 def _stage(plan: Plan, stage: PlannedStage, run: Run, emit: Emit) -> list[Outcome]:
@@ -219,20 +224,20 @@ def _stage(plan: Plan, stage: PlannedStage, run: Run, emit: Emit) -> list[Outcom
     else:
         try:
             outcomes = (
-                spares_of(plan, stage, emit).launch(run) if stage.check.spares else _run_check(plan, stage, run, emit)
+                make_spares(plan, stage, emit).launch(run) if stage.check.spares else _run_check(plan, stage, run, emit)
             )
         except _StageStopped as stopped:
-            _finish(stage, stopped.outcomes, begun, emit)
+            _report_stage_end(stage, stopped.outcomes, begun, emit)
             raise
-    _finish(stage, outcomes, begun, emit)
+    _report_stage_end(stage, outcomes, begun, emit)
     return outcomes
 
 
-def _finish(stage: PlannedStage, outcomes: Sequence[Outcome], begun: float, emit: Emit) -> None:
+def _report_stage_end(stage: PlannedStage, outcomes: Sequence[Outcome], begun: float, emit: Emit) -> None:
     """Reports a stage's outcomes and its end."""
     for outcome in outcomes:
         emit(OutcomeReached(time.time(), stage.name, outcome))
-    verdict = overall(outcome.verdict for outcome in outcomes)
+    verdict = overall_verdict(outcome.verdict for outcome in outcomes)
     emit(StageFinished(time.time(), stage.name, verdict, round(time.monotonic() - begun, 3)))
 
 
@@ -245,17 +250,17 @@ class _StageStopped(KeyboardInterrupt):
         self.outcomes = outcomes
 
 
-def spares_of(plan: Plan, stage: PlannedStage, emit: Emit) -> Spares:
+def make_spares(plan: Plan, stage: PlannedStage, emit: Emit) -> Spares:
     """The spares of a launch stage."""
     from runbook.engine.bad_nodes import Spares
 
     def check(run: Run, now: Plan, one: PlannedStage) -> list[Outcome]:
         return _run_check(now, one, run, emit)
 
-    return Spares(plan, stage, check, sayer(stage.name, emit))
+    return Spares(plan, stage, check, progress_emitter(stage.name, emit))
 
 
-def sayer(stage: str, emit: Emit) -> Callable[..., None]:
+def progress_emitter(stage: str, emit: Emit) -> Callable[..., None]:
     """A function that emits a progress event of the stage."""
 
     def say(
@@ -274,7 +279,7 @@ def _run_check(plan: Plan, stage: PlannedStage, run: Run, emit: Emit) -> list[Ou
 
         dismiss_pool(run)  # the pool's ranks have joined and hold the rendezvous port
 
-    say = sayer(stage.name, emit)
+    say = progress_emitter(stage.name, emit)
     ranks = plan.first_with_ranks if stage.check.id == "reach" else None
     at = Context(
         run=run,
@@ -285,7 +290,7 @@ def _run_check(plan: Plan, stage: PlannedStage, run: Run, emit: Emit) -> list[Ou
         needs_pool=ranks.inventory if ranks else None,
         script=(ranks or stage).script,
     )
-    future = _in_thread(lambda: stage.check.run(at), f"stage {stage.name}")
+    future = _run_in_thread(lambda: stage.check.run(at), f"stage {stage.name}")
     begun = time.time()
     try:
         _wait(
@@ -296,24 +301,26 @@ def _run_check(plan: Plan, stage: PlannedStage, run: Run, emit: Emit) -> list[Ou
         )
     except KeyboardInterrupt:
         if stage.check.ends_by_itself:
-            _let_end(future, run, say, begun)
+            _wait_for_ending(future, run, say, begun)
             if future.done() and future.exception() is None:
-                raise _StageStopped(complete(stage, future.result())) from None
+                raise _StageStopped(complete_outcomes(stage, future.result())) from None
         raise
     if not future.done():
         run.pool = None  # the late check still uses the pool, whose ranks end with the run
-        return [Outcome.unknown(node, late(stage, node)) for node in stage.nodes]
+        return [Outcome.unknown(node, late_check_finding(stage, node)) for node in stage.nodes]
     error = future.exception()
     if error is not None:
-        if limit := limit_behind(error):
+        if limit := machine_limit_finding(error):
             return [Outcome.unknown(node, limit) for node in stage.nodes]
         with contextlib.suppress(OSError):
-            write_below(run.run_dir, "crash.txt", data=run.redactor.text("".join(traceback.format_exception(error))))
+            write_file_below(
+                run.run_dir, "crash.txt", data=run.redactor.text("".join(traceback.format_exception(error)))
+            )
         return [Outcome.unknown(node, crashed(stage, error, run.run_dir)) for node in stage.nodes]
-    return as_ended_by_slurm(run, stage.inventory, complete(stage, future.result()))
+    return outcomes_after_slurm_end(run, stage.inventory, complete_outcomes(stage, future.result()))
 
 
-def _in_thread(work: Callable[[], T], name: str) -> Future[T]:
+def _run_in_thread(work: Callable[[], T], name: str) -> Future[T]:
     """Does `work` in a thread of its own, which Ctrl-C does not interrupt."""
     future: Future[T] = Future()
 
@@ -337,7 +344,7 @@ def _wait(future: Future[Any], deadline: float) -> None:
             continue
 
 
-def _let_end(future: Future[list[Outcome]], run: Run, say: Callable[..., None], begun: float) -> None:
+def _wait_for_ending(future: Future[list[Outcome]], run: Run, say: Callable[..., None], begun: float) -> None:
     """Gives a check time to end the processes that it started, up to JOB_ENDING_TIMEOUT_S. Another Ctrl-C cuts their
     grace short; so does a mark in the run folder, because two signals that come close together arrive as one."""
     run.stopping.set()
@@ -353,24 +360,24 @@ def _let_end(future: Future[list[Outcome]], run: Run, say: Callable[..., None], 
             if run.hurry.is_set():
                 return
             hurried = True
-        if not run.hurry.is_set() and (hurried or ends_now(run.run_dir, begun)):
+        if not run.hurry.is_set() and (hurried or is_immediate_end_asked(run.run_dir, begun)):
             run.hurry.set()
             until = time.monotonic() + HURRIED_ENDING_TIMEOUT_S
 
 
-def complete(stage: PlannedStage, outcomes: list[Outcome]) -> list[Outcome]:
+def complete_outcomes(stage: PlannedStage, outcomes: list[Outcome]) -> list[Outcome]:
     """One outcome for every node of the stage: a node about which the check said nothing is unknown."""
     by_node = {outcome.node: outcome for outcome in outcomes}
-    return [by_node.get(node) or Outcome.unknown(node, silent(stage, node)) for node in stage.nodes]
+    return [by_node.get(node) or Outcome.unknown(node, no_outcome_finding(stage, node)) for node in stage.nodes]
 
 
-def late(stage: PlannedStage, node: str) -> Finding:
+def late_check_finding(stage: PlannedStage, node: str) -> Finding:
     """The finding about a node of a check that did not end in time."""
     says = f"{stage.name} did not end within {stage.timeout_s:g} s"
     return finding_for("insufficient-evidence", says, way="late", node=node)
 
 
-def silent(stage: PlannedStage, node: str) -> Finding:
+def no_outcome_finding(stage: PlannedStage, node: str) -> Finding:
     """The finding about a node for which a check gave no outcome."""
     return finding_for("insufficient-evidence", f"{stage.check.id} said nothing about {node}", way="no-outcome")
 
@@ -382,13 +389,13 @@ def crashed(stage: PlannedStage, error: BaseException, run_dir: Path) -> Finding
     return finding_for("insufficient-evidence", says, seen, way="bug", run_dir=run_dir / "crash.txt")
 
 
-def _clean(run: Run, interrupted: bool, reached: Sequence[PlannedStage]) -> str | None:
+def _clean_nodes(run: Run, interrupted: bool, reached: Sequence[PlannedStage]) -> str | None:
     """Ends everything of this run on every node. A sentence about it after an interrupt, or if processes were left, or
     nodes did not answer; else None.
 
     `reached` are the stages that ran, or began to, in that order.
     """
-    closing = _in_thread(run.site.close, "closing")
+    closing = _run_in_thread(run.site.close, "closing")
     while not closing.done():  # another Ctrl-C must not cut the cleaning short, which has a deadline of its own
         with contextlib.suppress(KeyboardInterrupt):
             _wait(closing, math.inf)
@@ -404,16 +411,16 @@ def _clean(run: Run, interrupted: bool, reached: Sequence[PlannedStage]) -> str 
     if left:
         parts.append(f"could not end everything on {fold(left)}")
     if unsure:
-        parts.append(f"{fold(unsure)} could not be asked: {_there(run, unsure, reached)}")
+        parts.append(f"{fold(unsure)} could not be asked: {_left_processes_text(run, unsure, reached)}")
     return "; ".join(parts) or None
 
 
-def _there(run: Run, nodes: Sequence[str], reached: Sequence[PlannedStage]) -> str:
+def _left_processes_text(run: Run, nodes: Sequence[str], reached: Sequence[PlannedStage]) -> str:
     """In words, what becomes of this run's processes on nodes that did not answer at its end."""
     left_alone = [s for s in reached if s.skip is None and math.isinf(s.check.outlives_s) and {*nodes} & {*s.nodes}]
     if left_alone:
         job = run.run_id
-        return f"the detached job may go on there; `runbook ps` shows it, `runbook stop {word(job)}` ends it"
+        return f"the detached job may go on there; `runbook ps` shows it, `runbook stop {shell_word(job)}` ends it"
     later_s = max(0.0, run.site.patience_s - SILENCE_TIMEOUT_S)
     return f"what runs there ends by itself within {reached[-1].check.outlives_s + later_s:g} s"
 
@@ -427,7 +434,7 @@ SLURM_SIGNAL_WINDOW_S = 1.5
 """Seconds within which Slurm signals all processes of a job that it ends, the supervisors included."""
 
 
-def as_ended_by_slurm(run: Run, inventory: Inventory, outcomes: Sequence[Outcome]) -> list[Outcome]:
+def outcomes_after_slurm_end(run: Run, inventory: Inventory, outcomes: Sequence[Outcome]) -> list[Outcome]:
     """The outcomes; if Slurm ended the whole job, the nodes on which it did are unknown for that reason instead."""
     batch = {node.name for node in inventory.nodes if node.connection == "slurm"}
     sessions = {name: session for name, session in run.site.sessions.items() if name in batch}

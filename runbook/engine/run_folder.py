@@ -15,8 +15,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from runbook.model.errors import FilesWrong, limit_behind
-from runbook.model.safe_files import is_file, object_below
+from runbook.model.errors import FilesWrong, machine_limit_finding
+from runbook.model.safe_files import is_file, read_json_below
 
 RUN_ID = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9a-f]{6}")
 """The id of a run: when it began, in local time, and six random digits."""
@@ -42,43 +42,43 @@ def run_folder(named: str | None, run_id: str, note: Callable[[str], object] = l
     for this id. A named folder may have been used before: the files of the earlier run are moved to a folder beside it,
     and `note` is called with a sentence that says where. Raises FilesWrong."""
     if named is None:
-        yield _new(run_id)
+        yield _make_run_folder(run_id)
         return
     path = Path(named)
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        holder = _held(path)
+        holder = _lock_folder(path)
     except OSError as error:
-        if limit_behind(error):
+        if machine_limit_finding(error):
             raise  # not a fault of the name
-        raise _wrong(f"--run-dir {named}: {error.strerror}") from None
+        raise _run_dir_error(f"--run-dir {named}: {error.strerror}") from None
     try:
         if used := [name for name in RUN_FOLDER_FILES if os.path.lexists(path / name)]:
-            note(f"{named} held the files of an earlier run: they are in {_put_aside(path, used)} now")
+            note(f"{named} held the files of an earlier run: they are in {_move_earlier_run(path, used)} now")
         yield path
     finally:
         if holder is not None:
             os.close(holder)
 
 
-def ends_now(run_dir: Path, since: float) -> bool:
+def is_immediate_end_asked(run_dir: Path, since: float) -> bool:
     """Whether somebody has asked, at the time `since` or later, that the job of a run ends without its ranks' grace."""
-    wish = object_below(run_dir, JOB_ENDING_FILE, most=MAX_ENDING_FILE_BYTES)
+    wish = read_json_below(run_dir, JOB_ENDING_FILE, most=MAX_ENDING_FILE_BYTES)
     at = wish.get("at")
     return bool(wish.get("now")) and isinstance(at, int | float) and at >= since
 
 
 @contextlib.contextmanager
-def folder_of_run(named: str) -> Iterator[Path]:
+def resumed_run_folder(named: str) -> Iterator[Path]:
     """The folder of this user's run that is to go on, locked as in `run_folder`. Raises FilesWrong."""
     path = Path(named)
     try:
-        holder = _held(path)
+        holder = _lock_folder(path)
     except OSError as error:
-        raise _wrong(f"--run-dir {named}: {error.strerror}") from None
+        raise _run_dir_error(f"--run-dir {named}: {error.strerror}") from None
     try:
         if not _is_our_run(path, [name for name in RUN_FOLDER_FILES if os.path.lexists(path / name)]):
-            raise _wrong(f"--run-dir {named}: no run of this user wrote what is there")
+            raise _run_dir_error(f"--run-dir {named}: no run of this user wrote what is there")
         yield path
     finally:
         if holder is not None:
@@ -104,25 +104,25 @@ def latest_run() -> Path | None:
         with contextlib.suppress(OSError):
             if hasattr(os, "getuid") and home.stat().st_uid != os.geteuid():
                 continue  # in a folder like /tmp any user may create one with our name
-            found += filter(is_run, home.iterdir())
+            found += filter(is_run_folder, home.iterdir())
     return max(found, key=lambda run: run.name, default=None)
 
 
-def is_run(path: Path) -> bool:
+def is_run_folder(path: Path) -> bool:
     return is_file(path / "events.jsonl") or is_file(path / "result.json")
 
 
-def _new(run_id: str) -> Path:
+def _make_run_folder(run_id: str) -> Path:
     """A new folder for a run, in the first of `homes()` that can be used, else a temporary one. Raises FilesWrong."""
     for home in homes():
         above = home.parent.parent
         try:
             if above != Path():
                 above.mkdir(mode=0o700, parents=True, exist_ok=True)
-                _own(above)
+                _require_own_folder(above)
             for folder in (home.parent, home):
                 folder.mkdir(mode=0o700, exist_ok=True)
-                _own(folder, private=True)
+                _require_own_folder(folder, private=True)
             (home / run_id).mkdir(mode=0o700)
         except OSError:
             continue
@@ -130,10 +130,10 @@ def _new(run_id: str) -> Path:
     try:
         return Path(tempfile.mkdtemp(prefix=f"runbook-{run_id}-"))
     except OSError:
-        raise _wrong("no folder for this run's files can be made", "name one: --run-dir") from None
+        raise _run_dir_error("no folder for this run's files can be made", "name one: --run-dir") from None
 
 
-def _own(folder: Path, *, private: bool = False) -> None:
+def _require_own_folder(folder: Path, *, private: bool = False) -> None:
     """Raises OSError if a folder, or the link to it, is not this user's. A `private` folder loses the permissions of
     others to write."""
     if not hasattr(os, "getuid"):
@@ -145,7 +145,7 @@ def _own(folder: Path, *, private: bool = False) -> None:
         folder.chmod(stat.S_IMODE(status.st_mode) & ~(stat.S_IWGRP | stat.S_IWOTH))
 
 
-def _held(path: Path) -> int | None:
+def _lock_folder(path: Path) -> int | None:
     """A descriptor that locks a folder against other runs; None if the system has no such locks. Raises OSError if
     another run holds the lock, or the folder is another user's."""
     try:
@@ -167,12 +167,12 @@ def _held(path: Path) -> int | None:
     return holder
 
 
-def _put_aside(path: Path, used: Sequence[str]) -> Path:
+def _move_earlier_run(path: Path, used: Sequence[str]) -> Path:
     """Moves the files of an earlier run to the first of PATH.1, PATH.2, … that is free; that path. Raises FilesWrong if
     the files are not those of this user's run."""
     names = ", ".join(used)
     if not _is_our_run(path, used):
-        raise _wrong(
+        raise _run_dir_error(
             f"{path} holds {names}, which no run of this user wrote: nothing is overwritten",
             "name another folder, or remove what is there",
         )
@@ -184,7 +184,7 @@ def _put_aside(path: Path, used: Sequence[str]) -> Path:
         except FileExistsError:
             continue
         except OSError as error:
-            raise _wrong(
+            raise _run_dir_error(
                 f"{path} holds {names} of an earlier run, and {aside} cannot be made: {error.strerror}"
             ) from None
         break
@@ -194,7 +194,7 @@ def _put_aside(path: Path, used: Sequence[str]) -> Path:
     except OSError as error:
         with contextlib.suppress(OSError):
             aside.rmdir()
-        raise _wrong(f"{path}: {name} of an earlier run cannot be moved aside: {error.strerror}") from None
+        raise _run_dir_error(f"{path}: {name} of an earlier run cannot be moved aside: {error.strerror}") from None
     return path.with_name(aside.name) if path.name else aside
 
 
@@ -218,5 +218,5 @@ def _is_our_run(path: Path, used: Sequence[str]) -> bool:
     return first == {} or (isinstance(first, dict) and first.get("event") == "run-started")
 
 
-def _wrong(message: str, help: str | None = None) -> FilesWrong:
+def _run_dir_error(message: str, help: str | None = None) -> FilesWrong:
     return FilesWrong.of("arguments.run-dir", message, help=help)

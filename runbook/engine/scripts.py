@@ -17,14 +17,14 @@ from runbook.engine.plan import Plan, PlannedStage
 from runbook.files.value_origins import Origins
 from runbook.files.yaml_document import KeyPath
 from runbook.launch.job import Job
-from runbook.launch.launchers import cannot_start, launch_spec, ranks_spec
+from runbook.launch.launchers import launch_spec, launcher_problems, ranks_spec
 from runbook.launch.quote import CannotQuote
-from runbook.launch.ranks import RankLayout, layout
-from runbook.launch.script import LAUNCH_SCRIPT_NAME, ScriptSpec, complaints, write
+from runbook.launch.ranks import RankLayout, rank_layout
+from runbook.launch.script import LAUNCH_SCRIPT_NAME, ScriptSpec, make_script, quoting_refusals
 from runbook.model.errors import FilesWrong, Problem, Span
 from runbook.model.inventory import Inventory, Node
 from runbook.model.redact import Redactor
-from runbook.model.safe_files import open_regular
+from runbook.model.safe_files import open_regular_file
 
 _DERIVED_VARIABLES: Mapping[str, KeyPath] = {
     "MASTER_ADDR": ("rendezvous", "address"),
@@ -35,40 +35,46 @@ _DERIVED_VARIABLES: Mapping[str, KeyPath] = {
 """By variable that no `env:` sets, the place in the inventory that its value comes from."""
 
 
-def blamed(error: CannotQuote, spec: ScriptSpec, node: Node, job: Job | None, origins: Origins) -> list[Problem]:
+def refused_value_problems(
+    error: CannotQuote, spec: ScriptSpec, node: Node, job: Job | None, origins: Origins
+) -> list[Problem]:
     """A problem, with its place, for everything in the spec that the node's shell refuses; at least one.
 
     `error` is the refusal that stopped the script. It is reported if no single value is the reason, as with a line that
     is too long.
     """
     redactor = Redactor(spec.environment.values())
-    refused = list(complaints(spec, node.shell))
+    refused = list(quoting_refusals(spec, node.shell))
     return [
         Problem(
             "script.cannot-carry",
             f"no .{node.shell} script can hold this: {redactor.text(str(one))}",
-            _span(one, spec, node, job, origins) if refused else _of_longest_word(one, spec, node, job, origins),
+            _refused_value_span(one, spec, node, job, origins)
+            if refused
+            else _longest_word_span(one, spec, node, job, origins),
         )
         for one in refused or [error]
     ]
 
 
-def _of_longest_word(
+def _longest_word_span(
     error: CannotQuote, spec: ScriptSpec, node: Node, job: Job | None, origins: Origins
 ) -> Span | None:
     """The place of the longest word of a command whose words are valid one by one and too long together."""
     words = job.programs[node.name].command if job else ()
     longest = max(range(len(words)), key=lambda index: len(words[index]), default=0)
-    return job.span("command", longest) if job else _span(error, spec, node, job, origins)
+    return job.span("command", longest) if job else _refused_value_span(error, spec, node, job, origins)
 
 
-def _span(refused: CannotQuote, spec: ScriptSpec, node: Node, job: Job | None, origins: Origins) -> Span | None:
+def _refused_value_span(
+    refused: CannotQuote, spec: ScriptSpec, node: Node, job: Job | None, origins: Origins
+) -> Span | None:
     """The place in the user's files of a value that the shell refuses."""
     what, *names = refused.place or ("",)
     if what in ("environment", "secret") and names:
         # If two names are the same variable on Windows, `value` is one of them, and `place` names only the last of all.
         alike = [name for name in reversed(list(spec.environment)) if name.upper() == (refused.value or "").upper()]
-        spans = (_of_variable(name, node, job, origins) for name in (names[0], *alike))
+        spans = (_variable_span(name, node, job, origins) for name in (names[0], *alike))
         return next((span for span in spans if span), None)
     if what == "command" and job and spec.command:
         # A launcher puts its own words before the job's, so the index is counted from the end.
@@ -81,11 +87,11 @@ def _span(refused: CannotQuote, spec: ScriptSpec, node: Node, job: Job | None, o
     if what in ("command", "python"):
         return origins.span(node.name, "python")
     if what == "address":
-        return _of_variable("MASTER_ADDR", node, job, origins)
+        return _variable_span("MASTER_ADDR", node, job, origins)
     return job.span() if job else None
 
 
-def _of_variable(name: str, node: Node, job: Job | None, origins: Origins) -> Span | None:
+def _variable_span(name: str, node: Node, job: Job | None, origins: Origins) -> Span | None:
     """The place that sets a variable: the job, the inventory, or the setting that it is derived from."""
     if job and name in job.programs[node.name].env:
         return job.span("env", name)
@@ -127,23 +133,23 @@ def node_files(plan: Plan, origins: Origins) -> list[NodeFiles]:
     """The files of every node of the plan. Raises FilesWrong with everything that no script can do or carry."""
     problems: dict[Problem, None] = {}
     stages: list[StageLayout] = []
-    whole = layout(plan.inventory)
+    whole = rank_layout(plan.inventory)
     for stage in plan.stages:
         if not stage.starts_ranks or stage.skip is not None:
             continue
-        found = cannot_start(stage.check.user_job, stage.inventory.nodes) if stage.check.user_job else []
+        found = launcher_problems(stage.check.user_job, stage.inventory.nodes) if stage.check.user_job else []
         problems.update(dict.fromkeys(found))
         if not found:
-            stages.append((stage, whole if stage.inventory is plan.inventory else layout(stage.inventory)))
+            stages.append((stage, whole if stage.inventory is plan.inventory else rank_layout(stage.inventory)))
     made: list[NodeFiles] = []
     for node in plan.inventory.nodes:
         files: dict[str, ScriptFile] = {}
         launch, takes_command = "", False
-        for spec, job in _specs(plan, stages, whole, node):
+        for spec, job in _script_specs(plan, stages, whole, node):
             try:
-                script = write(spec, node.shell)
+                script = make_script(spec, node.shell)
             except CannotQuote as error:
-                problems.update(dict.fromkeys(blamed(error, spec, node, job, origins)))
+                problems.update(dict.fromkeys(refused_value_problems(error, spec, node, job, origins)))
                 continue
             for name, data in script.files.items():
                 files[name] = ScriptFile(data, SCRIPT_MODE) if name == script.name else ScriptFile(data, secret=True)
@@ -162,7 +168,7 @@ RANK_PROGRAM = ScriptFile(resources.files("runbook.node").joinpath("rank.py").re
 """The file `rank.py`, the same for every node."""
 
 
-def _specs(
+def _script_specs(
     plan: Plan, stages: Sequence[StageLayout], whole: RankLayout, node: Node
 ) -> Iterator[tuple[ScriptSpec, Job | None]]:
     """The specs of a node's scripts, one for each stage that starts ranks there, with its job if it has one. The script
@@ -211,7 +217,9 @@ class FileChange:
         return "as before" if self.before == self.after.data else "changed"
 
 
-def changes(out: Path, made: Iterable[NodeFiles], *, endings: Collection[str] = SCRIPT_ENDINGS) -> Iterator[FileChange]:
+def file_changes(
+    out: Path, made: Iterable[NodeFiles], *, endings: Collection[str] = SCRIPT_ENDINGS
+) -> Iterator[FileChange]:
     """The changes for every file of every node, and for the files to be removed, which an earlier rendering for these
     `endings` left behind.
 
@@ -219,23 +227,23 @@ def changes(out: Path, made: Iterable[NodeFiles], *, endings: Collection[str] = 
     """
     for one in made:
         folder = out / one.node.name
-        there = _files(folder)
-        old = _left_behind(there, one, endings)  # before the scripts that it reads are written over
+        there = _regular_files(folder)
+        old = _files_to_remove(there, one, endings)  # before the scripts that it reads are written over
         for name, file in one.files.items():
-            yield FileChange(folder / name, _bytes(there.get(name)), file, file.secret)
+            yield FileChange(folder / name, _file_bytes(there.get(name)), file, file.secret)
         for name, secret in old.items():
-            yield FileChange(folder / name, _bytes(there[name]), None, secret)
+            yield FileChange(folder / name, _file_bytes(there[name]), None, secret)
 
 
-def abandoned(out: Path, inventory: Inventory) -> list[str]:
+def abandoned_folders(out: Path, inventory: Inventory) -> list[str]:
     """The names of folders with scripts for nodes that this inventory no longer has. They are not removed."""
     known = {node.name for node in inventory.nodes}
     made_from = re.compile(rf"made from inventory {re.escape(inventory.source)}\r?\n")
     found: set[str] = set()
     with contextlib.suppress(OSError), os.scandir(out) as entries:
         for entry in entries:
-            scripts = [] if entry.name in known else _files(Path(entry.path)).values()
-            heads = (_head(path).decode("utf-8", "replace") for path in scripts if path.suffix in SCRIPT_ENDINGS)
+            scripts = [] if entry.name in known else _regular_files(Path(entry.path)).values()
+            heads = (_first_bytes(path).decode("utf-8", "replace") for path in scripts if path.suffix in SCRIPT_ENDINGS)
             if any(
                 (ours := _SCRIPT_OWNER.search(head)) and ours[1] == entry.name and made_from.search(head)
                 for head in heads
@@ -290,7 +298,7 @@ class Writer:
             stream.write(file.data)
 
 
-def _files(folder: Path) -> dict[str, Path]:
+def _regular_files(folder: Path) -> dict[str, Path]:
     """The regular files of a folder, by name, without links; empty if there is no such folder."""
     try:
         with os.scandir(folder) as entries:
@@ -299,24 +307,24 @@ def _files(folder: Path) -> dict[str, Path]:
         return {}
 
 
-def _bytes(path: Path | None) -> bytes | None:
-    return None if path is None else _head(path, MAX_SCRIPT_FILE_BYTES)
+def _file_bytes(path: Path | None) -> bytes | None:
+    return None if path is None else _first_bytes(path, MAX_SCRIPT_FILE_BYTES)
 
 
-def _head(path: Path, most: int = _HEAD_CHARACTERS) -> bytes:
+def _first_bytes(path: Path, most: int = _HEAD_CHARACTERS) -> bytes:
     """The first bytes of a file."""
-    with open_regular(path) as file:
+    with open_regular_file(path) as file:
         return file.read(most)
 
 
-def _left_behind(there: Mapping[str, Path], one: NodeFiles, endings: Collection[str]) -> dict[str, bool]:
+def _files_to_remove(there: Mapping[str, Path], one: NodeFiles, endings: Collection[str]) -> dict[str, bool]:
     """The names of the files to remove, and whether each is secret."""
     found: dict[str, bool] = {}
     still_needed = False
     for name, path in there.items():
         if path.suffix not in SCRIPT_ENDINGS:
             continue
-        text = _head(path, MAX_SCRIPT_FILE_BYTES).decode("utf-8", "replace")
+        text = _first_bytes(path, MAX_SCRIPT_FILE_BYTES).decode("utf-8", "replace")
         head = _SCRIPT_OWNER.search(text[:_HEAD_CHARACTERS])
         if head is None or head[1] != one.node.name:
             continue
@@ -330,6 +338,6 @@ def _left_behind(there: Mapping[str, Path], one: NodeFiles, endings: Collection[
                 found[other] = True
     if "rank.py" in there and "rank.py" not in one.files and not still_needed:
         first_line = RANK_PROGRAM.data.split(b"\n", 1)[0]
-        if _head(there["rank.py"]).startswith(first_line):
+        if _first_bytes(there["rank.py"]).startswith(first_line):
             found["rank.py"] = False
     return found

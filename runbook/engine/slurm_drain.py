@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from runbook.causes.catalogue import of_kind
-from runbook.model.command_quoting import word
+from runbook.causes.catalogue import causes_of_kind
+from runbook.model.command_quoting import shell_word
 from runbook.model.errors import Unreachable
 from runbook.model.events import Event, OutcomeReached
 from runbook.model.verdict import Finding, Verdict
@@ -32,7 +32,7 @@ class Verdicts:
             outcome = event.outcome
             failed = outcome.findings if outcome.verdict is Verdict.FAIL else ()
             self._stages.setdefault(event.stage, {})[outcome.node] = next(
-                (finding for finding in failed if finding.cause in of_kind("of the node")), None
+                (finding for finding in failed if finding.cause in causes_of_kind("of the node")), None
             )
 
     def bad(self) -> dict[str, Finding]:
@@ -60,23 +60,23 @@ def drain(bad: Mapping[str, Finding], run_id: str, at_most: float) -> Drained:
     done = Drained()
     if not bad:
         return done
-    from runbook.transport.slurm import ask, nodes_in
+    from runbook.transport.slurm import parse_slurm_nodes, run_slurm_program
 
-    cluster = nodes_in(ask("scontrol", "show", "node"))
-    wanted = chosen(bad, cluster, done)
-    ours = [node for node in cluster.values() if out(node) and node.reason.startswith(DRAIN_REASON_PREFIX)]
+    cluster = parse_slurm_nodes(run_slurm_program("scontrol", "show", "node"))
+    wanted = nodes_to_drain(bad, cluster, done)
+    ours = [node for node in cluster.values() if is_drained(node) and node.reason.startswith(DRAIN_REASON_PREFIX)]
     if len(ours) + len(wanted) > len(cluster) * at_most / 100:
         before = f", and {len(ours)} are drained already" if ours else ""
         done.says.append(
             f"{len(wanted)} of {len(cluster)} nodes would be drained{before}: more than --drain-at-most {at_most:g} "
             "%, so none is drained"
         )
-        done.commands += [command(name, reason(bad[name], run_id)) for name in wanted]
+        done.commands += [command(name, drain_reason(bad[name], run_id)) for name in wanted]
         return done
     for name in wanted:
-        why = reason(bad[name], run_id)
+        why = drain_reason(bad[name], run_id)
         try:
-            ask("scontrol", "update", f"nodename={name}", "state=drain", f"reason={why}")
+            run_slurm_program("scontrol", "update", f"nodename={name}", "state=drain", f"reason={why}")
         except Unreachable as error:
             said = error.evidence[-1] if error.evidence else error.says
             done.says.append(f"{name} is not drained: {said}")
@@ -86,26 +86,26 @@ def drain(bad: Mapping[str, Finding], run_id: str, at_most: float) -> Drained:
     return done
 
 
-def chosen(bad: Mapping[str, Finding], cluster: Mapping[str, SlurmNode], done: Drained) -> list[str]:
+def nodes_to_drain(bad: Mapping[str, Finding], cluster: Mapping[str, SlurmNode], done: Drained) -> list[str]:
     """The bad nodes that Slurm knows and that are not drained yet. `done` gets a sentence about each of the others."""
     wanted = []
     for name in bad:
         node = cluster.get(name)
         if node is None:
             done.says.append(f"{name} is not drained: Slurm knows no node of that name")
-        elif out(node):
+        elif is_drained(node):
             done.says.append(f"{name} is drained already: {node.reason}")
         else:
             wanted.append(name)
     return wanted
 
 
-def out(node: SlurmNode) -> bool:
+def is_drained(node: SlurmNode) -> bool:
     """Whether Slurm starts no more jobs on the node, because it is drained or being drained."""
     return any(state in ("DRAIN", "DRAINED", "DRAINING") for state in node.states)
 
 
-def reason(finding: Finding, run_id: str) -> str:
+def drain_reason(finding: Finding, run_id: str) -> str:
     """The reason given to Slurm: one line with the run's id at its end, without characters that would end the quotes in
     which Slurm shows it."""
     what = re.sub(r"[^ -~]|[\"'\\]", " ", finding.says)
@@ -119,9 +119,9 @@ def reason(finding: Finding, run_id: str) -> str:
 
 def command(name: str, why: str) -> str:
     """The command with which an administrator drains the node."""
-    return f"sudo scontrol update nodename={word(name)} state=drain reason={word(why)}"
+    return f"sudo scontrol update nodename={shell_word(name)} state=drain reason={shell_word(why)}"
 
 
-def text(done: Drained) -> Sequence[str]:
+def drain_lines(done: Drained) -> Sequence[str]:
     """What was done, and the commands that are left, as lines for people."""
     return [*(f"drain: {line}" for line in done.says), *(f"  fix       {line}" for line in done.commands)]

@@ -8,8 +8,8 @@ import re
 from collections.abc import Sequence
 
 from runbook.files.node_sets import foreign_range
-from runbook.files.suggestions import plain_signs
-from runbook.model.safe_text import visible
+from runbook.files.suggestions import with_ascii_signs
+from runbook.model.safe_text import visible_text
 
 _HOST_NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_.])?")
 MAX_LABEL_CHARACTERS = 63
@@ -37,7 +37,7 @@ def strip_brackets(address: str) -> str:
     return address[1:-1] if address.startswith("[") and address.endswith("]") and ":" in address else address
 
 
-def one_spelling(address: str) -> str:
+def normal_spelling(address: str) -> str:
     """The same text for every way to write one address: `GPU1.lab.` is `gpu1.lab`, `fd00:0:0::1` is `fd00::1`, and
     `::ffff:10.0.0.1` is `10.0.0.1`."""
     if ":" not in address:
@@ -55,12 +55,12 @@ def address_fault(address: str) -> tuple[str, str | None] | None:
         if not _NUMERIC_ADDRESS.fullmatch(address):
             return _label_fault(address)
         if is_ip(address):
-            return _nobody(address)
+            return _undialable_fault(address)
         if (plain := _without_zeros(address)) is not None:
             return f"`{address}` pads its numbers with zeros, and some programs read these as octal", f"write {plain}"
         return f"`{address}` is not an IPv4 address", "four numbers from 0 to 255, with dots between them"
     if is_ip(address):
-        return _nobody(address)
+        return _undialable_fault(address)
     if not address:
         return "the address is empty", None
     if "://" in address:
@@ -76,7 +76,7 @@ def address_fault(address: str) -> tuple[str, str | None] | None:
     if "{{" in address:
         return f"`{address}` is a template", "inventories fill in no templates: write the value itself"
     if any(char.isspace() for char in address):
-        return f'"{visible(address)}" holds a space or a line break', "an address is one word"
+        return f'"{visible_text(address)}" holds a space or a line break', "an address is one word"
     if foreign := foreign_range(address):
         return foreign
     if ":" in address:
@@ -84,10 +84,10 @@ def address_fault(address: str) -> tuple[str, str | None] | None:
     odd = next((char for char in address if not re.match(r"[A-Za-z0-9_.-]", char)), None)
     if odd is None:
         return f"`{address}` is not a host name", "a host name ends in a letter or a digit"
-    message = f"`{visible(address)}` holds `{visible(odd)}`, which no address has"
+    message = f"`{visible_text(address)}` holds `{visible_text(odd)}`, which no address has"
     if odd in TYPOGRAPHIC_QUOTES:
         return message, "YAML's own quotes are \" and '"
-    plain = plain_signs(address)
+    plain = with_ascii_signs(address)
     if plain != address and address_fault(plain) is None:
         return message, f"write {plain}"
     return message, "write the name in its ASCII form (xn--…)" if ord(odd) > 127 else _HELP_BY_CHARACTER.get(odd)
@@ -106,18 +106,18 @@ def _label_fault(name: str) -> tuple[str, str | None] | None:
     return None
 
 
-def _parsed(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+def _parsed_ip(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
     """The IP address without its zone; an IPv4 address that is written in IPv6 is an IPv4 address. Raises
     ValueError."""
     ip = ipaddress.ip_address(address.partition("%")[0])
     return ip.ipv4_mapped or ip if isinstance(ip, ipaddress.IPv6Address) else ip
 
 
-def _nobody(address: str) -> tuple[str, str | None] | None:
+def _undialable_fault(address: str) -> tuple[str, str | None] | None:
     """The fault of an IP address that programs can bind or send to, but not dial; None for any other IP address."""
     if address[0] not in "02:fF":
         return None
-    ip = _parsed(address)
+    ip = _parsed_ip(address)
     if ip.is_unspecified or (ip.version == 4 and ip.packed[0] == 0):
         help = "servers listen at it; give the address at which the other nodes reach this one"
         return f"`{address}` means every address of a machine, and cannot be dialled", help
@@ -136,13 +136,13 @@ def _without_zeros(address: str) -> str | None:
 def is_loopback(address: str) -> bool:
     """Whether an address means the very machine that dials it: localhost, 127.x, ::1."""
     try:
-        return _parsed(address).is_loopback
+        return _parsed_ip(address).is_loopback
     except ValueError:
         name = address.lower().rstrip(".")
         return name in _LOOPBACK_NAMES or name.endswith(".localhost")
 
 
-def in_network(address: str, network: str) -> bool:
+def is_in_network(address: str, network: str) -> bool:
     """Whether an IP address lies in a network: `10.0.0.0/8`, `default` (every address), `fd00::1` (that address only).
     False if either text is anything else."""
     if network == "default":
@@ -166,7 +166,7 @@ def is_ip(address: str) -> bool:
     return True
 
 
-def ipv4_first(addresses: Sequence[str]) -> str:
+def preferred_address(addresses: Sequence[str]) -> str:
     """The address of a machine that programs dial: its first IPv4 address, or else its first address. `addresses` has
     at least one."""
     return next((address for address in addresses if ":" not in address), addresses[0])

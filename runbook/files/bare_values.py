@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from runbook.files.address import address_fault, strip_brackets
-from runbook.files.misplaced_keys import node_in_our_keys
-from runbook.files.scalars import flow
+from runbook.files.misplaced_keys import translated_node_settings
+from runbook.files.scalars import flow_yaml
 from runbook.files.yaml_document import KeyPath
 
 _MAX_SHOWN_CHARACTERS = 100  # characters of what is shown
@@ -35,22 +35,22 @@ _INDICES = re.compile(r"([0-9]{1,2})\s*-\s*([0-9]{1,2})")
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 
 
-def meant(keys: KeyPath, value: object, sound: Callable[[Any], bool]) -> str | None:
+def meant_value_help(keys: KeyPath, value: object, sound: Callable[[Any], bool]) -> str | None:
     """The help that shows the value as the schema wants it, such as `network: {interface: ib0}` for the word ib0; None
     if no candidate is `sound`. `keys` is where the value stands."""
     if isinstance(value, Mapping) and value and all(key.startswith("-") for key in value):
         return f"a space is missing after the dash: `- {next(iter(value)).lstrip('-')}: …`"
     if not keys or (isinstance(value, list | Mapping) and len(value) > _MAX_ITEMS):
         return None
-    if (told := _told(keys[-1], value)) is not None:
+    if (told := _no_replacement_help(keys[-1], value)) is not None:
         return told
     if isinstance(value, str) and len(value) > 10 * _MAX_SHOWN_CHARACTERS:  # the result would be too long to show
         return None
-    made = next((one for one in _candidates(keys, value) if sound(one)), None)
+    made = next((one for one in _candidate_values(keys, value) if sound(one)), None)
     if made is None:
         return None
     try:
-        shown = flow(made)
+        shown = flow_yaml(made)
     except (ValueError, RecursionError):
         return None
     return (
@@ -60,7 +60,7 @@ def meant(keys: KeyPath, value: object, sound: Callable[[Any], bool]) -> str | N
     )
 
 
-def _told(name: str | int, value: object) -> str | None:
+def _no_replacement_help(name: str | int, value: object) -> str | None:
     """The help for a value that no other single value can replace; None for any other value."""
     if name == "check" and isinstance(value, list) and all(isinstance(item, str) for item in value):
         stages = ", ".join(f"`- check: {item}`" for item in value)
@@ -76,7 +76,7 @@ def _told(name: str | int, value: object) -> str | None:
     return None
 
 
-def _candidates(keys: KeyPath, value: object) -> Iterator[object]:
+def _candidate_values(keys: KeyPath, value: object) -> Iterator[object]:
     """Values that may have been meant, the likeliest first."""
     name, within = keys[-1], keys[-2] if len(keys) > 1 else None
     truth = _BOOLEAN_WORDS.get(value.strip().lower()) if isinstance(value, str) else value if value is True else None
@@ -85,9 +85,9 @@ def _candidates(keys: KeyPath, value: object) -> Iterator[object]:
         yield from ({},) if truth else ()
         return
     if isinstance(value, str) and value.strip():
-        yield from _of_text(name, within, value.strip())
+        yield from _candidates_for_text(name, within, value.strip())
     elif isinstance(value, list):
-        yield from _of_list(name, value)
+        yield from _candidates_for_list(name, value)
     elif isinstance(value, Mapping) and name == "stages":
         yield [{"check": check, **({"with": body} if body else {})} for check, body in value.items()]
     elif isinstance(value, Mapping) and name == "shell" and isinstance(line := value.get("cmd"), str):
@@ -99,7 +99,7 @@ def _candidates(keys: KeyPath, value: object) -> Iterator[object]:
         yield {_MAIN_KEY.get(str(name)) or _MAIN_KEY[str(within)]: value}
 
 
-def _of_text(name: str | int, within: str | int | None, text: str) -> Iterator[object]:
+def _candidates_for_text(name: str | int, within: str | int | None, text: str) -> Iterator[object]:
     """Candidates for a text, by the key `name` at which it stands and the key `within` which that stands."""
     shape = {"rendezvous": _MASTER_AND_PORT, "ssh": _SSH_LOGIN}.get(str(name))
     if shape is not None and (found := shape.fullmatch(text)):
@@ -110,7 +110,7 @@ def _of_text(name: str | int, within: str | int | None, text: str) -> Iterator[o
     elif name == "container":
         yield {"runtime": "docker", "name": text}
     elif name == "env":
-        yield from _assigned(text.split())
+        yield from _parsed_assignments(text.split())
     elif name in ("command", "launch"):
         try:
             words = shlex.split(_LINE_CONTINUATION.sub(" ", text))
@@ -129,11 +129,11 @@ def _of_text(name: str | int, within: str | int | None, text: str) -> Iterator[o
         yield [part.strip() for part in text.split(",")]
 
 
-def _of_list(name: str | int, items: list[object]) -> Iterator[object]:
+def _candidates_for_list(name: str | int, items: list[object]) -> Iterator[object]:
     """Candidates for a list, such as keys with a dash each where a mapping has none."""
     texts = [item for item in items if isinstance(item, str)]
     if len(texts) == len(items):
-        yield from _assigned(texts)
+        yield from _parsed_assignments(texts)
         if name == "shell":
             yield shlex.join(texts)
         yield (":" if name == "nodes" else ",").join(texts)  # a pattern of nodes; a list for a variable
@@ -144,11 +144,11 @@ def _of_list(name: str | int, items: list[object]) -> Iterator[object]:
     naming = next((key for key in _NODE_NAME_KEYS if all(isinstance(item.get(key), str) for item in pairs)), None)
     if name == "nodes" and naming:
         rest = ({key: inner for key, inner in item.items() if key != naming} for item in pairs)
-        yield {item[naming]: node_in_our_keys(settings) for item, settings in zip(pairs, rest, strict=True)}
+        yield {item[naming]: translated_node_settings(settings) for item, settings in zip(pairs, rest, strict=True)}
     yield {key: inner for item in pairs for key, inner in item.items()}
 
 
-def _assigned(words: list[str]) -> Iterator[object]:
+def _parsed_assignments(words: list[str]) -> Iterator[object]:
     found = [_ASSIGNMENT.fullmatch(word) for word in words]
     if words and all(found):
         yield {one[1]: one[2] for one in found if one}

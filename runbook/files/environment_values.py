@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Mapping
 
-from runbook.files.problems import PlacedProblems, on_one_line
+from runbook.files.problems import PlacedProblems, line_break_help
 from runbook.files.yaml_document import KeyPath
 from runbook.model.inventory import EnvValue
 from runbook.model.secrets import Secret
@@ -40,7 +40,7 @@ class EnvReader:
             return None
         if UNQUOTABLE_CHARACTER.search(text):
             message = f"the value of `{keys[-1]}` {HOLDS_UNQUOTABLE}"
-            self._placed.about_value(keys, "line-break", message, on_one_line(self._placed.document, keys))
+            self._placed.about_value(keys, "line-break", message, line_break_help(self._placed.document, keys))
         return text
 
     def _secret(self, value: dict[str, object], keys: KeyPath) -> Secret | None:

@@ -10,10 +10,10 @@ from typing import Any, Literal, NamedTuple
 
 from runbook.files.node_sets import ANSIBLE_RANGE
 from runbook.files.problems import NumberedLines
-from runbook.files.schema import schema
-from runbook.files.suggestions import nearest
+from runbook.files.schema import load_schema
+from runbook.files.suggestions import nearest_word
 from runbook.files.yaml_document import VAULT_HELP, Document, mapping_problem, parse_document
-from runbook.model.command_quoting import word
+from runbook.model.command_quoting import shell_word
 from runbook.model.errors import FilesWrong, Problem, Span
 
 FileKind = Literal["inventory", "playbook"]
@@ -43,7 +43,7 @@ _ANSIBLE_LINE = re.compile(r"\sansible_\w+ *=|\[\w*:\w+\]")
 _INI_LINE = re.compile(r"\A(?:\[[^\[\]\s,]+\][ \t]*(?:[#;].*)?$|\S.*\sansible_\w+ *=)")
 
 
-def shape_of(data: object) -> str | None:
+def kind_by_keys(data: object) -> str | None:
     """The kind of parsed data, by its keys: one of the constants above; None if the keys do not decide."""
     if isinstance(data, list):
         items = [item for item in data if isinstance(item, Mapping)]
@@ -79,13 +79,13 @@ def _is_ansible_inventory(data: Mapping[str, Any]) -> bool:
     return shaped and any(group and not {"hosts", "children"}.isdisjoint(group) for group in groups.values())
 
 
-def wrong_kind(document: Document, wanted: FileKind | None) -> Problem | None:
+def wrong_kind_problem(document: Document, wanted: FileKind | None) -> Problem | None:
     """The one problem reported for a file that is clearly of another kind than the wanted one; None for other files.
 
     `wanted` is None for lint, which takes both.
     """
     foreign = foreign_file(document)
-    what = foreign.what if foreign else _shape(document, wanted)
+    what = foreign.what if foreign else _detected_kind(document, wanted)
     if what is None or what == (INVENTORY if wanted == "inventory" else PLAYBOOK):
         return None
     if wanted is None and what in (INVENTORY, PLAYBOOK):
@@ -95,12 +95,14 @@ def wrong_kind(document: Document, wanted: FileKind | None) -> Problem | None:
     if wanted is None or not owner:
         message = f"this is {what}, and neither an inventory nor a playbook of runbook"
     id = "yaml.not-a-mapping" if wanted is not None and isinstance(document.data, list) else "file.kind"
-    return Problem(id, message, _first_line(document), foreign.help if foreign else _cure(what, document))
+    return Problem(
+        id, message, _first_line_span(document), foreign.help if foreign else _wrong_kind_help(what, document)
+    )
 
 
-def unusable(document: Document, wanted: FileKind) -> tuple[Problem, ...] | None:
+def unusable_file_problems(document: Document, wanted: FileKind) -> tuple[Problem, ...] | None:
     """All problems of a file that is of another kind or holds no mapping; None for a file that can be examined."""
-    if (other := wrong_kind(document, wanted)) is not None:
+    if (other := wrong_kind_problem(document, wanted)) is not None:
         return (other,)
     if document.data is None:
         return document.problems
@@ -108,21 +110,21 @@ def unusable(document: Document, wanted: FileKind) -> tuple[Problem, ...] | None
     return None if not_mapping is None else (*document.problems, not_mapping)
 
 
-def _shape(document: Document, wanted: FileKind | None) -> str | None:
+def _detected_kind(document: Document, wanted: FileKind | None) -> str | None:
     if not isinstance(document.data, Mapping) and _is_ini(document):
         return ANSIBLE_INVENTORY
     if isinstance(document.data, str) and wanted != "playbook":
-        return _of_lines(document)
-    return shape_of(document.data)
+        return _kind_of_plain_text(document)
+    return kind_by_keys(document.data)
 
 
 def _is_ini(document: Document) -> bool:
     """Whether the first line that says something is one of Ansible's own format: a section, or a host with settings."""
-    number = _first_line_that_says(document)
+    number = _first_content_line(document)
     return number is not None and _INI_LINE.match(document.lines[number - 1]) is not None
 
 
-def _of_lines(document: Document) -> str | None:
+def _kind_of_plain_text(document: Document) -> str | None:
     """The kind of a text that YAML reads as one scalar: it may be a list of hosts. None if it is of no known kind."""
     kind = foreign_kind_or_none(document.text, document.path)
     if kind == "slurm":
@@ -132,21 +134,21 @@ def _of_lines(document: Document) -> str | None:
     return HOSTFILE if kind == "hostfile" else None
 
 
-def _first_line(document: Document) -> Span:
+def _first_line_span(document: Document) -> Span:
     span = document.span()
     if span is not None:
         return span
-    number = _first_line_that_says(document) or 1
+    number = _first_content_line(document) or 1
     return Span(document.path, number, 1, max(1, len(document.lines[number - 1].rstrip())))
 
 
-def _first_line_that_says(document: Document) -> int | None:
+def _first_content_line(document: Document) -> int | None:
     """The number of the first line that is neither blank nor a comment, from 1."""
     words = enumerate(map(str.lstrip, document.lines), 1)
     return next((number for number, line in words if line and line[0] not in "#;"), None)
 
 
-def _cure(what: str, document: Document) -> str:
+def _wrong_kind_help(what: str, document: Document) -> str:
     """The help for a file of the known kind `what` where another kind is wanted."""
     file = document.path
     if what == INVENTORY:
@@ -180,7 +182,7 @@ _KIND_BY_FOREIGN_KEY: Mapping[str, FileKind] = {
 """What people write instead of `nodes` and `stages`."""
 
 
-def kind_of(document: Document, *, named: bool, folders: Sequence[str] = ()) -> FileKind | None:
+def own_file_kind(document: Document, *, named: bool, folders: Sequence[str] = ()) -> FileKind | None:
     """Whether a file is an inventory or a playbook of runbook; None if it is neither. `named`: the user named this very
     file, so anything in it that looks like ours decides. `folders`: the names of the folders that it lies in, as far as
     they are the project's."""
@@ -188,26 +190,26 @@ def kind_of(document: Document, *, named: bool, folders: Sequence[str] = ()) -> 
     if marked:
         return "playbook" if marked[1] == "playbook" else "inventory"
     folder = next((_KIND_BY_FOLDER[part] for part in reversed(folders) if part in _KIND_BY_FOLDER), None)
-    kind = _of_data(document.data, sure=named or folder is not None) if document.data is not None else None
+    kind = _kind_by_data(document.data, sure=named or folder is not None) if document.data is not None else None
     if document.data is None:
-        kind = _of_text(document.text)
+        kind = _kind_by_text(document.text)
     return kind or folder
 
 
-def _of_data(data: object, *, sure: bool) -> FileKind | None:
+def _kind_by_data(data: object, *, sure: bool) -> FileKind | None:
     """The kind of parsed data, by its keys. With `sure` the file is meant to be one of ours."""
     if isinstance(data, list):
         return "playbook" if any(_is_stage(item) for item in data) else None
     if not isinstance(data, dict):
         return None
-    if not sure and shape_of(data) not in (None, INVENTORY, PLAYBOOK):
+    if not sure and kind_by_keys(data) not in (None, INVENTORY, PLAYBOOK):
         return None  # a file of Ansible that lies among ours
     stages, nodes = data.get("stages"), data.get("nodes")
     if isinstance(stages, list) and any(_is_stage(item) for item in stages):
         return "playbook"
     if isinstance(nodes, dict) and "stages" not in data:
         return "inventory"
-    if not sure and not _mostly_ours(data):
+    if not sure and not _has_mostly_our_keys(data):
         return None
     if "stages" in data:
         return "playbook"
@@ -223,30 +225,30 @@ def _is_stage(item: object) -> bool:
     return isinstance(item, dict) and not item.keys().isdisjoint(("check", "shell", "launch"))
 
 
-def _mostly_ours(data: Mapping[str, Any]) -> bool:
+def _has_mostly_our_keys(data: Mapping[str, Any]) -> bool:
     """Whether at least half of the keys are ours or nearly so: files of GitLab have `stages` as well, and files of kind
     (Kubernetes) have `nodes`."""
-    known = _keys("inventory") | _keys("playbook")
+    known = _schema_keys("inventory") | _schema_keys("playbook")
     return 2 * sum(key in known or _kind_of_key(key) is not None for key in data) >= len(data)
 
 
 def _kind_of_key(key: str) -> FileKind | None:
     """The kind of file that has this key, if the other kind has not; a key that is nearly `nodes` or `stages` counts as
     that key."""
-    inventory, playbook = _keys("inventory"), _keys("playbook")
+    inventory, playbook = _schema_keys("inventory"), _schema_keys("playbook")
     if key in inventory ^ playbook:
         return "inventory" if key in inventory else "playbook"
     if key in inventory:
         return None
-    near = nearest(key, ("nodes", "stages", "rendezvous"))
+    near = nearest_word(key, ("nodes", "stages", "rendezvous"))
     return _KIND_BY_FOREIGN_KEY.get(key) or (None if near is None else "playbook" if near == "stages" else "inventory")
 
 
-def _keys(kind: FileKind) -> set[str]:
-    return set(schema(kind)["properties"])
+def _schema_keys(kind: FileKind) -> set[str]:
+    return set(load_schema(kind)["properties"])
 
 
-def _of_text(text: str) -> FileKind | None:
+def _kind_by_text(text: str) -> FileKind | None:
     """The kind of a file that is not valid YAML, by the first `stages:` or `nodes:` at the left margin."""
     found = re.search(r"^(stages|nodes)[ \t]*:", text, re.MULTILINE)
     return None if found is None else "playbook" if found[1] == "stages" else "inventory"
@@ -273,32 +275,32 @@ def foreign_kind_or_none(text: str, file: str) -> str | None:
         return None
 
 
-def read_by_ansible(file: str) -> str:
+def ansible_import_command(file: str) -> str:
     """The command line by which Ansible itself reads `file`, and runbook imports the result."""
-    return f"ansible-inventory -i {word(file)} --list --yaml | runbook inventory import -"
+    return f"ansible-inventory -i {shell_word(file)} --list --yaml | runbook inventory import -"
 
 
 def refuse_unreadable(text: str, file: str) -> None:
     """Raises FilesWrong for a text that would have to be run or decrypted first, and for one without any host."""
     if text.startswith("#!"):
         message = "this is a program, and an import runs nothing"
-        help = f"run it yourself: {read_by_ansible(file)}"
+        help = f"run it yourself: {ansible_import_command(file)}"
         raise NumberedLines(text, file).wrong(1, "", "program", message, help)
     if text.startswith("$ANSIBLE_VAULT"):
         help = f"ansible-vault view {file} | runbook inventory import -"
         raise NumberedLines(text, file).wrong(1, "", "vault", "this file is encrypted with Ansible Vault", help)
-    if not _content(text):
+    if not _content_lines(text):
         raise FilesWrong.of("import.empty", f"{file} holds no host")
 
 
-def _content(text: str) -> list[tuple[int, str]]:
+def _content_lines(text: str) -> list[tuple[int, str]]:
     """The lines that say something, with their numbers from 1, and without comments."""
     numbered = ((number, line.partition(" #")[0].strip()) for number, line in enumerate(text.splitlines(), 1))
     return [(number, line) for number, line in numbered if line and line[0] not in "#;"]
 
 
 def is_yaml(text: str, file: str) -> bool:
-    lines = [line for _, line in _content(text)]
+    lines = [line for _, line in _content_lines(text)]
     if lines[0].startswith("{") or _YAML_KEY.fullmatch(lines[0]):
         return True
     hosts = _INI_LINE.match(lines[0]) or all(
@@ -310,7 +312,7 @@ def is_yaml(text: str, file: str) -> bool:
 def foreign_kind(text: str, file: str) -> str:
     """The format of another program's inventory: `hostfile`, `ansible` or `slurm`. Raises FilesWrong for a text of
     another kind, and where the format cannot be decided. The text has passed `refuse_unreadable`."""
-    lines = _content(text)
+    lines = _content_lines(text)
     if any(_SECTION.fullmatch(line) for _, line in lines):
         return "ansible"
     if is_yaml(text, file):
@@ -323,16 +325,16 @@ def foreign_kind(text: str, file: str) -> str:
     if all(_HOST_WORD.fullmatch(word) for word in odd[1].split()):
         return "slurm"
     message = "this line belongs neither to a hostfile nor to an Ansible inventory nor to a host list"
-    raise _cannot_tell(text, file, odd[0], message)
+    raise _unknown_kind_error(text, file, odd[0], message)
 
 
 def _yaml_kind(text: str, file: str) -> str:
     """`ansible`, for a text of YAML or JSON. Raises FilesWrong for one that is no inventory of another program."""
     document = parse_document(text, file)
-    shape = shape_of(document.data)
+    shape = kind_by_keys(document.data)
     if isinstance(document.mapping.get("plugin"), str):
         message = "this tells a plugin of Ansible where to ask for hosts, and an import runs no plugins"
-        help = read_by_ansible(file)
+        help = ansible_import_command(file)
         raise FilesWrong.of("import.program", message, span=document.key_span("plugin"), help=help)
     if (other := foreign_file(document)) is not None:
         message = f"this is {other.what}, and no inventory"
@@ -361,12 +363,12 @@ def _kind_of_hosts(text: str, file: str, lines: list[tuple[int, str]]) -> str:
     counts = [(number, int(match["slots"])) for number, line in lines if (match := _HOST_COLON_SLOTS.fullmatch(line))]
     port = next((number for number, count in counts if count > _MAX_SLOTS), None)
     if port is not None:
-        raise _cannot_tell(text, file, port, "the number may be slots (a hostfile) or a port (Ansible)")
+        raise _unknown_kind_error(text, file, port, "the number may be slots (a hostfile) or a port (Ansible)")
     names = [line for _, line in lines]
     return "hostfile" if counts or len(set(names)) < len(names) or any("@" in name for name in names) else "slurm"
 
 
-def _cannot_tell(text: str, file: str, number: int, message: str) -> FilesWrong:
+def _unknown_kind_error(text: str, file: str, number: int, message: str) -> FilesWrong:
     return NumberedLines(text, file).wrong(
         number, "", "unknown-kind", message, "say what it is: --from hostfile, ansible, slurm or script"
     )
@@ -403,11 +405,11 @@ def foreign_file(document: Document) -> Foreign | None:
     if document.text.startswith("$ANSIBLE_VAULT"):
         return Foreign("a file that Ansible Vault has encrypted", VAULT_HELP)
     ours = isinstance(document.data, Mapping) and any(map(_KEY.fullmatch, document.data))
-    program = None if ours else _program(document)
-    return _manifest(document) if program is None else Foreign(program, _start(program, document.path))
+    program = None if ours else _program_kind(document)
+    return _kubernetes_manifest(document) if program is None else Foreign(program, _start(program, document.path))
 
 
-def _program(document: Document) -> str | None:
+def _program_kind(document: Document) -> str | None:
     """The kind of program that a file is, by an `#SBATCH` line, its first line or its suffix; None if it is none."""
     if SBATCH.search(document.text):
         return BATCH_SCRIPT
@@ -421,12 +423,12 @@ def _program(document: Document) -> str | None:
 
 def _start(program: str, path: str) -> str:
     """The help for a program: how runbook does what the program is for."""
-    file = word(PurePath(path).name)
+    file = shell_word(PurePath(path).name)
     return {
-        BATCH_SCRIPT: f"`runbook inventory import {word(path)}` reads its nodes and its launch; in its job, "
+        BATCH_SCRIPT: f"`runbook inventory import {shell_word(path)}` reads its nodes and its launch; in its job, "
         "`runbook run PLAYBOOK -i slurm` takes the nodes of that",
         SHELL_SCRIPT: f"a stage starts it once on each node: `shell: sh {file}`; of a launcher in it, "
-        f"`runbook inventory import {word(path)}` makes a launch",
+        f"`runbook inventory import {shell_word(path)}` makes a launch",
         PYTHON: f"a stage starts it as every rank: `launch: {{command: [{file}]}}`",
         WINDOWS_SCRIPT: "such scripts are written by `runbook render PLAYBOOK -i INVENTORY`",
     }[program]
@@ -445,7 +447,7 @@ _JOB_NAME_LABELS = {
 """The label whose value is the job's name on each of its pods."""
 
 
-def _manifest(document: Document) -> Foreign | None:
+def _kubernetes_manifest(document: Document) -> Foreign | None:
     data = document.data
     if isinstance(data, Mapping):
         kind = data.get("kind") if isinstance(data.get("apiVersion"), str) else None
@@ -459,11 +461,11 @@ def _manifest(document: Document) -> Foreign | None:
         kind, about = found and found[1], None
     if not isinstance(kind, str):
         return None
-    pods = _pods(kind, about if isinstance(about, Mapping) else {})
+    pods = _pods_argument(kind, about if isinstance(about, Mapping) else {})
     return Foreign(f"a manifest of Kubernetes ({kind})", f"its pods, once they run, are nodes: `-i {pods}`")
 
 
-def _pods(kind: str, about: Mapping[str, object]) -> str:
+def _pods_argument(kind: str, about: Mapping[str, object]) -> str:
     """The argument of `-i` that names the manifest's pods; `LABEL=VALUE` stands where the manifest does not say it."""
     label, name, namespace = _JOB_NAME_LABELS.get(kind), str(about.get("name")), str(about.get("namespace", ""))
     where = f"{namespace}:" if _KUBERNETES_NAME.fullmatch(namespace) else ""

@@ -10,18 +10,18 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from runbook.files.address import is_loopback, one_spelling, strip_brackets
+from runbook.files.address import is_loopback, normal_spelling, strip_brackets
 from runbook.files.environment_values import EnvReader
-from runbook.files.file_kinds import unusable
+from runbook.files.file_kinds import unusable_file_problems
 from runbook.files.nodes import Folding, NodeKey, group_members, node_entries
 from runbook.files.problems import PlacedProblems, in_file_order
-from runbook.files.scalars import port_ranges
-from runbook.files.schema import judge
+from runbook.files.scalars import parse_port_ranges
+from runbook.files.schema import validate_document
 from runbook.files.suggestions import did_you_mean
 from runbook.files.value_origins import Layer, Origins
-from runbook.files.yaml_document import Document, KeyPath, collector_paused, document_of
+from runbook.files.yaml_document import Document, KeyPath, document_of, garbage_collector_paused
 from runbook.model.errors import FilesWrong, Problem
-from runbook.model.grouping import grouped
+from runbook.model.grouping import values_by_key
 from runbook.model.inventory import Infiniband, Inventory, Network, Node, Rendezvous
 
 _NO_EXTRA_VARS: Mapping[str, object] = MappingProxyType({})
@@ -67,15 +67,15 @@ def examine_inventory(
 ) -> Examined:
     """The inventory, the origins and all problems of a document, for lint and for loading alike; never raises for what
     is in a file."""
-    if (fatal := unusable(document, "inventory")) is not None:
+    if (fatal := unusable_file_problems(document, "inventory")) is not None:
         return Examined(None, None, fatal)
-    judged = judge(document, "inventory")
+    judged = validate_document(document, "inventory")
     placed = PlacedProblems(document, "inventory")
     env = EnvReader(placed, os.environ if environ is None else environ)
     folding = Folding(judged.data, placed, env, extra_vars)
-    with collector_paused():
+    with garbage_collector_paused():
         inventory = _Assembly(judged.data, placed, env, folding).inventory()
-    own = [_written_out(problem, document) for problem in document.problems]
+    own = [_with_template_help(problem, document) for problem in document.problems]
     problems = in_file_order([*own, *judged.problems, *placed.problems])
     wrong = frozenset(judged.wrong | placed.wrong)
     if inventory is None:
@@ -84,7 +84,7 @@ def examine_inventory(
     return Examined(inventory, Origins(document, folding.layers, for_every_rank, extra_vars), problems, wrong)
 
 
-def _written_out(problem: Problem, document: Document) -> Problem:
+def _with_template_help(problem: Problem, document: Document) -> Problem:
     """The problem, with its help replaced if it is an unquoted template outside of `launch:`: templates are filled in
     only there, so that quotes would not help elsewhere."""
     if problem.id != "yaml.unquoted-template":
@@ -95,13 +95,13 @@ def _written_out(problem: Problem, document: Document) -> Problem:
     return replace(problem, help="inventories fill in no templates: write the value itself")
 
 
-def natural(name: str) -> tuple[tuple[int, int, str], ...]:
+def natural_sort_key(name: str) -> tuple[tuple[int, int, str], ...]:
     """A sorting key that reads digits as numbers: gn6-2 stands before gn6-10."""
     parts = re.split(r"([0-9]+)", name)
     return tuple((0, int(part), part) if index % 2 else (1, 0, part) for index, part in enumerate(parts) if part)
 
 
-NODE_ORDERS: Mapping[str, Callable[[str], Any] | None] = {"inventory": None, "name": natural, "alphabet": str}
+NODE_ORDERS: Mapping[str, Callable[[str], Any] | None] = {"inventory": None, "name": natural_sort_key, "alphabet": str}
 """For each value of `order:`, the sorting key of a node's name by which the nodes after the master are ranked; None for
 the order of the file."""
 
@@ -126,7 +126,7 @@ class _Assembly:
         if not entries:
             return None
         groups = group_members(self._data.get("groups") or {}, entries, self._placed)
-        groups_of = grouped((member, group) for group, members in groups.items() for member in members)
+        groups_of = values_by_key((member, group) for group, members in groups.items() for member in members)
         nodes = [self._folding.node(name, entry, tuple(groups_of.get(name, ()))) for name, entry in entries.items()]
         self._duplicate_addresses(nodes, entries)
         ordered = self._ranked(nodes)
@@ -152,8 +152,8 @@ class _Assembly:
         for node in nodes:
             if node.connection != "ssh":
                 continue
-            address = one_spelling(node.address)
-            host = one_spelling(node.ssh.host) if node.ssh.host else address
+            address = normal_spelling(node.address)
+            host = normal_spelling(node.ssh.host) if node.ssh.host else address
             login = (address, host, node.ssh.port or 22, node.ssh.jump)
             first = seen.setdefault(login, node)
             entry = entries[node.name]
@@ -188,7 +188,7 @@ class _Assembly:
         master = given.get("master", first.name)
         if master not in entries:
             message = f"the master `{master}` is not among the nodes"
-            help = _named_otherwise(master, ordered) or did_you_mean(master, entries)
+            help = _master_help(master, ordered) or did_you_mean(master, entries)
             self._placed.about_value(("rendezvous", "master"), "unknown-master", message, help)
         place: KeyPath = (
             ("rendezvous", "address") if "address" in given else ("nodes", entries[first.name].key, "address")
@@ -215,7 +215,7 @@ class _Assembly:
         found: list[tuple[int, int]] = []
         for keys, item in items:
             try:
-                found.extend(port_ranges(item))
+                found.extend(parse_port_ranges(item))
             except ValueError as error:
                 help = "ports run from 1 to 65535; a range is written 29500-29510"
                 self._placed.about_value(keys, "port-range", str(error), help)
@@ -229,7 +229,7 @@ class _Assembly:
         return Infiniband(given.get("hca"), None if rate is None else float(rate))
 
 
-def _named_otherwise(master: str, nodes: Iterable[Node]) -> str | None:
+def _master_help(master: str, nodes: Iterable[Node]) -> str | None:
     """The help for a `master:` that is a node's address, or that has a port behind it; None for any other."""
     found = re.fullmatch(r"(?P<host>[^:]+|\[.*\])(?::(?P<port>[0-9]{1,5}))?", master)
     host = strip_brackets(found["host"]) if found else master
@@ -250,12 +250,12 @@ def with_shell(inventory: Inventory, origins: Origins, shell: str) -> Inventory:
         for node in inventory.nodes
     )
     rendezvous = inventory.rendezvous
-    if not backend_given(origins):
+    if not is_backend_given(origins):
         rendezvous = replace(rendezvous, backend=default_backend(nodes))
     return replace(inventory, nodes=nodes, rendezvous=rendezvous)
 
 
-def backend_given(origins: Origins) -> bool:
+def is_backend_given(origins: Origins) -> bool:
     """Whether the file itself names the backend."""
     data = origins.document.data
     given = data.get("rendezvous") if isinstance(data, dict) else None

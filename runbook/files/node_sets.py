@@ -11,11 +11,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import groupby, islice
 from typing import NamedTuple
 
-from runbook.files.suggestions import known_here, nearest
+from runbook.files.suggestions import known_names_help, nearest_word
 from runbook.model.errors import FilesWrong, Problem, Span
 from runbook.model.inventory import Inventory, Node
 from runbook.model.node_ranges import MAX_NAME_FIELDS, fold
-from runbook.model.units import some
+from runbook.model.units import first_items_text
 
 MAX_NAMES = 20_000  # nodes, and names from one expression; a typo such as [1-40000000] must not fill the memory
 
@@ -26,7 +26,7 @@ _FOREIGN_RANGE = re.compile(r"[\[{(]([0-9]+)(?::|\.\.|-)([0-9]+)[\]})]")  # Ansi
 
 def foreign_range(text: str) -> tuple[str, str] | None:
     """What is wrong with `gn[01:04]` of Ansible or `gn{01..04}` of a shell, and help; None for other text."""
-    ours = in_our_ranges(text)
+    ours = convert_foreign_ranges(text)
     if not ANSIBLE_RANGE.search(text) and ours == text:
         return None
     whose = "Ansible" if ANSIBLE_RANGE.search(text) else "a shell"
@@ -34,7 +34,7 @@ def foreign_range(text: str) -> tuple[str, str] | None:
     return f"`{text}` has a range as {whose} writes it", known
 
 
-def in_our_ranges(text: str) -> str:
+def convert_foreign_ranges(text: str) -> str:
     """The text with ranges of numbers as runbook writes them: `[01:04]`, `{01..04}` and `(01-04)` become `[01-04]`."""
     return _FOREIGN_RANGE.sub(r"[\1-\2]", text)
 
@@ -54,7 +54,7 @@ def expand(text: str) -> list[str]:
     pieces = _BRACKETS.split(text)  # literal, inside of brackets, literal, …
     if len(pieces) == 1:
         return [text]
-    bounds = _all_bounds(pieces, text)
+    bounds = _bracket_bounds(pieces, text)
     choices = [
         [str(number).zfill(width) for first, last, width in parts for number in range(first, last + 1)]
         for parts in bounds
@@ -66,18 +66,19 @@ def expand(text: str) -> list[str]:
     ]
 
 
-def size(text: str) -> int:
+def count_names(text: str) -> int:
     """How many names `expand` gives, without making them; 0 where it raises."""
     try:
-        return _names_of(_all_bounds(_BRACKETS.split(text), text))
+        return _count_bounded_names(_bracket_bounds(_BRACKETS.split(text), text))
     except ValueError:
         return 0
 
 
-def _all_bounds(pieces: list[str], text: str) -> list[list[tuple[int, int, int]]]:
-    """The `_bounds` of each pair of brackets. Raises ValueError for a bad range, and for more than MAX_NAMES names."""
-    bounds = [_bounds(inside, text) for inside in pieces[1::2]]
-    if _names_of(bounds) > MAX_NAMES:
+def _bracket_bounds(pieces: list[str], text: str) -> list[list[tuple[int, int, int]]]:
+    """The `_range_bounds` of each pair of brackets. Raises ValueError for a bad range, and for more than MAX_NAMES
+    names."""
+    bounds = [_range_bounds(inside, text) for inside in pieces[1::2]]
+    if _count_bounded_names(bounds) > MAX_NAMES:
         raise ValueError(f"`{text}` stands for more than {MAX_NAMES:,} names")
     return bounds
 
@@ -90,7 +91,7 @@ def split_names(text: str) -> list[str]:
     return _NAME_PARTS.findall(text)
 
 
-def _names_of(bounds: list[list[tuple[int, int, int]]]) -> int:
+def _count_bounded_names(bounds: list[list[tuple[int, int, int]]]) -> int:
     """How many names the brackets stand for together. Stops at the pair that leads beyond MAX_NAMES: the product of
     very many pairs would be a number of very many digits."""
     total = 1
@@ -101,7 +102,7 @@ def _names_of(bounds: list[list[tuple[int, int, int]]]) -> int:
     return total
 
 
-def _bounds(inside: str, text: str) -> list[tuple[int, int, int]]:
+def _range_bounds(inside: str, text: str) -> list[tuple[int, int, int]]:
     """First number, last number and width (0: not padded) of each part of one pair of brackets. Raises ValueError."""
     found = []
     for part in inside.split(","):
@@ -132,9 +133,9 @@ class _Box(NamedTuple):
     size: int
 
 
-def folded(names: Sequence[str]) -> list[str]:
+def folded_names(names: Sequence[str]) -> list[str]:
     """Expressions that `expand`, one after the other, turns back into exactly these names in this order."""
-    return [_written(box) for box in _boxes(names)]
+    return [_box_expression(box) for box in _name_boxes(names)]
 
 
 def folded_rows(rows: Sequence[RowTexts]) -> list[tuple[RowTexts, int]]:
@@ -149,14 +150,14 @@ def folded_rows(rows: Sequence[RowTexts]) -> list[tuple[RowTexts, int]]:
         if len(set(column)) == 1:
             written.append(column[0])
             continue
-        boxes = _boxes(column)
+        boxes = _name_boxes(column)
         if len(boxes) > 1:
-            return _cut(rows, boxes)
-        written.append(_written(boxes[0]))
+            return _fold_by_boxes(rows, boxes)
+        written.append(_box_expression(boxes[0]))
     return [(tuple(written), len(rows))]
 
 
-def _cut(rows: Sequence[RowTexts], boxes: list[_Box]) -> list[tuple[RowTexts, int]]:
+def _fold_by_boxes(rows: Sequence[RowTexts], boxes: list[_Box]) -> list[tuple[RowTexts, int]]:
     found: list[tuple[RowTexts, int]] = []
     at = 0
     for box in boxes:
@@ -165,26 +166,26 @@ def _cut(rows: Sequence[RowTexts], boxes: list[_Box]) -> list[tuple[RowTexts, in
     return found
 
 
-def _boxes(names: Sequence[str]) -> list[_Box]:
+def _name_boxes(names: Sequence[str]) -> list[_Box]:
     """The names as boxes: neighbours that differ in one field only are merged, in the last field first, so that the
     order stays."""
     boxes: list[_Box] = []
-    for texts, alike in groupby(map(_split, names), key=lambda parts: parts[0]):
+    for texts, alike in groupby(map(_split_digits, names), key=lambda parts: parts[0]):
         family = [_Box(texts, tuple((value,) for value in values), 1) for _, values in alike]
         for field in reversed(range(len(texts) - 1)):
-            family = _merged(family, field)
+            family = _merge_neighbours(family, field)
         boxes += family
     return boxes
 
 
-def _split(name: str) -> tuple[RowTexts, RowTexts]:
+def _split_digits(name: str) -> tuple[RowTexts, RowTexts]:
     parts = _DIGITS.split(name)
     if len(parts) > 2 * MAX_NAME_FIELDS:
         return (name,), ()
     return tuple(parts[0::2]), tuple(parts[1::2])
 
 
-def _merged(boxes: list[_Box], field: int) -> list[_Box]:
+def _merge_neighbours(boxes: list[_Box], field: int) -> list[_Box]:
     """The boxes, with neighbours that differ only in this field merged into one."""
 
     def rest(box: _Box) -> object:
@@ -199,26 +200,26 @@ def _merged(boxes: list[_Box], field: int) -> list[_Box]:
     return merged
 
 
-def _written(box: _Box) -> str:
+def _box_expression(box: _Box) -> str:
     text = box.texts[0]
     for values, following in zip(box.fields, box.texts[1:], strict=True):
-        text += (_ranges(values) if len(values) > 1 else values[0]) + following
+        text += (_bracketed_ranges(values) if len(values) > 1 else values[0]) + following
     return text
 
 
-def _ranges(values: tuple[str, ...]) -> str:
+def _bracketed_ranges(values: tuple[str, ...]) -> str:
     """The values of a field as `[01-04,07]`: a leading 0 of a range's first number sets the width of the whole
     range."""
     runs: list[list[str]] = []
     for value in values:
-        if runs and value == _after(runs[-1][-1], runs[-1][0]):
+        if runs and value == _next_number(runs[-1][-1], runs[-1][0]):
             runs[-1].append(value)
         else:
             runs.append([value])
     return "[" + ",".join(run[0] if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs) + "]"
 
 
-def _after(value: str, first: str) -> str:
+def _next_number(value: str, first: str) -> str:
     return str(int(value) + 1).zfill(len(first) if first.startswith("0") else 0)
 
 
@@ -232,7 +233,7 @@ _GLOB = re.compile(r"[*?\[]")
 _BRACKETS_OR_SEPARATOR = re.compile(r"\[[^\[\]]*\]|[:,]")
 
 
-def _parts(pattern: str) -> list[str]:
+def _pattern_parts(pattern: str) -> list[str]:
     """The parts of a pattern between its colons and commas; those inside brackets separate nothing."""
     begins = [0]
     ends = []
@@ -243,9 +244,9 @@ def _parts(pattern: str) -> list[str]:
     return [pattern[begin:end].strip() for begin, end in zip(begins, [*ends, len(pattern)], strict=True)]
 
 
-def select(pattern: str, inventory: Inventory, span: Span | None = None) -> tuple[Node, ...]:
+def select_nodes(pattern: str, inventory: Inventory, span: Span | None = None) -> tuple[Node, ...]:
     """The nodes in rank order, at least one. Raises FilesWrong; `span` is where the pattern was written."""
-    chosen = matching(pattern, Names(node.name for node in inventory.nodes), inventory.groups, span)
+    chosen = matching_names(pattern, Names(node.name for node in inventory.nodes), inventory.groups, span)
     return tuple(node for node in inventory.nodes if node.name in chosen)
 
 
@@ -263,10 +264,10 @@ class Names(dict[str, None]):
         return self._in_order[first : bisect_left(self._in_order, head + HIGHEST_CHARACTER, first)]
 
 
-def names_looked_at(pattern: str, names: Names) -> int:
+def matching_cost(pattern: str, names: Names) -> int:
     """The cost of `matching`, counted in names that are matched with a glob; a name that a range makes counts as
     _RANGE_NAME_COST of these."""
-    parts = _parts(pattern)
+    parts = _pattern_parts(pattern)
     total = len(names) if all(part[:1] in ("!", "&") for part in parts) else 0  # such a pattern starts from all names
     for part in parts:
         name = part.lstrip("!&").strip()
@@ -275,20 +276,20 @@ def names_looked_at(pattern: str, names: Names) -> int:
         elif name == "all":
             total += len(names)
         elif _GLOB.search(plain := without_ranges(name)):
-            total += len(names.that_begin_like(name) if plain == name else names) * max(1, size(name))
+            total += len(names.that_begin_like(name) if plain == name else names) * max(1, count_names(name))
         else:
-            total += _RANGE_NAME_COST * size(name)
+            total += _RANGE_NAME_COST * count_names(name)
     return total
 
 
-def matching(
+def matching_names(
     pattern: str, names: Names, groups: Mapping[str, Collection[str]], span: Span | None = None, *, guess: bool = True
 ) -> set[str]:
     """The names that `pattern` means, at least one. Raises FilesWrong with every part that is wrong.
 
     With `guess`, a problem suggests the known name nearest to an unknown one, which may take a tenth of a second.
     """
-    parts = _parts(pattern)
+    parts = _pattern_parts(pattern)
     problems: list[Problem] = []
     joined: set[str] = set()
     kept: list[set[str]] = []
@@ -297,7 +298,7 @@ def matching(
     for part in parts:
         sign, name = (part[:1], part[1:].strip()) if part[:1] in ("!", "&") else ("", part)
         try:
-            found = _one(name, names, groups, guess=guess and len(problems) < _MAX_SUGGESTIONS)
+            found = _names_of_part(name, names, groups, guess=guess and len(problems) < _MAX_SUGGESTIONS)
         except _Unknown as unknown:
             problems.append(Problem(unknown.id, f"{unknown} (in the pattern `{pattern}`)", span, unknown.help))
             continue
@@ -326,21 +327,21 @@ class _Unknown(Exception):
         super().__init__(message)
 
 
-def _nearest_to(missing: str, names: Names, groups: Mapping[str, Collection[str]]) -> str | None:
-    shape = _shape(missing)
-    others = (name for name in (*groups, *names) if _shape(name) != shape)
-    near = nearest(missing, islice(others, MAX_COMPARED_NAMES))
+def _unknown_name_help(missing: str, names: Names, groups: Mapping[str, Collection[str]]) -> str | None:
+    shape = _digits_masked(missing)
+    others = (name for name in (*groups, *names) if _digits_masked(name) != shape)
+    near = nearest_word(missing, islice(others, MAX_COMPARED_NAMES))
     if near:
         return f"did you mean `{near}`?"
-    return known_here((*groups, *sorted(names))) or known_here((*groups, *split_names(fold(names))))
+    return known_names_help((*groups, *sorted(names))) or known_names_help((*groups, *split_names(fold(names))))
 
 
-def _shape(name: str) -> str:
+def _digits_masked(name: str) -> str:
     """The name without its digits: gn05 is no misspelt gn04."""
     return re.sub(r"[0-9]+", "#", name)
 
 
-def _one(name: str, names: Names, groups: Mapping[str, Collection[str]], *, guess: bool) -> set[str]:
+def _names_of_part(name: str, names: Names, groups: Mapping[str, Collection[str]], *, guess: bool) -> set[str]:
     """The nodes that one part of a pattern means, without its sign. Raises _Unknown."""
     if not name:
         raise _Unknown("pattern.syntax", "a name is missing", "write for example `rack1:!gn03`")
@@ -366,8 +367,8 @@ def _one(name: str, names: Names, groups: Mapping[str, Collection[str]], *, gues
         else:
             missing.append(one)
     if missing:
-        shown = some([f"`{one}`" for one in missing], 3)
+        shown = first_items_text([f"`{one}`" for one in missing], 3)
         verb = "is" if len(missing) == 1 else "are"
-        help = _nearest_to(missing[0], names, groups) if guess else None
+        help = _unknown_name_help(missing[0], names, groups) if guess else None
         raise _Unknown("pattern.unknown-name", f"{shown} {verb} neither a node nor a group", help)
     return found

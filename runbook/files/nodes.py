@@ -13,15 +13,15 @@ from runbook.files.node_sets import (
     MAX_COMPARED_NAMES,
     MAX_NAMES,
     Names,
+    convert_foreign_ranges,
     expand,
     has_range,
-    in_our_ranges,
-    matching,
-    names_looked_at,
+    matching_cost,
+    matching_names,
 )
-from runbook.files.problems import PlacedProblems, on_one_line
-from runbook.files.scalars import seconds
-from runbook.files.suggestions import spaced
+from runbook.files.problems import PlacedProblems, line_break_help
+from runbook.files.scalars import parse_seconds
+from runbook.files.suggestions import split_joined_key
 from runbook.files.value_origins import Layer
 from runbook.files.yaml_document import KeyPath
 from runbook.model.errors import FilesWrong
@@ -34,8 +34,8 @@ _NAME_HELP = "letters, digits, `_`, `.` and `-`, with no `.` or `-` in front; ra
 
 
 def _name_help(name: str) -> str:
-    joined = spaced(name, name=True)
-    ranged = in_our_ranges(name)
+    joined = split_joined_key(name, name=True)
+    ranged = convert_foreign_ranges(name)
     return joined[1] if joined else f'write `"{ranged}"`' if ranged != name else _NAME_HELP
 
 
@@ -73,11 +73,11 @@ def node_entries(nodes: Mapping[str, Any], placed: PlacedProblems) -> dict[str, 
             placed.about_key(keys, "too-many-nodes", too_many)
             return {}
         else:
-            _enter(key, names, entries, placed)
+            _enter_names(key, names, entries, placed)
     return entries
 
 
-def _enter(key: str, names: list[str], entries: dict[str, NodeKey], placed: PlacedProblems) -> None:
+def _enter_names(key: str, names: list[str], entries: dict[str, NodeKey], placed: PlacedProblems) -> None:
     """Enters the names of a key of `nodes:`; reports names that are given twice."""
     twice = next((name for name in names if name in entries), None)
     if twice is not None:
@@ -107,7 +107,7 @@ def group_members(
             message = f"`{name}` is the name of a node and cannot be that of a group as well"
             placed.about_key(keys, "group-name", message, "rename the group")
         elif "nodes" in group:
-            found[name] = _members(name, group["nodes"], placed, bounds)
+            found[name] = _members_of_group(name, group["nodes"], placed, bounds)
     return found
 
 
@@ -121,7 +121,7 @@ class _Bounds:
 
     def allows(self, pattern: str) -> bool:
         """Whether the work so far, with that of this pattern added, is within the bound."""
-        self._looked_at += names_looked_at(pattern, self.names)
+        self._looked_at += matching_cost(pattern, self.names)
         return self._looked_at <= MAX_SEARCHED_PARTS
 
     @property
@@ -134,7 +134,7 @@ class _Bounds:
         self._compared += min(len(self.names), MAX_COMPARED_NAMES)
 
 
-def _members(name: str, nodes: Any, placed: PlacedProblems, bounds: _Bounds) -> set[str]:
+def _members_of_group(name: str, nodes: Any, placed: PlacedProblems, bounds: _Bounds) -> set[str]:
     """The names of a group's nodes. A list is the union of its patterns; `!` and `&` act only within their own item."""
     members: set[str] = set()
     items = [(("groups", name, "nodes", index), item) for index, item in enumerate(nodes)]
@@ -146,7 +146,7 @@ def _members(name: str, nodes: Any, placed: PlacedProblems, bounds: _Bounds) -> 
             placed.about_value(keys, "too-many-names", message, "write fewer patterns that each name more")
             return members
         try:
-            members |= matching(pattern, bounds.names, {}, placed.document.span(*keys), guess=bounds.guess)
+            members |= matching_names(pattern, bounds.names, {}, placed.document.span(*keys), guess=bounds.guess)
         except FilesWrong as wrong:
             bounds.failed()
             placed.take_over(wrong)
@@ -237,7 +237,7 @@ class Folding:
         set_by: dict[KeyPath, str] = {}
         for group, layer in zip(("", *groups), layers, strict=True):
             for key, place, value in layer.flat():
-                if key in set_by and not _same(folded.values[key], value):
+                if key in set_by and not _is_same_value(folded.values[key], value):
                     self._conflict(key, set_by[key], folded.places[key], group, place)
                 if group:
                     set_by[key] = group
@@ -265,7 +265,7 @@ class Folding:
         if self._first_look(folded.places[key]) and UNQUOTABLE_CHARACTER.search(text):
             message = f"`{key[-1]}` {HOLDS_UNQUOTABLE}"
             place = folded.places[key]
-            self._placed.about_value(place, "line-break", message, on_one_line(self._placed.document, place))
+            self._placed.about_value(place, "line-break", message, line_break_help(self._placed.document, place))
         return text
 
     def _address(self, entry: NodeKey, key: KeyPath, folded: _Folded) -> str | None:
@@ -308,7 +308,7 @@ class Folding:
         return fault is None
 
     def _ssh(self, entry: NodeKey, folded: _Folded) -> Ssh:
-        given = _block("ssh", folded)
+        given = _block_values("ssh", folded)
         if not given:
             return _DEFAULT_SSH
         return Ssh(
@@ -324,7 +324,9 @@ class Folding:
     def _kubernetes(self, folded: _Folded) -> Kubernetes:
         """The node's pod or selector; reports a node that has both. A null takes away what a weaker level gives."""
         given = {
-            key: self._text(("kubernetes", key), folded) for key, value in _block("kubernetes", folded).items() if value
+            key: self._text(("kubernetes", key), folded)
+            for key, value in _block_values("kubernetes", folded).items()
+            if value
         }
         if given.get("pod") and given.get("selector"):
             place = folded.places["kubernetes", "selector"]
@@ -367,7 +369,7 @@ class Folding:
         if key not in folded.values:
             return default
         try:
-            return seconds(folded.values[key])
+            return parse_seconds(folded.values[key])
         except ValueError as error:
             if self._first_look(folded.places[key]):
                 self._placed.about_value(folded.places[key], "duration", str(error))
@@ -397,7 +399,7 @@ class Folding:
 
     def _vars(self, folded: _Folded) -> dict[str, Any]:
         as_typed = self._placed.document.as_typed
-        found = _block("vars", folded)
+        found = _block_values("vars", folded)
         for name in found:
             if self._first_look(place := folded.places["vars", name]):
                 self._placed.no_secret(found[name], place)
@@ -410,9 +412,9 @@ class Folding:
         return first
 
 
-def _block(name: str, folded: _Folded) -> dict[str, Any]:
+def _block_values(name: str, folded: _Folded) -> dict[str, Any]:
     return {str(key[1]): value for key, value in folded.values.items() if key[0] == name}
 
 
-def _same(one: object, other: object) -> bool:
+def _is_same_value(one: object, other: object) -> bool:
     return one == other and isinstance(one, bool) == isinstance(other, bool)

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from runbook.files.environment_values import EnvReader
-from runbook.files.file_kinds import unusable
+from runbook.files.file_kinds import unusable_file_problems
 from runbook.files.misplaced_keys import advise_check
 from runbook.files.problems import PlacedProblems, in_file_order
-from runbook.files.scalars import seconds
-from runbook.files.schema import judge
+from runbook.files.scalars import parse_seconds
+from runbook.files.schema import validate_document
 from runbook.files.yaml_document import Document, KeyPath, document_of
 from runbook.model.errors import FilesWrong, Problem, Span
 from runbook.model.playbook import (
@@ -70,14 +70,14 @@ def examine_playbook(
 ) -> ExaminedPlaybook:
     """The playbook and all problems of a document, for lint and for loading alike; never raises for what is in a
     file."""
-    if (fatal := unusable(document, "playbook")) is not None:
+    if (fatal := unusable_file_problems(document, "playbook")) is not None:
         return ExaminedPlaybook(None, fatal)
     stages = document.mapping.get("stages")
     if isinstance(stages, list) and len(stages) > MAX_STAGES:
         message = f"there are more than {MAX_STAGES:,} stages"
         span = document.span("stages", MAX_STAGES)
         return ExaminedPlaybook(None, (*document.problems, Problem("playbook.too-many-stages", message, span)))
-    judged = judge(document, "playbook")
+    judged = validate_document(document, "playbook")
     placed = PlacedProblems(document, "playbook")
     env = EnvReader(placed, os.environ if environ is None else environ)
     playbook = _PlaybookReader(placed, env, checks).playbook(judged.data)
@@ -124,7 +124,7 @@ class _PlaybookReader:
                 self._placed.about_value(("stages", index, "name"), "duplicate-stage", message, help)
             elif name is not None:
                 taken[name] = index
-        return [(stage or {}).get("name") or _unused(stage or {}, taken) for stage in stages]
+        return [(stage or {}).get("name") or _free_stage_name(stage or {}, taken) for stage in stages]
 
     def _stage(self, index: int, stage: Mapping[str, Any], name: str) -> Stage:
         keys: KeyPath = ("stages", index)
@@ -150,16 +150,16 @@ class _PlaybookReader:
             expect=self._expect(stage.get("expect") or {}, (*keys, "expect")),
             launch=self._launch(stage["launch"], (*keys, "launch")) if "launch" in stage else LaunchSettings(),
             arguments=arguments,
-            when=_condition(stage.get("when")),
-            tags=_tags(stage.get("tags")),
+            when=_condition_text(stage.get("when")),
+            tags=_parsed_tags(stage.get("tags")),
             timeout_s=self._seconds(stage.get("timeout"), (*keys, "timeout")),
             nodes=stage.get("nodes"),
             on_failure=stage.get("on_failure", "stop"),
             when_bad=stage.get("when_bad"),
             min_nodes=stage.get("min_nodes"),
             span=self._document.span(*keys),
-            argument_spans=_there(spans),
-            argument_names=_there(names),
+            argument_spans=_known_spans(spans),
+            argument_names=_known_spans(names),
             launch_spans=self._launch_spans(stage.get("launch") or {}, (*keys, "launch")),
         )
 
@@ -226,7 +226,7 @@ class _PlaybookReader:
             grace_s=self._seconds(given.get("grace"), (*keys, "grace"), DEFAULT_GRACE_S) or 0.0,
             watch=self._watch(given.get("watch"), (*keys, "watch")),
             spares=tuple(given.get("spares") or ()),
-            **_as_given(given, "launcher", "workdir", "retries", "detach", "barrier", "barrier_folder"),
+            **_given_values(given, "launcher", "workdir", "retries", "detach", "barrier", "barrier_folder"),
         )
 
     def _watch(self, given: Mapping[str, Any] | None, keys: KeyPath) -> Watch | None:
@@ -242,7 +242,7 @@ class _PlaybookReader:
             stall_s=None if stall == "auto" else self._seconds(stall, (*keys, "stall")),
             progress=pattern,
             baseline_s=self._seconds(given.get("baseline"), (*keys, "baseline")) or DEFAULT_BASELINE_S,
-            **_as_given(given, "on_stall", "stacks"),
+            **_given_values(given, "on_stall", "stacks"),
         )
 
     def _regex(self, text: str, keys: KeyPath) -> re.Pattern[str] | None:
@@ -262,7 +262,7 @@ class _PlaybookReader:
         }
         places |= {("env", name): ("env", name) for name in given.get("env") or {}}
         places |= {(key,): (key,) for key in ("launcher", "workdir", "spares") if key in given}
-        return _there({place: self._document.span(*keys, *inner) for place, inner in places.items()})
+        return _known_spans({place: self._document.span(*keys, *inner) for place, inner in places.items()})
 
     def _seconds(self, value: object, keys: KeyPath, default: float | None = None) -> float | None:
         """The seconds of a duration, or `default` where none is given. A bad duration is reported, and gives 0, or None
@@ -270,22 +270,22 @@ class _PlaybookReader:
         if value is None:
             return default
         try:
-            return seconds(value)
+            return parse_seconds(value)
         except ValueError as error:
             self._placed.about_value(keys, "duration", str(error))
             return None if default is None else 0.0
 
 
-def _as_given(given: Mapping[str, Any], *names: str) -> dict[str, Any]:
+def _given_values(given: Mapping[str, Any], *names: str) -> dict[str, Any]:
     """The values of those of the keys `names` that are given."""
     return {name: given[name] for name in names if name in given}
 
 
-def _there(spans: Mapping[T, Span | None]) -> dict[T, Span]:
+def _known_spans(spans: Mapping[T, Span | None]) -> dict[T, Span]:
     return {place: span for place, span in spans.items() if span is not None}
 
 
-def _unused(stage: Mapping[str, Any], taken: dict[str, int]) -> str:
+def _free_stage_name(stage: Mapping[str, Any], taken: dict[str, int]) -> str:
     """A free name for a stage without one; marks the name as taken."""
     plain: str = stage.get("check") or ("shell" if "shell" in stage else "launch")
     name = plain
@@ -297,11 +297,11 @@ def _unused(stage: Mapping[str, Any], taken: dict[str, int]) -> str:
     return name
 
 
-def _condition(when: Any) -> str | None:
+def _condition_text(when: Any) -> str | None:
     return str(when).lower() if isinstance(when, bool) else when
 
 
-def _tags(given: Any) -> tuple[str, ...]:
+def _parsed_tags(given: Any) -> tuple[str, ...]:
     items = given.split(",") if isinstance(given, str) else given or []
     return tuple(dict.fromkeys(tag.strip() for tag in items if tag and tag.strip()))
 

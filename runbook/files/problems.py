@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from runbook.files.yaml_document import Document, KeyPath
 from runbook.model.errors import FilesWrong, Problem, Span
-from runbook.model.safe_text import visible
+from runbook.model.safe_text import visible_text
 
 MAX_DOCUMENT_PROBLEMS = (
     1000  # problems reported for one document; more than these come from one mistake of the program that wrote it
@@ -54,7 +54,7 @@ class PlacedProblems:
             self.problems.append(problem)
 
 
-def on_one_line(document: Document, keys: KeyPath) -> str:
+def line_break_help(document: Document, keys: KeyPath) -> str:
     """The help for a value that holds a line break or a tab; in `"C:\\train\\new"` the escapes stand for both."""
     span = document.span(*keys)
     begins = "" if span is None else document.lines[span.line - 1][span.column - 1 :]
@@ -99,19 +99,19 @@ _MAX_SOURCE_COLUMNS = 160  # columns of a source line that are shown around the 
 
 def render(problem: Problem, source_lines: Sequence[str], severity: str = "error") -> str:
     """The problem as text without a final line break; `source_lines` are those of the file its span names."""
-    out = [f"{severity}[{problem.id}]: {_one_line(problem.message)}"]
+    out = [f"{severity}[{problem.id}]: {_visible_line(problem.message)}"]
     gutter = ""
     span = problem.span
     if span is not None:
         gutter = " " * len(str(span.line))
-        out.append(f"{gutter}--> {_one_line(str(span))}")
+        out.append(f"{gutter}--> {_visible_line(str(span))}")
         if 1 <= span.line <= len(source_lines):
-            shown, pad, width = _with_caret(source_lines[span.line - 1], span)
+            shown, pad, width = _line_with_caret(source_lines[span.line - 1], span)
             out += [f"{gutter} |", f"{span.line} | {shown}", f"{gutter} | {' ' * pad}{'^' * width}"]
     if problem.help:
         first, *more = problem.help.splitlines()
-        out.append(f"{gutter} = help: {_one_line(first)}")
-        out += [f"{gutter}         {_one_line(line)}" for line in more]
+        out.append(f"{gutter} = help: {_visible_line(first)}")
+        out += [f"{gutter}         {_visible_line(line)}" for line in more]
     return "\n".join(out)
 
 
@@ -127,19 +127,19 @@ def render_all(problems: Iterable[Problem], lines_of: Callable[[str], Sequence[s
     return "\n\n".join(texts)
 
 
-def _with_caret(line: str, span: Span) -> tuple[str, int, int]:
+def _line_with_caret(line: str, span: Span) -> tuple[str, int, int]:
     """The line as a terminal shows it, the column in it where the caret begins (from 0), and the caret's width."""
     begin = max(0, span.column - 1 - _MAX_SOURCE_COLUMNS) if len(line) > 4 * _MAX_SOURCE_COLUMNS else 0
-    cells = [_cell(char) for char in line[begin : begin + 4 * _MAX_SOURCE_COLUMNS]]  # the rest is not shown
+    cells = [_terminal_cell(char) for char in line[begin : begin + 4 * _MAX_SOURCE_COLUMNS]]  # the rest is not shown
     start = min(span.column - 1 - begin, len(cells))
     end = min(start + span.length, len(cells))
     if sum(width for _, width in cells) > _MAX_SOURCE_COLUMNS:
-        return _window(cells, start, end)
+        return _window_around_caret(cells, start, end)
     pad = sum(width for _, width in cells[:start])
     return "".join(text for text, _ in cells).rstrip(), pad, max(1, sum(width for _, width in cells[start:end]))
 
 
-def _window(cells: list[tuple[str, int]], start: int, end: int) -> tuple[str, int, int]:
+def _window_around_caret(cells: list[tuple[str, int]], start: int, end: int) -> tuple[str, int, int]:
     """The part of a very long line around the caret, with `…` where it goes on."""
     first = max(0, start - _MAX_SOURCE_COLUMNS // 4)
     last = min(len(cells), first + _MAX_SOURCE_COLUMNS // 2)
@@ -151,11 +151,11 @@ def _window(cells: list[tuple[str, int]], start: int, end: int) -> tuple[str, in
 
 
 @lru_cache(maxsize=4096)
-def _cell(char: str) -> tuple[str, int]:
+def _terminal_cell(char: str) -> tuple[str, int]:
     """A character as it is shown, and its width on a terminal. Nothing in a file may steer the terminal."""
     if char == "\t":
         return " " * _TAB_COLUMNS, _TAB_COLUMNS
-    shown = visible(char)
+    shown = visible_text(char)
     if shown != char:
         return shown, len(shown)
     if unicodedata.category(char) in ("Mn", "Me"):
@@ -163,5 +163,5 @@ def _cell(char: str) -> tuple[str, int]:
     return char, 2 if unicodedata.east_asian_width(char) in "WF" else 1
 
 
-def _one_line(text: str) -> str:
-    return visible(text.expandtabs(_TAB_COLUMNS))
+def _visible_line(text: str) -> str:
+    return visible_text(text.expandtabs(_TAB_COLUMNS))

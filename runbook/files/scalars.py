@@ -54,17 +54,17 @@ def plain_scalar(text: str) -> Scalar:
     return text
 
 
-def flow(value: object) -> str:
+def flow_yaml(value: object) -> str:
     """The value as YAML on one line: a scalar, `[a, b]` or `{key: value}`. Raises ValueError for a value that our
     reader could not read back."""
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{scalar(str(key))}: {flow(inner)}" for key, inner in value.items()) + "}"
+        return "{" + ", ".join(f"{scalar_yaml(str(key))}: {flow_yaml(inner)}" for key, inner in value.items()) + "}"
     if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(flow, value)) + "]"
-    return scalar(value)
+        return "[" + ", ".join(map(flow_yaml, value)) + "]"
+    return scalar_yaml(value)
 
 
-def scalar(value: object) -> str:
+def scalar_yaml(value: object) -> str:
     """A single value as YAML, quoted where some reader could take it for another type. Raises ValueError as `flow`."""
     if value is None:
         return "null"
@@ -78,12 +78,12 @@ def scalar(value: object) -> str:
     text = str(value)
     if _LONE_SURROGATE.search(text):
         raise ValueError("half of a character cannot be written")
-    if not _UNQUOTED_WORD.fullmatch(text) or not isinstance(plain_scalar(text), str) or _means_more(text):
-        return '"' + "".join(map(_escaped, text)) + '"'
+    if not _UNQUOTED_WORD.fullmatch(text) or not isinstance(plain_scalar(text), str) or _is_ambiguous_text(text):
+        return '"' + "".join(map(_escaped_char, text)) + '"'
     return text
 
 
-def _means_more(text: str) -> bool:
+def _is_ambiguous_text(text: str) -> bool:
     """Whether some YAML reader takes the bare text for a boolean, a number or a date: `no`, `0644`, `1_000`, `1e3`,
     `0o7`."""
     if YAML_RESOLVER.resolve(yaml.ScalarNode, text, (True, False)) != _TEXT_TAG or _PREFIXED_INTEGER.fullmatch(text):
@@ -95,7 +95,7 @@ def _means_more(text: str) -> bool:
     return True
 
 
-def _escaped(char: str) -> str:
+def _escaped_char(char: str) -> str:
     if char in _ESCAPES:
         return _ESCAPES[char]
     if char.isprintable():
@@ -109,14 +109,14 @@ _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(ms|s|m|h|)")
 _MAX_DURATION_S = 366 * 24 * 3600.0
 
 
-def seconds(value: object) -> float:
+def parse_seconds(value: object) -> float:
     """The seconds of a duration (`500ms`, `2m`; a bare number is seconds): above zero and at most a year. Raises
     ValueError with a sentence for people."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise ValueError(f"{value!r} is not a duration: write 500ms, 10s, 2m or 1h")
     match = _DURATION.fullmatch(str(value).strip())
     if match is None:
-        raise ValueError(f"`{value}` is not a duration: write {_meant_s(str(value)) or '500ms, 10s, 2m or 1h'}")
+        raise ValueError(f"`{value}` is not a duration: write {_meant_duration(str(value)) or '500ms, 10s, 2m or 1h'}")
     length = float(match[1]) * _SECONDS[match[2]]
     if not 0 < length <= _MAX_DURATION_S or not math.isfinite(length):
         raise ValueError(f"`{value}` is not a duration above zero and below a year")
@@ -128,7 +128,7 @@ _COMPOUND_DURATION = re.compile(rf"(?:{_DURATION_PART}[\s,]*)+", re.IGNORECASE)
 _CLOCK = re.compile(r"(?:([0-9]{1,4}):)?([0-9]{1,4}):([0-9]{2})")
 
 
-def _meant_s(text: str) -> str | None:
+def _meant_duration(text: str) -> str | None:
     """The duration that `10 minutes`, `1h30m`, `1 day` or Slurm's `12:30:00` means, as runbook writes it; None for
     other text."""
     text = text.strip()
@@ -152,7 +152,7 @@ _POWER_BY_PREFIX = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 _SIZE = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,18})?)\s*(?:([kmgt]?)b?|([kmgt])ib?)", re.IGNORECASE)
 
 
-def size_bytes(value: object) -> int:
+def parse_size_bytes(value: object) -> int:
     """The whole bytes, zero or more, of an amount of memory. Raises ValueError with a sentence for people."""
     from fractions import Fraction  # a slow import, needed only where a file gives a size
 
@@ -174,12 +174,12 @@ _RANGE = re.compile(r"([0-9]{1,9})(?:\s*-\s*([0-9]{1,9}))?")
 _OTHER_RANGE = re.compile(r"([0-9]{1,5})\s*(?::|\.\.+|to|~|[\u2010-\u2015\uff0d\uff5e])\s*([0-9]{1,5})")
 
 
-def port_ranges(value: object) -> tuple[tuple[int, int], ...]:
+def parse_port_ranges(value: object) -> tuple[tuple[int, int], ...]:
     """The inclusive ranges (first, last) in the order written. Raises ValueError with a sentence for people."""
     if isinstance(value, list):
-        return tuple(found for item in value for found in port_ranges(item))
+        return tuple(found for item in value for found in parse_port_ranges(item))
     if isinstance(value, str) and "," in value:
-        return port_ranges([part.strip() for part in value.split(",")])
+        return parse_port_ranges([part.strip() for part in value.split(",")])
     if isinstance(value, bool) or not isinstance(value, str | int):
         raise ValueError(f"{value!r} is not a port: write 29500 or 29500-29510")
     match = _RANGE.fullmatch(str(value).strip())

@@ -7,7 +7,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 
-from runbook.model.safe_text import visible
+from runbook.model.safe_text import visible_text
 
 _ASCII_EQUIVALENTS = str.maketrans(
     {
@@ -22,7 +22,7 @@ _ASCII_EQUIVALENTS = str.maketrans(
 )
 
 
-def nearest(word: str, known: Iterable[str]) -> str | None:
+def nearest_word(word: str, known: Iterable[str]) -> str | None:
     """The known word that is most like `word`, upper and lower case alike; None if none is close."""
     by_lower = {name.lower(): name for name in known}
     close = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=0.6)
@@ -32,29 +32,29 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
 def did_you_mean(word: str, known: Iterable[str]) -> str | None:
     """A help sentence with the nearest known word, or else with all known words if they are few; None otherwise."""
     names = list(known)
-    near = nearest(word, names[:5000])  # difflib takes 20 microseconds a name
+    near = nearest_word(word, names[:5000])  # difflib takes 20 microseconds a name
     if near is not None:
-        odd = odd_letter(word)
+        odd = odd_letter_help(word)
         return f"did you mean `{near}`?" + (f" {odd}" if odd else "")
-    return known_here(names)
+    return known_names_help(names)
 
 
-def odd_letter(word: str) -> str | None:
+def odd_letter_help(word: str) -> str | None:
     """A sentence that names the first sign beyond ASCII in a word that is ASCII otherwise: it may look like a sign of
     ASCII, or be invisible. None if there is no such sign."""
     odd = next((char for char in word if not char.isascii()), None)
     if odd is None or not any(char.isascii() and char.isalnum() for char in word):
         return None
-    return f"`{visible(odd)}` in it is {unicodedata.name(odd, 'no letter')} (U+{ord(odd):04X})"
+    return f"`{visible_text(odd)}` in it is {unicodedata.name(odd, 'no letter')} (U+{ord(odd):04X})"
 
 
-def plain_signs(text: str) -> str:
+def with_ascii_signs(text: str) -> str:
     """The text with the signs of wide keyboards and word processors as ASCII has them, and without invisible signs."""
     narrow = unicodedata.normalize("NFKC", text).translate(_ASCII_EQUIVALENTS)
     return "".join(char for char in narrow if unicodedata.category(char) != "Cf").strip()
 
 
-def known_here(names: Sequence[str]) -> str | None:
+def known_names_help(names: Sequence[str]) -> str | None:
     """A help sentence that lists all names; None if there are none, or more than 20."""
     return "known here: " + ", ".join(names) if 0 < len(names) <= 20 else None
 
@@ -68,7 +68,7 @@ _FULLWIDTH_COLON = "\uff1a"  # of Chinese and Japanese keyboards
 _MAX_SHOWN_CHARACTERS = 60  # characters of a line that is written out as it should be
 
 
-def spaced(text: str, *, name: bool = False) -> tuple[str, str] | None:
+def split_joined_key(text: str, *, name: bool = False) -> tuple[str, str] | None:
     """The key that was meant and the help, for a text that is a key and a value without the `: ` between; None for
     other text. With `name` the text is a name that the user chose, in which a blank may have been meant.
     """
@@ -100,7 +100,7 @@ def spaced(text: str, *, name: bool = False) -> tuple[str, str] | None:
     return found["name"], f"{missing}: `{found['name']}: {shown}`"
 
 
-def unfinished(line: str) -> str | None:
+def missing_colon_help(line: str) -> str | None:
     """The help for a line that was meant as a key, with or without a value, but lacks its colon; None for a line that
     may be right."""
     text = re.sub(r"^\s*(- +)*", "", line)
@@ -111,5 +111,5 @@ def unfinished(line: str) -> str | None:
         return f"`{_FULLWIDTH_COLON}` is not a colon in YAML: `{text[:-1]}:`"
     if ": " in text or text.endswith(":"):
         return None
-    found = spaced(text)
+    found = split_joined_key(text)
     return None if found is None else found[1]

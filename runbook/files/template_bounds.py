@@ -51,7 +51,7 @@ def bounded_work() -> Iterator[None]:
         _steps_left.reset(token)
 
 
-def spend(value: object = None, *, steps: int = 1) -> None:
+def spend_steps(value: object = None, *, steps: int = 1) -> None:
     """Takes the size of a value, and some steps, from the budget. Raises TooMuch when it is spent."""
     left = _steps_left.get()
     if left is None:
@@ -64,13 +64,13 @@ def spend(value: object = None, *, steps: int = 1) -> None:
 def size_of(value: object) -> int:
     """The characters and items of a value and of all values inside, each counted as often as it occurs. Raises TooMuch
     above MAX_VALUE_SIZE."""
-    size = _measured(value, MAX_VALUE_SIZE, 0)
+    size = _bounded_size(value, MAX_VALUE_SIZE, 0)
     if size > MAX_VALUE_SIZE:
         raise TooMuch(f"a value of it has more than {MAX_VALUE_SIZE:,} characters or items")
     return size
 
 
-def _measured(value: object, most: int, depth: int) -> int:
+def _bounded_size(value: object, most: int, depth: int) -> int:
     """The size of a value as `size_of` counts it; counting stops once it is above `most`. Raises TooMuch."""
     if isinstance(value, str | bytes | range):
         return len(value)
@@ -88,7 +88,7 @@ def _measured(value: object, most: int, depth: int) -> int:
         raise TooMuch(f"lists are nested more than {MAX_LIST_DEPTH} levels deep")
     size = 1
     for part in inner:
-        size += _measured(part, most - size, depth + 1)
+        size += _bounded_size(part, most - size, depth + 1)
         if size > most:
             break
     return size
@@ -97,36 +97,36 @@ def _measured(value: object, most: int, depth: int) -> int:
 def _refuse_growth(name: str, subject: object, arguments: list[object]) -> None:
     """Raises TooMuch if the filter or method `name` would make more than MAX_VALUE_SIZE characters or items from
     `subject`, by a width or by a text for every character or item."""
-    size = max(1, _measured(subject, MAX_VALUE_SIZE, 0))
+    size = max(1, _bounded_size(subject, MAX_VALUE_SIZE, 0))
     if name in _FORMATTERS and isinstance(subject, str):
         _refuse_format(subject, arguments)
         return
     grown = 0
     if name in _GROWS_TO_WIDTH:
-        grown = max(map(_number, arguments), default=0)
+        grown = max(map(_numeric_amount, arguments), default=0)
     elif name in _GROWS_BY_WIDTH:
-        grown = size * max(map(_width, arguments), default=0)
+        grown = size * max(map(_argument_width, arguments), default=0)
     elif name in _GROWS_BY_TEXT:
-        grown = size * max((_measured(argument, MAX_VALUE_SIZE, 0) for argument in arguments), default=0)
+        grown = size * max((_bounded_size(argument, MAX_VALUE_SIZE, 0) for argument in arguments), default=0)
     elif name == "replace" and isinstance(subject, str | bytes) and len(arguments) > 1:
         old, new = arguments[:2]
         times = subject.count(old) if isinstance(old, type(subject)) else size  # type: ignore[arg-type]
-        grown = times * _measured(new, MAX_VALUE_SIZE, 0)
+        grown = times * _bounded_size(new, MAX_VALUE_SIZE, 0)
     elif name == "sum" and isinstance(subject, list | tuple) and any(isinstance(one, list | tuple) for one in subject):
         grown = size * len(subject)
     if grown > MAX_VALUE_SIZE:
         raise TooMuch(f"`{name}` would make more than {MAX_VALUE_SIZE:,} characters or items")
 
 
-def _number(argument: object) -> int:
+def _numeric_amount(argument: object) -> int:
     """The amount of an argument that is a number, a float too, as `round` and others take it; 0 for other arguments."""
     if isinstance(argument, int | float):
         return int(min(abs(argument), MAX_VALUE_SIZE + 1)) if argument == argument else 0
     return 0
 
 
-def _width(argument: object) -> int:
-    return max(_number(argument), _measured(argument, MAX_VALUE_SIZE, 0))
+def _argument_width(argument: object) -> int:
+    return max(_numeric_amount(argument), _bounded_size(argument, MAX_VALUE_SIZE, 0))
 
 
 def _refuse_format(text: str, arguments: list[object]) -> None:
@@ -135,14 +135,14 @@ def _refuse_format(text: str, arguments: list[object]) -> None:
     places = text.count("%") + text.count("{")
     widths = [int(found[0]) for found in _FORMAT_NUMBER.finditer(text)]
     widths += [
-        _width(argument) if "*" in text or "{" in text else _measured(argument, MAX_VALUE_SIZE, 0)
-        for argument in _flat(arguments)
+        _argument_width(argument) if "*" in text or "{" in text else _bounded_size(argument, MAX_VALUE_SIZE, 0)
+        for argument in _flattened_arguments(arguments)
     ]
     if max(widths, default=0) * places > MAX_VALUE_SIZE:
         raise TooMuch(f"a text with values filled in would have more than {MAX_VALUE_SIZE:,} characters")
 
 
-def _flat(arguments: list[object]) -> Iterator[object]:
+def _flattened_arguments(arguments: list[object]) -> Iterator[object]:
     for argument in arguments:
         if isinstance(argument, Mapping):
             yield from argument.values()
@@ -152,53 +152,53 @@ def _flat(arguments: list[object]) -> Iterator[object]:
             yield argument
 
 
-def _bounded(name: str, function: Any) -> Callable[..., Any]:
+def _bounded_function(name: str, function: Any) -> Callable[..., Any]:
     """The filter or test, with bounds. Jinja2 gives some of them a first argument of its own, such as the context, and
     marks those by an attribute."""
     own = 1 if getattr(function, "jinja_pass_arg", None) is not None else 0
 
     @wraps(function)
     def bounded(*arguments: Any, **named: Any) -> Any:
-        values = [_at_hand(value) for value in arguments[own:]]
-        named = {key: _at_hand(value) for key, value in named.items()}
+        values = [_counted_value(value) for value in arguments[own:]]
+        named = {key: _counted_value(value) for key, value in named.items()}
         everything = [*values, *named.values()]
         if everything:
             _refuse_growth(name, everything[0], everything[1:])
         result = function(*arguments[:own], *values, **named)
-        spend(result)
+        spend_steps(result)
         return result
 
     return bounded
 
 
 @pass_context
-def _turn(_: Context, value: object, weight: int) -> object:
-    spend(steps=weight)
+def _count_turn(_: Context, value: object, weight: int) -> object:
+    spend_steps(steps=weight)
     return value
 
 
 @pass_context
-def _items(_: Context, items: Any) -> Any:
+def _counted_items(_: Context, items: Any) -> Any:
     """The items that a loop goes over, or a value that is compared or sliced, counted."""
-    return _at_hand(items)
+    return _counted_value(items)
 
 
-def _at_hand(value: Any) -> Any:
+def _counted_value(value: Any) -> Any:
     """The value, taken from the budget. A generator is made into a list first, since its length is not known."""
     if isinstance(value, Iterator) and not isinstance(value, jinja2.Undefined):
         gathered = []
         for item in value:
-            spend(item)
+            spend_steps(item)
             gathered.append(item)
         return gathered
-    spend(value)
+    spend_steps(value)
     return value
 
 
 @pass_context
-def _joined(_: Context, *parts: object) -> str:
+def _joined_text(_: Context, *parts: object) -> str:
     for part in parts:
-        spend(part)
+        spend_steps(part)
     return "".join(map(str, parts))
 
 
@@ -208,43 +208,43 @@ class _Counting(NodeTransformer):
 
     def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802
         self.generic_visit(node)
-        node.iter = _call("(items)", node.iter)
-        node.body.insert(0, _weighed(node))
+        node.iter = _filter_call("(items)", node.iter)
+        node.body.insert(0, _turn_counter_node(node))
         return node
 
     def visit_Macro(self, node: nodes.Macro | nodes.CallBlock) -> nodes.Node:  # noqa: N802
         self.generic_visit(node)
-        node.body.insert(0, _weighed(node))
+        node.body.insert(0, _turn_counter_node(node))
         return node
 
     visit_CallBlock = visit_Macro  # noqa: N815
 
     def visit_Compare(self, node: nodes.Compare) -> nodes.Node:  # noqa: N802
         self.generic_visit(node)
-        node.expr = _call("(items)", node.expr)
+        node.expr = _filter_call("(items)", node.expr)
         for operand in node.ops:
-            operand.expr = _call("(items)", operand.expr)
+            operand.expr = _filter_call("(items)", operand.expr)
         return node
 
     def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:  # noqa: N802
         self.generic_visit(node)
         if isinstance(node.arg, nodes.Slice):
-            node.node = _call("(items)", node.node)
+            node.node = _filter_call("(items)", node.node)
         return node
 
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:  # noqa: N802
         self.generic_visit(node)
-        return _call("(joined)", *node.nodes)
+        return _filter_call("(joined)", *node.nodes)
 
 
-def _weighed(node: nodes.Node) -> nodes.Output:
+def _turn_counter_node(node: nodes.Node) -> nodes.Output:
     """A node that counts one turn of `node`, by the number of nodes inside and by the length of their literal text."""
     weight = sum(1 for _ in node.find_all(nodes.Node))
     weight += sum(len(data.data) for data in node.find_all(nodes.TemplateData))
-    return nodes.Output([_call("(turn)", nodes.Const(""), nodes.Const(weight))], lineno=node.lineno)
+    return nodes.Output([_filter_call("(turn)", nodes.Const(""), nodes.Const(weight))], lineno=node.lineno)
 
 
-def _call(name: str, first: nodes.Node, *others: nodes.Node) -> nodes.Filter:
+def _filter_call(name: str, first: nodes.Node, *others: nodes.Node) -> nodes.Filter:
     return nodes.Filter(first, name, list(others), [], None, None, lineno=first.lineno)
 
 
@@ -258,9 +258,9 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         super().__init__(optimized=False, **options)
         for table in (self.filters, self.tests):
             for name, function in tuple(table.items()):
-                table[name] = _bounded(name, function)
+                table[name] = _bounded_function(name, function)
         # No template can name these.
-        self.filters = {**self.filters, "(turn)": _turn, "(items)": _items, "(joined)": _joined}
+        self.filters = {**self.filters, "(turn)": _count_turn, "(items)": _counted_items, "(joined)": _joined_text}
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
         tree = super()._parse(source, name, filename)
@@ -268,8 +268,8 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         return tree
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        spend(left)
-        spend(right)
+        spend_steps(left)
+        spend_steps(right)
         if operator == "*":
             for one, other in ((left, right), (right, left)):
                 many = isinstance(one, str | bytes | list | tuple) and isinstance(other, int)
@@ -280,20 +280,20 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         elif operator == "**" and isinstance(right, int | float) and abs(right) > MAX_EXPONENT:
             raise TooMuch(f"a power of more than {MAX_EXPONENT}")
         result = super().call_binop(context, operator, left, right)
-        spend(result)
+        spend_steps(result)
         return result
 
     def call(__self, __context: Context, __obj: Any, *arguments: Any, **named: Any) -> Any:  # noqa: N805
         subject = getattr(getattr(__obj, "__wrapped__", __obj), "__self__", None)  # the sandbox wraps `format`
         if isinstance(subject, _MEASURED_TYPES):
-            spend(subject)
-            arguments = tuple(_at_hand(value) for value in arguments)
+            spend_steps(subject)
+            arguments = tuple(_counted_value(value) for value in arguments)
             _refuse_growth(getattr(__obj, "__name__", ""), subject, [*arguments, *named.values()])
         else:
             for value in arguments:
-                spend(value)
+                spend_steps(value)
         for value in named.values():
-            spend(value)
+            spend_steps(value)
         result = super().call(__context, __obj, *arguments, **named)
-        spend(result)
+        spend_steps(result)
         return result

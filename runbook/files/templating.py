@@ -25,7 +25,7 @@ from runbook.files.template_bounds import (
     TooMuch,
     bounded_work,
     size_of,
-    spend,
+    spend_steps,
 )
 from runbook.model.errors import FilesWrong, Problem, Span
 
@@ -36,21 +36,21 @@ def as_text(value: object) -> object:
 
 
 @pass_context
-def _written(_: Context, value: object) -> object:
-    spend(value)
+def _finalize_value(_: Context, value: object) -> object:
+    spend_steps(value)
     return as_text(value)
 
 
-def _environment() -> BoundedEnvironment:
+def _make_environment() -> BoundedEnvironment:
     environment = BoundedEnvironment(
-        undefined=jinja2.StrictUndefined, finalize=_written, keep_trailing_newline=True, autoescape=False
+        undefined=jinja2.StrictUndefined, finalize=_finalize_value, keep_trailing_newline=True, autoescape=False
     )
     for name in set(environment.globals) - {"range"}:
         del environment.globals[name]
     return environment
 
 
-_JINJA_ENVIRONMENT = _environment()
+_JINJA_ENVIRONMENT = _make_environment()
 
 # Variables of Ansible, and the variables of runbook that hold the same.
 _ANSIBLE_EQUIVALENTS = {
@@ -63,44 +63,46 @@ _BOOLEAN_LITERALS = {**dict.fromkeys(("yes", "y", "on"), "true"), **dict.fromkey
 _MAX_CACHED_TEMPLATES = 1000  # compiled templates: a launch's words are the same for every one of many nodes
 
 
-def fill(value: object, variables: Mapping[str, object], span: Span | None = None) -> Any:
+def fill_templates(value: object, variables: Mapping[str, object], span: Span | None = None) -> Any:
     """`value` with every template in it filled in, lists and mappings too. Raises FilesWrong with all problems."""
     problems: list[Problem] = []
-    filled = _fill(value, variables, span, problems)
+    filled = _fill_nested(value, variables, span, problems)
     if problems:
         raise FilesWrong(problems)
     return filled
 
 
-def truth(expression: str, variables: Mapping[str, object], span: Span | None = None) -> bool:
+def condition_holds(expression: str, variables: Mapping[str, object], span: Span | None = None) -> bool:
     """Whether a `when:` holds. Only true and false count: the text "false" would pass for true elsewhere."""
     text = expression.strip()
     inner = _single_expression(text)
     value = _evaluate(text if inner is None else inner, variables, span)
     if isinstance(value, bool):
         return value
-    message = f"`when: {expression}` gives {_plain_type(value)}, not true or false"
+    message = f"`when: {expression}` gives {_type_in_words(value)}, not true or false"
     help = "compare it, for example `x > 0`, `x == 'yes'` or `x is defined`"
     raise FilesWrong.of("template.not-a-condition", message, span=span, help=help)
 
 
-def names_used(value: object) -> set[str]:
+def template_variables(value: object) -> set[str]:
     """Every variable that the templates in `value` mention; nothing for a template that cannot be parsed."""
     if isinstance(value, str):
-        return set(_names_of(value)) if is_template(value) and len(value) <= MAX_TEMPLATE_CHARACTERS else set()
+        return (
+            set(_undeclared_variables(value)) if is_template(value) and len(value) <= MAX_TEMPLATE_CHARACTERS else set()
+        )
     inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
-    return set().union(*map(names_used, inner))
+    return set().union(*map(template_variables, inner))
 
 
 @lru_cache(maxsize=1024)
-def _names_of(template: str) -> frozenset[str]:
+def _undeclared_variables(template: str) -> frozenset[str]:
     try:
         return frozenset(meta.find_undeclared_variables(_JINJA_ENVIRONMENT.parse(template)))
     except (jinja2.TemplateSyntaxError, RecursionError):
         return frozenset()
 
 
-def _fill(value: object, variables: Mapping[str, object], span: Span | None, problems: list[Problem]) -> object:
+def _fill_nested(value: object, variables: Mapping[str, object], span: Span | None, problems: list[Problem]) -> object:
     if isinstance(value, str):
         try:
             return _fill_text(value, variables, span)
@@ -108,9 +110,9 @@ def _fill(value: object, variables: Mapping[str, object], span: Span | None, pro
             problems.extend(problem for problem in wrong.problems if problem not in problems)
             return value
     if isinstance(value, Mapping):
-        return {key: _fill(inner, variables, span, problems) for key, inner in value.items()}
+        return {key: _fill_nested(inner, variables, span, problems) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_fill(inner, variables, span, problems) for inner in value]
+        return [_fill_nested(inner, variables, span, problems) for inner in value]
     return value
 
 
@@ -119,12 +121,12 @@ def is_template(text: str) -> bool:
 
 
 @lru_cache(_MAX_CACHED_TEMPLATES)
-def _template(text: str) -> jinja2.Template:
+def _compiled_template(text: str) -> jinja2.Template:
     return _JINJA_ENVIRONMENT.from_string(text)
 
 
 @lru_cache(_MAX_CACHED_TEMPLATES)
-def _expression(text: str) -> TemplateExpression:
+def _compiled_expression(text: str) -> TemplateExpression:
     return _JINJA_ENVIRONMENT.compile_expression(text, undefined_to_none=False)
 
 
@@ -139,24 +141,24 @@ def _fill_text(text: str, variables: Mapping[str, object], span: Span | None) ->
     if inner is not None:
         return _evaluate(inner, variables, span)
     try:
-        template = _template(text)
+        template = _compiled_template(text)
         with bounded_work():
             return template.render(variables)
     except Exception as error:  # noqa: BLE001  (a template may raise whatever its operators raise)
-        raise FilesWrong([_problem(error, text, variables, span)]) from None
+        raise FilesWrong([_template_problem(error, text, variables, span)]) from None
 
 
 def _evaluate(expression: str, variables: Mapping[str, object], span: Span | None) -> object:
     try:
-        compiled = _expression(expression)
+        compiled = _compiled_expression(expression)
         with bounded_work():
             value = compiled(dict(variables))
             if isinstance(value, jinja2.Undefined):
                 str(value)  # StrictUndefined says what is undefined
             size_of(value)
-            return _plain(value)
+            return _plain_data(value)
     except Exception as error:  # noqa: BLE001
-        raise FilesWrong([_problem(error, expression, variables, span)]) from None
+        raise FilesWrong([_template_problem(error, expression, variables, span)]) from None
 
 
 @lru_cache(_MAX_CACHED_TEMPLATES)
@@ -175,7 +177,7 @@ def _single_expression(text: str) -> str | None:
     return None
 
 
-def _plain(value: object) -> object:
+def _plain_data(value: object) -> object:
     """The value as plain data, since nothing else may leave a template; a generator, as `map` makes it, becomes a list.
     Raises TypeError for any other value."""
     if value is None or isinstance(value, bool | int | float):
@@ -183,15 +185,15 @@ def _plain(value: object) -> object:
     if isinstance(value, str):
         return str(value)
     if isinstance(value, Mapping):
-        return {str(key): _plain(inner) for key, inner in value.items()}
+        return {str(key): _plain_data(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple | range | GeneratorType):
-        return [_plain(inner) for inner in value]
+        return [_plain_data(inner) for inner in value]
     if isinstance(value, jinja2.Undefined):
         return str(value)
     raise TypeError("the expression gives no plain value")
 
 
-def _problem(error: Exception, text: str, variables: Iterable[str], span: Span | None) -> Problem:
+def _template_problem(error: Exception, text: str, variables: Iterable[str], span: Span | None) -> Problem:
     """The problem that an error of Jinja's, or of the template's own operators, stands for."""
     shown = text.strip() if len(text) <= 60 else text.strip()[:59] + "…"
     if isinstance(error, jinja2.UndefinedError):
@@ -205,7 +207,10 @@ def _problem(error: Exception, text: str, variables: Iterable[str], span: Span |
         return Problem("template.undefined", message, span, help)
     if isinstance(error, jinja2.TemplateSyntaxError):
         return Problem(
-            "template.syntax", f"`{shown}` is not a template: {error.message}", span, _mend(str(error.message), text)
+            "template.syntax",
+            f"`{shown}` is not a template: {error.message}",
+            span,
+            _syntax_help(str(error.message), text),
         )
     if isinstance(error, TooMuch):
         help = "compute it outside, and hand the result over: -e name=value"
@@ -217,7 +222,7 @@ def _problem(error: Exception, text: str, variables: Iterable[str], span: Span |
     return Problem("template.failed", f"`{shown}` cannot be computed: {error}", span)
 
 
-def _mend(said: str, text: str) -> str | None:
+def _syntax_help(said: str, text: str) -> str | None:
     """The help for a template that Jinja cannot parse, by Jinja's message `said`; None if none is known."""
     bare = re.sub(r"'[^']*'|\"[^\"]*\"", "", text)
     if ("chunk after" in said or "'='" in said) and re.search(r"[^=!<>]=(?!=)", bare):
@@ -235,7 +240,7 @@ def _mend(said: str, text: str) -> str | None:
     return None
 
 
-def _plain_type(value: object) -> str:
+def _type_in_words(value: object) -> str:
     for kinds, word in ((str, "text"), (int | float, "a number"), (list, "a list"), (dict, "a mapping")):
         if isinstance(value, kinds):
             return word

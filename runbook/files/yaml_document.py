@@ -19,10 +19,10 @@ from typing import Any, BinaryIO, NamedTuple
 import yaml
 
 from runbook.files.scalars import TypedFloat, plain_scalar
-from runbook.files.suggestions import did_you_mean, plain_signs, unfinished
+from runbook.files.suggestions import did_you_mean, missing_colon_help, with_ascii_signs
 from runbook.model.errors import Problem, Span
-from runbook.model.safe_files import open_regular
-from runbook.model.secrets import hints_at_secret
+from runbook.model.safe_files import open_regular_file
+from runbook.model.secrets import name_hints_at_secret
 
 KeyPath = tuple[str | int, ...]  # the way from the top of a document to a value: mapping keys and list indices
 LineColumn = tuple[int, int]  # line and column, from 1
@@ -52,7 +52,7 @@ class Spans(Mapping[KeyPath, Span]):
         self._marks = marks
 
     def __getitem__(self, keys: KeyPath) -> Span:
-        return _span(self._file, self._lines, self._marks[keys])
+        return _span_of_place(self._file, self._lines, self._marks[keys])
 
     def __iter__(self) -> Iterator[KeyPath]:
         return iter(self._marks)
@@ -62,7 +62,7 @@ class Spans(Mapping[KeyPath, Span]):
 
     def extent(self, keys: KeyPath) -> tuple[LineColumn, LineColumn]:
         """The place where the value at `keys` begins, and the first place after the value."""
-        number, column, last, end_column = _unpacked(self._marks[keys])
+        number, column, last, end_column = _unpack_place(self._marks[keys])
         return (number + 1, column + 1), (last + 1, end_column + 1)
 
 
@@ -137,15 +137,15 @@ class Document:
         return self.key_spans.extent(keys) if isinstance(self.key_spans, Spans) and keys in self.key_spans else None
 
 
-def _unpacked(packed: int) -> tuple[int, int, int, int]:
-    """The place that `_packed` made: first line and column, last line, and the column after its end; all from 0."""
+def _unpack_place(packed: int) -> tuple[int, int, int, int]:
+    """The place that `_pack_place` made: first line and column, last line, and the column after its end; all from 0."""
     more, end_column = divmod(packed, 1 << _POSITION_BITS)
     more, extra_lines = divmod(more, 1 << _POSITION_BITS)
     number, column = divmod(more, 1 << _POSITION_BITS)
     return number, column, number + extra_lines, end_column
 
 
-def _packed(node: Any) -> int:
+def _pack_place(node: Any) -> int:
     """The start and the end of a node or an event in one number: PyYAML's two marks would take ten times the memory."""
     start, end = node.start_mark, node.end_mark
     packed: int = (
@@ -154,8 +154,8 @@ def _packed(node: Any) -> int:
     return packed
 
 
-def _span(file: str, lines: list[str], packed: int) -> Span:
-    number, column, last_line, end_column = _unpacked(packed)
+def _span_of_place(file: str, lines: list[str], packed: int) -> Span:
+    number, column, last_line, end_column = _unpack_place(packed)
     line = lines[number] if number < len(lines) else ""
     last = len(line.rstrip()) if last_line > number else end_column
     return Span(file, number + 1, column + 1, max(1, last - column))
@@ -165,10 +165,10 @@ def split_lines(text: str) -> list[str]:
     return _LINE_BREAK.split(text)
 
 
-def _opened(file: str) -> BinaryIO:
+def _open_file(file: str) -> BinaryIO:
     """Opens a file for reading. A pipe that a shell makes, `<(…)`, has an end; a pipe in a folder may have none, and
-    `open_regular` refuses it."""
-    return Path(file).open("rb") if file.startswith(("/dev/", "/proc/")) else open_regular(Path(file))
+    `open_regular_file` refuses it."""
+    return Path(file).open("rb") if file.startswith(("/dev/", "/proc/")) else open_regular_file(Path(file))
 
 
 def document_of(source: str | Path | Document) -> Document:
@@ -180,21 +180,21 @@ def read_document(path: str | Path) -> Document:
     """Reads a file. A file that is missing, unreadable, not UTF-8 or too large becomes a Document with that problem."""
     file = str(path)
     if "\0" in file:
-        return _unread(file, "file.unreadable", "a file name cannot contain a NUL character")
+        return _unread_document(file, "file.unreadable", "a file name cannot contain a NUL character")
     try:
-        with _opened(file) as stream:
+        with _open_file(file) as stream:
             raw = stream.read(MAX_BYTES + 1)
     except FileNotFoundError:
-        return _unread(file, "file.missing", f"there is no file {file}")
+        return _unread_document(file, "file.missing", f"there is no file {file}")
     except IsADirectoryError:
-        return _unread(file, "file.directory", f"{file} is a directory, not a file")
+        return _unread_document(file, "file.directory", f"{file} is a directory, not a file")
     except OSError as error:
-        return _unread(file, "file.unreadable", f"{file} cannot be read: {error.strerror or error}")
+        return _unread_document(file, "file.unreadable", f"{file} cannot be read: {error.strerror or error}")
     if len(raw) > MAX_BYTES:
-        return _unread(file, "file.too-large", f"{file} is larger than {MAX_BYTES // 1024 // 1024} MiB")
+        return _unread_document(file, "file.too-large", f"{file} is larger than {MAX_BYTES // 1024 // 1024} MiB")
     if raw[:2] in (b"\xff\xfe", b"\xfe\xff"):
         help = "save it as UTF-8: in Notepad, Save as, Encoding: UTF-8"
-        return _unread(file, "file.not-utf8", f"{file} is UTF-16", help=help)
+        return _unread_document(file, "file.not-utf8", f"{file} is UTF-16", help=help)
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -202,7 +202,7 @@ def read_document(path: str | Path) -> Document:
         span = Span(file, len(before), len(before[-1]) + 1)
         message = f"byte 0x{raw[error.start]:02x} is not UTF-8"
         problem = Problem("file.not-utf8", message, span, "save the file as UTF-8")
-        return _without_data(file, raw.decode("utf-8-sig", errors="replace"), problem)
+        return _document_without_data(file, raw.decode("utf-8-sig", errors="replace"), problem)
     return parse_document(text, file)
 
 
@@ -214,19 +214,21 @@ def parse_document(text: str, file: str) -> Document:
         before = split_lines(text[: odd.start()])
         span = Span(file, len(before), len(before[-1]) + 1)
         message = f"control character U+{ord(odd.group()):04X} is not allowed in YAML"
-        return _without_data(file, text, Problem("yaml.control-character", message, span, "delete it and retype"))
+        return _document_without_data(
+            file, text, Problem("yaml.control-character", message, span, "delete it and retype")
+        )
     reader = _TreeReader(file, lines)
     try:
-        with collector_paused():
+        with garbage_collector_paused():
             root = reader.tree(text)
             data = None if root is None else reader.value(root, ())
     except _Stop as stop:
-        return _without_data(file, text, *reader.problems, stop.problem)
+        return _document_without_data(file, text, *reader.problems, stop.problem)
     except yaml.YAMLError as error:
-        return _without_data(file, text, *reader.problems, *_syntax_problems(error, file, lines))
+        return _document_without_data(file, text, *reader.problems, *_syntax_problems(error, file, lines))
     if root is None or (data is None and not reader.problems):
         problem = Problem("yaml.empty", "the file is empty", Span(file, 1, 1), "it should hold a mapping of keys")
-        return _without_data(file, text, problem)
+        return _document_without_data(file, text, problem)
     return Document(
         file,
         text,
@@ -239,7 +241,7 @@ def parse_document(text: str, file: str) -> Document:
     )
 
 
-def scalars(data: object, keys: KeyPath = ()) -> Iterator[tuple[KeyPath, object]]:
+def iterate_scalars(data: object, keys: KeyPath = ()) -> Iterator[tuple[KeyPath, object]]:
     """Yields every value inside `data` that is neither a mapping nor a list, with its keys, in the order of the file.
     `keys` is where `data` stands."""
     todo: list[tuple[KeyPath, object]] = [(keys, data)]
@@ -273,11 +275,11 @@ def source_lines(file: str) -> list[str]:
     return read_document(file).lines if file else []
 
 
-def _unread(file: str, id: str, message: str, help: str | None = None) -> Document:
-    return _without_data(file, "", Problem(id, message, None, help))
+def _unread_document(file: str, id: str, message: str, help: str | None = None) -> Document:
+    return _document_without_data(file, "", Problem(id, message, None, help))
 
 
-def _without_data(file: str, text: str, *problems: Problem) -> Document:
+def _document_without_data(file: str, text: str, *problems: Problem) -> Document:
     return Document(file, text, None, spans={}, key_spans={}, texts={}, problems=problems)
 
 
@@ -333,7 +335,7 @@ class _TreeReader:
     def anchors(self) -> tuple[Anchor, ...]:
         found = []
         for index, (name, event) in enumerate(self._anchored):
-            span = _span(self.file, self.lines, _packed(event))
+            span = _span_of_place(self.file, self.lines, _pack_place(event))
             found.append(Anchor(name, replace(span, length=len(name) + 1), index in self._aliased))
         return tuple(found)
 
@@ -364,7 +366,7 @@ class _TreeReader:
         if self._nodes > MAX_VALUES:
             raise self._stop("yaml.too-many-values", f"this file holds more than {MAX_VALUES:,} keys and values", event)
         if type(event) is yaml.ScalarEvent and event.tag is None and event.anchor is None:  # nearly all
-            return _Scalar(_packed(event), event.value, not event.style)
+            return _Scalar(_pack_place(event), event.value, not event.style)
         if isinstance(event, yaml.AliasEvent):
             return self._alias(event)
         if event.tag is not None and event.tag not in _ACCEPTED_TAGS:
@@ -378,7 +380,7 @@ class _TreeReader:
             self._anchored.append((event.anchor, event))
         node: Any
         if isinstance(event, yaml.ScalarEvent):
-            node = _Scalar(_packed(event), event.value, event.tag is None and not event.style)
+            node = _Scalar(_pack_place(event), event.value, event.tag is None and not event.style)
         elif isinstance(event, yaml.SequenceStartEvent):
             self._open(event)
             items: list[Any] = []
@@ -386,14 +388,14 @@ class _TreeReader:
                 if len(items) == MAX_ITEMS:
                     raise self._stop("yaml.too-many-values", f"this list has more than {MAX_ITEMS:,} items", event)
                 items.append(self._node(loader, inner, depth + 1))
-            node = _Sequence(_packed(_Marked(event.start_mark, inner.end_mark)), items)
+            node = _Sequence(_pack_place(_Marked(event.start_mark, inner.end_mark)), items)
         else:
             self._open(event)
             pairs = []
             while not isinstance(inner := loader.get_event(), yaml.MappingEndEvent):
                 key = self._node(loader, inner, depth + 1)
                 pairs.append((key, self._node(loader, loader.get_event(), depth + 1)))
-            node = _Mapping(_packed(_Marked(event.start_mark, inner.end_mark)), pairs)
+            node = _Mapping(_pack_place(_Marked(event.start_mark, inner.end_mark)), pairs)
         if event.anchor is not None:
             self._anchors[event.anchor] = node
         return node
@@ -489,7 +491,7 @@ class _TreeReader:
 
     def _without_colon(self, key: Any) -> bool:
         """Whether a key of a mapping in braces is followed by a comma or by the closing brace instead of a colon."""
-        _, _, line, column = _unpacked(key.place)
+        _, _, line, column = _unpack_place(key.place)
         behind = "".join(self.lines[line : line + 1])[column:].lstrip()
         return isinstance(key, _Scalar) and behind[:1] in (",", "}")
 
@@ -499,7 +501,7 @@ class _TreeReader:
         message = f"in braces a comma ends the value: {', '.join(names)} {'is' if len(names) == 1 else 'are'} not in it"
         name = key.text if isinstance(key, _Scalar) else "…"
         texts = [one.text for one in (value, *pieces)]
-        if hints_at_secret(name) or any(sign in text for text in texts for sign in '"[]{},'):
+        if name_hints_at_secret(name) or any(sign in text for text in texts for sign in '"[]{},'):
             texts = ["…"]
         help = f'quote it as a whole: `{name}: "{",".join(texts)}"`'
         if not name.isupper():  # an environment variable of the ranks cannot be a list
@@ -520,7 +522,7 @@ class _TreeReader:
             self._tell(Problem("yaml.complex-key", "a key must be a single word or text", span))
 
     def _span(self, node: Any) -> Span:
-        return _span(self.file, self.lines, node.place)
+        return _span_of_place(self.file, self.lines, node.place)
 
     def _add(self, id: str, message: str, node: Any, help: str | None = None) -> None:
         self._tell(Problem(id, message, self._span(node), help))
@@ -535,7 +537,7 @@ class _TreeReader:
         self.problems.append(problem)
 
     def _stop(self, id: str, message: str, event: Any, help: str | None = None) -> _Stop:
-        return _Stop(Problem(id, message, _span(self.file, self.lines, _packed(event)), help))
+        return _Stop(Problem(id, message, _span_of_place(self.file, self.lines, _pack_place(event)), help))
 
 
 _SYNTAX_HELP = (
@@ -581,9 +583,9 @@ def _syntax_problems(error: yaml.YAMLError, file: str, lines: list[str]) -> Iter
         problem = _syntax_problem(error, file, left)
         if problem.span is None or problem.span.line - 1 < behind:
             return
-        if problem.span.line - 1 > behind or _depth(left[problem.span.line - 1]) == 0:
+        if problem.span.line - 1 > behind or _indent_width(left[problem.span.line - 1]) == 0:
             yield problem
-        first, last = _lines_of(error, problem.span.line - 1, left)
+        first, last = _lines_of_mistake(error, problem.span.line - 1, left)
         if first < behind or sum(map(len, lines)) > _MAX_REPARSED_CHARACTERS:
             return
         left[first : last + 1] = [""] * (last + 1 - first)
@@ -596,7 +598,7 @@ def _syntax_problems(error: yaml.YAMLError, file: str, lines: list[str]) -> Iter
             error = next_one
 
 
-def _lines_of(error: yaml.YAMLError, told: int, lines: list[str]) -> tuple[int, int]:
+def _lines_of_mistake(error: yaml.YAMLError, told: int, lines: list[str]) -> tuple[int, int]:
     """The first and the last line of the value in which the reading ended; lines count from 0."""
     marks = [getattr(error, name, None) for name in ("context_mark", "problem_mark")]
     numbers = [told, *(mark.line for mark in marks if mark is not None)]
@@ -604,17 +606,17 @@ def _lines_of(error: yaml.YAMLError, told: int, lines: list[str]) -> tuple[int, 
     if "end of stream" in str(error) or "block" in context:  # one mark is useless: the file's end or beginning
         numbers = [told]
     first, last = min(numbers), min(max(numbers), len(lines) - 1)
-    depth = _depth(lines[first])
+    depth = _indent_width(lines[first])
     while last + 1 < len(lines) and (
         not lines[last + 1].strip()
-        or _depth(lines[last + 1]) > depth
-        or (_depth(lines[last + 1]) == depth and lines[last + 1].lstrip()[0] in "]}")
+        or _indent_width(lines[last + 1]) > depth
+        or (_indent_width(lines[last + 1]) == depth and lines[last + 1].lstrip()[0] in "]}")
     ):
         last += 1
     return first, last
 
 
-def _depth(line: str) -> int:
+def _indent_width(line: str) -> int:
     return len(line) - len(line.lstrip(" \t"))
 
 
@@ -637,22 +639,28 @@ def _syntax_problem(error: yaml.YAMLError, file: str, lines: list[str]) -> Probl
     if tab >= 0:
         span = Span(file, line + 1, tab + 1)
         return Problem("yaml.tab", "a tab indents this line", span, "YAML is indented with spaces only")
-    if (wide := _wide_sign(lines, context.line if context is not None else line, line, mark.column)) is not None:
+    if (
+        wide := _find_fullwidth_sign(lines, context.line if context is not None else line, line, mark.column)
+    ) is not None:
         number, column, sign = wide
-        write = f"`{sign}` means nothing to YAML: write `{plain_signs(sign)}`"
+        write = f"`{sign}` means nothing to YAML: write `{with_ascii_signs(sign)}`"
         return Problem("yaml.syntax", f"this is not YAML: {said}", Span(file, number + 1, column + 1), write)
     help: str | None = next((help for words, help in _SYNTAX_HELP if re.search(words, said)), None)
     if "find expected ':'" in said and context is not None:
         line, mark = context.line, context  # where the key without a colon begins, not where the search for one ended
-        help = unfinished(lines[line]) or help
+        help = missing_colon_help(lines[line]) or help
     elif "mapping values are not allowed" in said:
         above = next((n for n in range(line - 1, -1, -1) if lines[n].strip() and lines[n].lstrip()[0] != "#"), line)
-        cure = unfinished(lines[above]) if above != line else None
+        cure = missing_colon_help(lines[above]) if above != line else None
         if cure is not None:
             column = len(lines[above]) - len(lines[above].lstrip())
             place = Span(file, above + 1, column + 1, max(1, len(lines[above].strip())))
             return Problem("yaml.syntax", f"this is not YAML: {said}", place, cure)
-        if _depth(lines[line]) > _depth(lines[above]) and _ENTRY.match(lines[line]) and _ENTRY.match(lines[above]):
+        if (
+            _indent_width(lines[line]) > _indent_width(lines[above])
+            and _ENTRY.match(lines[line])
+            and _ENTRY.match(lines[above])
+        ):
             help = f"it is indented deeper than line {above + 1}, whose key has its value: begin both in one column"
     elif "unexpected ':'" in said:
         joined = _REVERSED_KEY.match(lines[line][mark.column :: -1])
@@ -678,19 +686,19 @@ def _syntax_problem(error: yaml.YAMLError, file: str, lines: list[str]) -> Probl
 _FULLWIDTH_SIGN = re.compile("[\uff0c\uff1a\u3010\u3011\uff3b\uff3d\uff5b\uff5d\u201c\u201d\u2018\u2019\u3001]")
 
 
-def _wide_sign(lines: list[str], first: int, last: int, column: int) -> tuple[int, int, str] | None:
+def _find_fullwidth_sign(lines: list[str], first: int, last: int, column: int) -> tuple[int, int, str] | None:
     """Line and column (from 0) and the sign: the first Chinese or typographic comma, colon, quote or bracket outside of
     comments and quotes, up to the place where the parser gave up. None if there is none."""
     for number in range(first, last + 1):
         text = re.sub("(\"[^\"]*\"|'[^']*'|(?:^| )#.*)", lambda quoted: " " * len(quoted[0]), lines[number])
         found = _FULLWIDTH_SIGN.search(text, 0, column + 1 if number == last else len(text))
-        if found is not None and unfinished(lines[number]) is None:
+        if found is not None and missing_colon_help(lines[number]) is None:
             return number, found.start(), found[0]
     return None
 
 
 @contextmanager
-def collector_paused() -> Iterator[None]:
+def garbage_collector_paused() -> Iterator[None]:
     """Turns off the garbage collector for a block. Reading makes a million small objects and no cycles; the collector
     would walk all of them, again and again, and take three quarters of the time."""
     was_on = gc.isenabled()

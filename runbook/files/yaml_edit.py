@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from runbook.files.scalars import flow, scalar
+from runbook.files.scalars import flow_yaml, scalar_yaml
 from runbook.files.yaml_document import Document, KeyPath, LineColumn, parse_document
 
 _END_OF_LINE = re.compile(r"\r\n|[\n\r\x85\u2028\u2029]|\Z")
@@ -73,7 +73,7 @@ class Text:
         if not self._has(keys):
             return
         wanted = self._copy()
-        del _at(wanted, keys[:-1])[keys[-1]]
+        del _value_at(wanted, keys[:-1])[keys[-1]]
         siblings = list(self.get(*keys[:-1]))
         start, end = self._key_start(keys), self._end(keys)
         text = self.text
@@ -107,19 +107,19 @@ class Text:
         if name in siblings:
             raise Uneditable(f"there is `{name}` already")
         wanted = self._copy()
-        inside = _at(wanted, keys[:-1])
+        inside = _value_at(wanted, keys[:-1])
         renamed = {name if key == keys[-1] else key: value for key, value in inside.items()}
         inside.clear()
         inside.update(renamed)
         place = self._document.key_extent(*keys)
         assert place is not None
         start, end = map(self._offset, place)
-        self._accept(self.text[:start] + scalar(name) + self.text[end:], wanted)
+        self._accept(self.text[:start] + scalar_yaml(name) + self.text[end:], wanted)
 
     def replace_entry(self, keys: KeyPath, entries: Mapping[str, object]) -> None:
         """Replaces the entry at `keys` by several entries."""
         wanted = self._copy()
-        inside = _at(wanted, keys[:-1])
+        inside = _value_at(wanted, keys[:-1])
         renamed: dict[str, object] = {}
         for key, value in inside.items():
             renamed |= entries if key == keys[-1] else {key: value}
@@ -128,7 +128,7 @@ class Text:
         start, end = self._key_start(keys), self._end(keys)
         if re.search(r"(?m)(^|\s)#", self.text[start:end]):
             raise Uneditable(f"there are comments inside of `{keys[-1]}`")
-        words = [f"{scalar(key)}: {flow(value)}" for key, value in entries.items()]
+        words = [f"{scalar_yaml(key)}: {flow_yaml(value)}" for key, value in entries.items()]
         between = ", " if self._is_flow(keys[:-1]) else self._newline + " " * (start - self._line_start(start))
         self._accept(self.text[:start] + between.join(words) + self.text[end:], wanted)
 
@@ -176,7 +176,7 @@ class Text:
         except Uneditable:
             self._document, self._newline, self._line_starts = before
             raise
-        if not _same(self._document.data, wanted):
+        if not _is_same_value(self._document.data, wanted):
             self._document, self._newline, self._line_starts = before
             raise Uneditable("the file says this in several places at once (an alias, or a merge)")
 
@@ -189,9 +189,9 @@ class Text:
 
     def _replace(self, keys: KeyPath, value: object) -> None:
         wanted = self._copy()
-        _at(wanted, keys[:-1])[keys[-1]] = copy.deepcopy(_plain(value))
+        _value_at(wanted, keys[:-1])[keys[-1]] = copy.deepcopy(_plain_data(value))
         start, end = self._start(keys), self._end(keys)
-        words = flow(value)
+        words = flow_yaml(value)
         if start == end or self.text[start - 1] == ":":  # a key without a value
             words = f" {words}"
         elif self._line_start(start) != self._line_start(self._key_start(keys)):
@@ -202,12 +202,12 @@ class Text:
 
     def _insert(self, keys: KeyPath, value: object) -> None:
         wanted = self._copy()
-        _at(wanted, keys[:-1])[keys[-1]] = copy.deepcopy(_plain(value))
+        _value_at(wanted, keys[:-1])[keys[-1]] = copy.deepcopy(_plain_data(value))
         siblings = list(self.get(*keys[:-1]))
-        words = f"{scalar(str(keys[-1]))}: {flow(value)}"
+        words = f"{scalar_yaml(str(keys[-1]))}: {flow_yaml(value)}"
         if len(keys) == 1 and siblings and isinstance(value, Mapping) and value and not self._is_flow(()):
-            inner = [f"{self._newline}  {scalar(str(key))}: {flow(one)}" for key, one in value.items()]
-            words = f"{scalar(str(keys[0]))}:{''.join(inner)}"
+            inner = [f"{self._newline}  {scalar_yaml(str(key))}: {flow_yaml(one)}" for key, one in value.items()]
+            words = f"{scalar_yaml(str(keys[0]))}:{''.join(inner)}"
         text = self.text
         if not siblings:
             start, end = self._start(keys[:-1]), self._end(keys[:-1])
@@ -282,25 +282,25 @@ class Text:
         return max(start for start in self._line_starts if start <= offset)
 
 
-def _at(data: Any, keys: KeyPath) -> Any:
+def _value_at(data: Any, keys: KeyPath) -> Any:
     for key in keys:
         data = data[key]
     return data
 
 
-def _plain(value: object) -> object:
+def _plain_data(value: object) -> object:
     """The value as a file holds it: of dictionaries and lists."""
     if isinstance(value, Mapping):
-        return {str(key): _plain(inner) for key, inner in value.items()}
+        return {str(key): _plain_data(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value]
+        return [_plain_data(inner) for inner in value]
     return value
 
 
-def _same(one: object, other: object) -> bool:
+def _is_same_value(one: object, other: object) -> bool:
     """Whether two values are equal, with 1 and true held apart; the order of keys does not count."""
     if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
+        return one.keys() == other.keys() and all(_is_same_value(one[key], other[key]) for key in one)
     if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(_same, one, other))
+        return len(one) == len(other) and all(map(_is_same_value, one, other))
     return type(one) is type(other) and one == other

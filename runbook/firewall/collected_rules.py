@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
-from runbook.files.address import in_network
+from runbook.files.address import is_in_network
 from runbook.firewall import iptables, nft
 from runbook.firewall.evaluate import DEFAULT_EPHEMERAL_PORTS, Base, Engine, Truth, Walk
 from runbook.firewall.front_ends import (
@@ -24,12 +24,12 @@ from runbook.firewall.front_ends import (
     FirewalldStatus,
     UfwStatus,
     firewalld_owns,
-    firewalld_runs,
-    parse_ufw,
-    parse_zones,
+    is_firewalld_running,
+    parse_firewalld_zones,
+    parse_ufw_status,
 )
-from runbook.model.command_quoting import word
-from runbook.model.grouping import grouped
+from runbook.model.command_quoting import shell_word
+from runbook.model.grouping import values_by_key
 
 _SELECTOR = re.compile(r"^src (\S+) dst (\S+) ?(.*)$")
 _XFRM_DIRECTION = re.compile(r"\bdir (in|out)\b(?: action (\w+))?")
@@ -56,13 +56,13 @@ class IpsecPolicy:
     @property
     def typed(self) -> str:
         """The selector, quoted for a shell command."""
-        return " ".join(map(word, self.selector.split()))
+        return " ".join(map(shell_word, self.selector.split()))
 
     def __str__(self) -> str:
         return f"`{self.selector} {'action block' if self.blocks else 'tmpl …'}`"
 
 
-def parse_policies(text: str) -> list[IpsecPolicy]:
+def parse_ipsec_policies(text: str) -> list[IpsecPolicy]:
     """The policies in the text of `ip xfrm policy` that stop unencrypted packets, in the order in which the kernel asks
     them; policies of single sockets are left out."""
     found: list[IpsecPolicy] = []
@@ -79,7 +79,7 @@ def parse_policies(text: str) -> list[IpsecPolicy]:
     return sorted(found, key=lambda policy: policy.priority)
 
 
-def policy_for(
+def ipsec_policy_for(
     policies: Collection[IpsecPolicy], near: Collection[str], far: str, *, arriving: bool
 ) -> IpsecPolicy | None:
     """The first policy that applies to packets arriving from `far` at one of the addresses `near` (`arriving`), or
@@ -88,8 +88,8 @@ def policy_for(
         mine, its = (policy.destination, policy.source) if arriving else (policy.source, policy.destination)
         if (
             policy.way == ("in" if arriving else "out")
-            and in_network(far, its)
-            and any(in_network(a, mine) for a in near)
+            and is_in_network(far, its)
+            and any(is_in_network(a, mine) for a in near)
         ):
             return policy
     return None
@@ -189,7 +189,7 @@ class Evidence:
         """Every base chain that packets of this IP version meet, sorted as they meet them at one hook."""
         if version not in self._bases:
             kept = self._kept_by_iptables(version)
-            found = [base for base in self._nft_bases if base.family in (*_families(version), "bridge")]
+            found = [base for base in self._nft_bases if base.family in (*_nft_families(version), "bridge")]
             found = [base for base in found if (base.family, base.table) not in kept]
             found += self._iptables_bases(version)
             self._bases[version] = sorted(found, key=lambda base: (base.priority, base.order))
@@ -216,8 +216,8 @@ class Evidence:
         unread: dict[str, list[str]] = {}  # why -> the tools whose rules they are
         if (reason := self._nft_blind()) is not None:
             unread.setdefault(reason, []).append("nft")
-        prefix = _prefix(version)
-        legacy = (self.facts.get("legacy_tables") or {}).get(_families(version)[0])
+        prefix = _iptables_command(version)
+        legacy = (self.facts.get("legacy_tables") or {}).get(_nft_families(version)[0])
         for name, reading in self._saves(version):
             covered = self._nft_blind() is None and not self._has_xt(version)
             nothing_there = legacy == [] and reading.flavour == "legacy"
@@ -266,7 +266,7 @@ class Evidence:
 
     def _saves(self, version: IpVersion) -> list[tuple[str, CommandResult]]:
         """(command, result) for each collected `iptables-save`, of either flavour."""
-        prefix = _prefix(version)
+        prefix = _iptables_command(version)
         names = (f"{prefix}-save", f"{prefix}-nft-save", f"{prefix}-legacy-save")
         return [(name, self.tools[name]) for name in names if name in self.tools]
 
@@ -279,7 +279,7 @@ class Evidence:
 
     @cached_property
     def _ip_sets(self) -> Mapping[str, iptables.IpSet]:
-        return iptables.parse_sets(self.tool("ipset").stdout)
+        return iptables.parse_ipset_save(self.tool("ipset").stdout)
 
     def _engine(self, name: str, reading: CommandResult, version: IpVersion) -> Engine:
         """The command that changes the rules which the save command `name` printed: plain `iptables` if it is of the
@@ -292,12 +292,12 @@ class Evidence:
 
     def _kept_by_iptables(self, version: IpVersion) -> set[tuple[str, str]]:
         """(family, table) of nft's tables that are read from `iptables-nft-save` instead."""
-        family = _families(version)[0]
-        native = grouped((base.table, base.chain) for base in self._nft_bases if base.family == family)
+        family = _nft_families(version)[0]
+        native = values_by_key((base.table, base.chain) for base in self._nft_bases if base.family == family)
         kept = set()
         for _, reading in self._saves(version):
             if reading.read and reading.flavour == "nft":
-                for table, policies in iptables.tables(reading.stdout).items():
+                for table, policies in iptables.table_policies(reading.stdout).items():
                     if all(policies.get(chain, "-") != "-" for chain in native.get(table, ())):
                         kept.add((family, table))
         return kept
@@ -305,7 +305,7 @@ class Evidence:
     def _has_xt(self, version: IpVersion) -> bool:
         """Whether nft's listing has rules of iptables-nft with matches that its JSON cannot describe."""
         return '"xt"' in self.tool("nft-json").stdout and any(
-            base.family in _families(version) and base.chain in iptables.HOOK_BY_CHAIN for base in self._nft_bases
+            base.family in _nft_families(version) and base.chain in iptables.HOOK_BY_CHAIN for base in self._nft_bases
         )
 
     # --- front ends -----------------------------------------------------------------------------------------------
@@ -314,7 +314,7 @@ class Evidence:
     def ufw(self) -> UfwStatus | None:
         """ufw's status if it is active, else None; without its rules if only its chains show that it is active."""
         reading = self.tool("ufw")
-        status = parse_ufw(reading.stdout) if reading.read else None
+        status = parse_ufw_status(reading.stdout) if reading.read else None
         if status is not None:
             return status if status.active else None
         chains = any(name in base.chains for base in self.bases(4) for name in UFW_CHAINS)
@@ -326,11 +326,11 @@ class Evidence:
         state = self.tool("firewalld-state")
         unread = state.status not in ("ok", "missing")
         chains = unread and any(map(firewalld_owns, (*self.bases(4), *self.bases(6))))
-        if not chains and not firewalld_runs(state.stdout):
+        if not chains and not is_firewalld_running(state.stdout):
             return None
         zones = self.tool("firewalld-zones")
         default = self.tool("firewalld-default")
-        return parse_zones(zones.stdout if zones.read else "", default=default.stdout if default.read else "")
+        return parse_firewalld_zones(zones.stdout if zones.read else "", default=default.stdout if default.read else "")
 
     # --- the network around ---------------------------------------------------------------------------------------
 
@@ -339,7 +339,7 @@ class Evidence:
         None if unknown."""
         if peer in self.addresses:
             return "lo"
-        device = next((route.get("dev") for route in _listed(self.tool(f"route {peer}"))), None)
+        device = next((route.get("dev") for route in _json_objects(self.tool(f"route {peer}"))), None)
         return device if isinstance(device, str) else None
 
     def no_route_to(self, peer: str) -> Mapping[str, Any] | None:
@@ -353,7 +353,10 @@ class Evidence:
     def ways_to(self, peer: str) -> Mapping[str, Any]:
         """The `routes` that match a peer and the policy `rules` that choose among them; both empty if there are
         none."""
-        return {"routes": _listed(self.tool(f"routes {peer}")), "rules": _listed(self.tool(f"policy {peer}"))}
+        return {
+            "routes": _json_objects(self.tool(f"routes {peer}")),
+            "rules": _json_objects(self.tool(f"policy {peer}")),
+        }
 
     @cached_property
     def marks(self) -> frozenset[int] | None:
@@ -395,7 +398,7 @@ class Evidence:
                     one.get("link"),
                     one.get("master"),
                 )
-                for one in _listed(self.tool("addresses"))
+                for one in _json_objects(self.tool("addresses"))
                 if "ifname" in one
             }
         except (ValueError, AttributeError, KeyError, TypeError):
@@ -413,8 +416,8 @@ class Evidence:
         dropped = (self.facts.get("ipsec_drops") or {}).keys() & (
             INBOUND_XFRM_DROPS if arriving else OUTBOUND_XFRM_DROPS
         )
-        policies = [one for one in parse_policies(self.tool("ipsec").stdout) if one.blocks or dropped]
-        return policy_for(policies, self.addresses, peer, arriving=arriving)
+        policies = [one for one in parse_ipsec_policies(self.tool("ipsec").stdout) if one.blocks or dropped]
+        return ipsec_policy_for(policies, self.addresses, peer, arriving=arriving)
 
     @property
     def ttl(self) -> int | None:
@@ -452,13 +455,13 @@ class Evidence:
         way = "ingress" if arriving else "egress"
         text = (self.facts.get("traffic_filters") or {}).get(f"{device} {way}", "")
         if PACKET_TAKING_FILTER.search(text):
-            where = f"dev {word(device)} {way}"
+            where = f"dev {shell_word(device)} {way}"
             how = f"`sudo tc -s filter show {where}`"
             if number := re.search(r"pref (\d+)", text):
                 how += f"; if it is that one: `sudo tc filter del {where} pref {number[1]}`"
-            return f"a tc filter on {device} ({way}): {_in_one_line(text)}", how
+            return f"a tc filter on {device} ({way}): {_tc_filter_line(text)}", how
         if arriving and device in self.interfaces and self.interfaces[device].xdp:
-            return f"an XDP program on {device}", f"`ip -d link show dev {word(device)}`, `sudo bpftool net show`"
+            return f"an XDP program on {device}", f"`ip -d link show dev {shell_word(device)}`, `sudo bpftool net show`"
         return None
 
     @property
@@ -485,7 +488,7 @@ PACKET_TAKING_FILTER = re.compile(
 does."""
 
 
-def _listed(reading: CommandResult) -> list[Mapping[str, Any]]:
+def _json_objects(reading: CommandResult) -> list[Mapping[str, Any]]:
     """The JSON objects in the list that a command such as `ip -j` printed; empty if it printed anything else."""
     try:
         found = json.loads(reading.stdout or "[]")
@@ -494,16 +497,16 @@ def _listed(reading: CommandResult) -> list[Mapping[str, Any]]:
     return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
 
 
-def _in_one_line(text: str) -> str:
+def _tc_filter_line(text: str) -> str:
     """tc's text on one line, without heading lines: the next line of the filter repeats them."""
     lines = [line.strip() for line in text.splitlines()]
     kept = [line for line, following in zip(lines, [*lines[1:], ""], strict=True) if not following.startswith(line)]
     return " ".join(kept)
 
 
-def _families(version: IpVersion) -> tuple[str, ...]:
+def _nft_families(version: IpVersion) -> tuple[str, ...]:
     return ("ip", "inet", "netdev") if version == 4 else ("ip6", "inet", "netdev")
 
 
-def _prefix(version: IpVersion) -> str:
+def _iptables_command(version: IpVersion) -> str:
     return "iptables" if version == 4 else "ip6tables"

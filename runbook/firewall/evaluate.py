@@ -23,31 +23,31 @@ from typing import Literal
 Truth = bool | None
 
 
-def both(a: Truth, b: Truth) -> Truth:
+def truth_and(a: Truth, b: Truth) -> Truth:
     """Whether a and b hold."""
     if a is False or b is False:
         return False
     return None if a is None or b is None else True
 
 
-def either(a: Truth, b: Truth) -> Truth:
+def truth_or(a: Truth, b: Truth) -> Truth:
     """Whether a or b holds."""
     if a is True or b is True:
         return True
     return None if a is None or b is None else False
 
 
-def any_of(truths: Iterable[Truth]) -> Truth:
+def truth_any(truths: Iterable[Truth]) -> Truth:
     """Whether any of them holds; reads no more of them than needed."""
     found: Truth = False
     for truth in truths:
         if truth:
             return True
-        found = either(found, truth)
+        found = truth_or(found, truth)
     return found
 
 
-def flip(a: Truth, inverted: bool = True) -> Truth:
+def truth_inverted(a: Truth, inverted: bool = True) -> Truth:
     """The opposite of a if `inverted`, else a."""
     return a if a is None or not inverted else not a
 
@@ -98,7 +98,7 @@ NumberSpans = tuple[tuple[int, int], ...]
 """Ranges of numbers, both ends included."""
 
 
-def merged(spans: Iterable[tuple[int, int]]) -> NumberSpans:
+def merge_spans(spans: Iterable[tuple[int, int]]) -> NumberSpans:
     """The spans sorted, with overlapping and adjacent ones merged."""
     found: list[tuple[int, int]] = []
     for low, high in sorted((min(span), max(span)) for span in spans):
@@ -109,7 +109,7 @@ def merged(spans: Iterable[tuple[int, int]]) -> NumberSpans:
     return tuple(found)
 
 
-def among(number: int, spans: NumberSpans) -> bool:
+def is_in_spans(number: int, spans: NumberSpans) -> bool:
     """Whether a number lies in one of the spans, which must be `merged`. Binary search: blocklists have 100,000
     spans."""
     at = bisect_right(spans, (number, 1 << 129)) - 1
@@ -199,7 +199,7 @@ class Packet:
         return self if self.state == CT_UNTRACKED else replace(self, state=CT_INVALID, ct_mark=None)
 
 
-def packet(
+def packet_on_leg(
     flow: Flow,
     leg: Leg,
     interface: str | None,
@@ -228,7 +228,7 @@ def packet(
         source_port=server if reply else client,
         destination_port=client if reply else server,
         flags=None if flow.protocol != "tcp" else ACK if data else SYN | ACK if reply else SYN,
-        length=_length(flow, data),
+        length=_packet_length(flow, data),
         state=state if tracked else None,
         reply=reply,
         in_interface=interface if arriving else "",
@@ -240,7 +240,7 @@ def packet(
     )
 
 
-def _length(flow: Flow, data: bool) -> NumberRange:
+def _packet_length(flow: Flow, data: bool) -> NumberRange:
     """The bytes of the flow's IP packet; `data`: it is no SYN."""
     if flow.packet_length is not None:
         return NumberRange.exactly(flow.packet_length)
@@ -393,7 +393,7 @@ class Walk:
         return tuple(end for end in self.ends if end.action in BLOCKING_ACTIONS or end.action == "unknown")
 
 
-def walk(base: Base, packet: Packet) -> Walk:
+def walk_chain(base: Base, packet: Packet) -> Walk:
     """The walk of `packet` through one base chain.
 
     Connection tracking itself runs at priority -200 of prerouting and output: chains before it see no state.
@@ -458,13 +458,13 @@ class _Walker:
             stays, leaves = self._rule(rule, sure and here is True, depth)
             if leaves is not False and depth == 0:
                 self._leaving.append(rule)
-            returned = either(returned, both(here, leaves))
-            here = both(here, stays)
+            returned = truth_or(returned, truth_and(here, leaves))
+            here = truth_and(here, stays)
             if here is False:
                 break
         if here is not False and depth == 0:
             self._leaving.append(None)
-        return True if len(self._ends) == ended else either(returned, here)
+        return True if len(self._ends) == ended else truth_or(returned, here)
 
     def _rule(self, rule: FilterRule, sure: bool, depth: int) -> tuple[Truth, Truth]:
         """Two answers: whether the packet stays in this chain, and whether it goes back to the calling chain, by
@@ -473,7 +473,7 @@ class _Walker:
         for step in rule.steps:
             if isinstance(step, Match):
                 self._steps += step.cost
-                matched = both(matched, step.test(self._packet))
+                matched = truth_and(matched, step.test(self._packet))
                 if matched is False:
                     return True, False
             elif isinstance(step, StateChange):
@@ -481,7 +481,7 @@ class _Walker:
             else:
                 self._steps += step.cost if isinstance(step, VerdictMap) else 0
                 options = step.options(self._packet) if isinstance(step, VerdictMap) else [(True, step)]
-                return self._decide(rule, [(both(matched, truth), v) for truth, v in options], sure, depth)
+                return self._decide(rule, [(truth_and(matched, truth), v) for truth, v in options], sure, depth)
         return True, False
 
     def _decide(
@@ -493,7 +493,7 @@ class _Walker:
         ways = [self._verdict(rule, verdict, sure and certain and len(options) == 1, depth) for _, verdict in options]
         if not certain:
             ways.append((True, False))  # perhaps no option applies, and the packet goes on to the next rule
-        return _same([stays for stays, _ in ways]), _same([leaves for _, leaves in ways])
+        return _unanimous_answer([stays for stays, _ in ways]), _unanimous_answer([leaves for _, leaves in ways])
 
     def _verdict(self, rule: FilterRule, verdict: RuleVerdict, sure: bool, depth: int) -> tuple[Truth, Truth]:
         kind = verdict.kind
@@ -521,7 +521,7 @@ class _Walker:
             self._packet = replace(self._packet, state=value)
 
 
-def _same(answers: list[Truth]) -> Truth:
+def _unanimous_answer(answers: list[Truth]) -> Truth:
     """The answer on which all ways agree; None if they differ."""
     return answers[0] if all(answer == answers[0] for answer in answers) else None
 
@@ -529,7 +529,7 @@ def _same(answers: list[Truth]) -> Truth:
 NOTRACK = StateChange("state", CT_UNTRACKED)
 
 
-def one_address(text: object) -> str:
+def normal_address(text: object) -> str:
     """The IP address that the text is, in its usual spelling; empty if it is none."""
     try:
         return str(ipaddress.ip_address(text)) if isinstance(text, str) else ""

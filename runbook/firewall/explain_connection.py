@@ -12,13 +12,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from runbook.causes.catalogue import mend
+from runbook.causes.catalogue import remedy_from_page
 from runbook.firewall.collected_rules import Evidence
-from runbook.firewall.evaluate import DEFAULT_EPHEMERAL_PORTS, Flow, Leg, merged
-from runbook.firewall.explain_node import Explanation, explain
-from runbook.model.command_quoting import word
+from runbook.firewall.evaluate import DEFAULT_EPHEMERAL_PORTS, Flow, Leg, merge_spans
+from runbook.firewall.explain_node import Explanation, explain_leg
+from runbook.model.command_quoting import shell_word
 from runbook.model.remedy import Remedy, RemedyStep
-from runbook.model.units import span_of
+from runbook.model.units import range_text
 
 RULE_READ_COMMANDS = (
     "/usr/sbin/nft -j -a list ruleset",
@@ -103,7 +103,7 @@ class Ends:
             if evidence is None:
                 continue
             known = tracked.get(name, True)
-            one = explain(evidence, flow, leg, ports=self.ports, peers=peers, tracked=known)
+            one = explain_leg(evidence, flow, leg, ports=self.ports, peers=peers, tracked=known)
             tracked[name] = one.tracked
             found.append((name, one))
             if one.new_source:  # the destination sees another source, but the packets still come over the same wire
@@ -142,23 +142,23 @@ SMALL_PACKET_BYTES = 120
 """Bytes of a packet that is too small for any rule about large packets."""
 
 
-def also_small(blocked: Blocked, flow: Flow, ends: Ends) -> bool:
+def stops_small_packets(blocked: Blocked, flow: Flow, ends: Ends) -> bool:
     """Whether the rule that stops large packets of a flow would stop small ones as well: then their size is not the
     reason."""
     small = explain_blocked("lost", replace(flow, packet_length=SMALL_PACKET_BYTES), ends)
-    return small is not None and bool(_suspects(small) & _suspects(blocked))
+    return small is not None and bool(_suspect_rules(small) & _suspect_rules(blocked))
 
 
-def sure(blocked: Blocked | None) -> bool:
+def is_certainly_blocked(blocked: Blocked | None) -> bool:
     """Whether a rule was found that certainly blocks."""
     return blocked is not None and blocked.decided and not blocked.between
 
 
-def _suspects(blocked: Blocked) -> set[tuple[str, str, str]]:
+def _suspect_rules(blocked: Blocked) -> set[tuple[str, str, str]]:
     return {(name, e.where, e.rule) for name, e in blocked.explanations if e.blocks or e.candidates}
 
 
-def sent_elsewhere(flow: Flow, ends: Ends) -> Blocked | None:
+def explain_redirection(flow: Flow, ends: Ends) -> Blocked | None:
     """The explanation by a NAT rule of either end that certainly leads new connections of this flow to another
     destination, which may answer them; None if there is no such rule."""
     flow = replace(flow, state="new")
@@ -181,7 +181,7 @@ class _Case:
 
     def elsewhere(self, node: str, by: Explanation) -> Blocked:
         """The explanation that a NAT rule gives the packet another destination: it never reaches the intended port."""
-        what = f"its own outgoing {_flow(self.flow)}" if by.leg == "request-out" else _flow(self.flow)
+        what = f"its own outgoing {_flow_in_words(self.flow)}" if by.leg == "request-out" else _flow_in_words(self.flow)
         may = "sends" if by.elsewhere else "may send"
         says = f"{node} {may} {what} elsewhere: {by.where} `{by.rule}`"
         return self._translating(node, by, says, decided=bool(by.elsewhere))
@@ -195,7 +195,7 @@ class _Case:
         else:
             rules = f"{first.where} `{first.rule}`"
         evidence = [f"{node}: {first.where}: {first.rule}", *first.caveats]
-        if not _fits(self.seen, first):
+        if not _fits_failure(self.seen, first):
             evidence.append(f"the connection was {self.seen}, while that rule's action is {first.action}")
         evidence += [f"{name} blocks it too: {e.where}: {e.rule}" for name, e in certain[1:]]
         evidence += [
@@ -203,7 +203,7 @@ class _Case:
         ]
         found = self._blocked(
             node,
-            f"{_sentence(node, self.flow, first)}: {rules}{self._translated(node)}",
+            f"{_explanation_sentence(node, self.flow, first)}: {rules}{self._translated(node)}",
             remedies=tuple(dict.fromkeys((name, e.allow) for name, e in certain if e.allow)),
             evidence=[*evidence, *self._allowing()],
             decided=True,
@@ -215,12 +215,16 @@ class _Case:
         """The explanation by rules that may block, none of them certainly."""
         node, first = possible[0]
         rules = list(dict.fromkeys(f"{name}: {rule}" for name, e in possible for rule in e.candidates))
-        what = _flow(self.flow)
+        what = _flow_in_words(self.flow)
         if len(rules) == 1 and first.by_chance:
-            says = f"{node} {_verb(first)} some of the packets of {what}, by count or by chance: {first.candidates[0]}"
+            says = (
+                f"{node} {_blocking_verb(first)} some of the packets of {what}, by count or by "
+                f"chance: {first.candidates[0]}"
+            )
         elif len(rules) == 1:
             says = (
-                f"{node} {_verb(first)} {what}, most likely by a rule whose match cannot be decided from here: "
+                f"{node} {_blocking_verb(first)} {what}, most likely by a rule whose match "
+                "cannot be decided from here: "
                 f"{first.candidates[0]}"
             )
         else:
@@ -231,7 +235,7 @@ class _Case:
         return self._blocked(
             node,
             says + self._translated(node),
-            remedy=mend("firewall-drop", "trace", node=node),
+            remedy=remedy_from_page("firewall-drop", "trace", node=node),
             remedies=tuple(dict.fromkeys((name, e.allow) for name, e in possible if e.allow)),
             evidence=[*(c for _, e in possible for c in e.caveats), *self._allowing()],
             rule=rules[0] if len(rules) == 1 else "",
@@ -257,9 +261,10 @@ class _Case:
         protocol, port = self.flow.protocol, self.flow.port
         found = self._blocked(
             node,
-            f"{_flow(self.flow)} was {self.seen}, and the rules {'may' if denied else 'could'} not be read to find the "
+            f"{_flow_in_words(self.flow)} was {self.seen}, and the rules "
+            f"{'may' if denied else 'could'} not be read to find the "
             f"one that does it {reasons}",
-            remedy=mend(
+            remedy=remedy_from_page(
                 "firewall-drop",
                 "unread",
                 nodes=nodes,
@@ -268,7 +273,7 @@ class _Case:
                 port=port,
             )
             if denied
-            else mend("firewall-drop", "unread-by-hand", nodes=nodes, protocol=protocol, port=port),
+            else remedy_from_page("firewall-drop", "unread-by-hand", nodes=nodes, protocol=protocol, port=port),
             evidence=self._allowing(),
         )
         return replace(found, unread=len(blind) > 1)
@@ -281,7 +286,8 @@ class _Case:
         if by is None or source is None or not source.addresses or by.new_source in source.addresses:
             return None
         says = (
-            f"{_flow(self.flow)} was {self.seen}, and no rule of either node does it; most likely the answers are led "
+            f"{_flow_in_words(self.flow)} was {self.seen}, and no rule of either node does "
+            "it; most likely the answers are led "
             f"elsewhere, since {by.new_source} is none of {node}'s addresses, and its own NAT rule sends from there: "
             f"{by.where} `{by.rule}`"
         )
@@ -302,8 +308,9 @@ class _Case:
                 what, how = found
                 return self._blocked(
                     node,
-                    f"{_flow(self.flow)} was {self.seen}, and no rule of either node does it; {node} has {what}",
-                    remedy=mend("firewall-drop", "counters", node=node, command=how),
+                    f"{_flow_in_words(self.flow)} was {self.seen}, and no rule of either node does "
+                    f"it; {node} has {what}",
+                    remedy=remedy_from_page("firewall-drop", "counters", node=node, command=how),
                     evidence=self._allowing(),
                 )
         return None
@@ -314,25 +321,27 @@ class _Case:
         if self.ends.source_name == node:
             return self._blocked(
                 node,
-                f"{_flow(flow)} was {self.seen}, though no rule of {node} does it and nothing of it leaves {node}",
-                remedy=mend("firewall-drop", "itself", node=node),
+                f"{_flow_in_words(flow)} was {self.seen}, though no rule of {node} does it and "
+                f"nothing of it leaves {node}",
+                remedy=remedy_from_page("firewall-drop", "itself", node=node),
                 evidence=self._allowing(),
                 decided=True,
             )
-        wanted = ", ".join(span_of(*span) for span in merged(((flow.port, flow.port), *self.ends.ports)))
+        wanted = ", ".join(range_text(*span) for span in merge_spans(((flow.port, flow.port), *self.ends.ports)))
         found = self._blocked(
             node,
-            f"{_flow(flow)} was {self.seen}, though the rules of {self.ends.source_name} and of {node} allow it: "
+            f"{_flow_in_words(flow)} was {self.seen}, though the rules of "
+            f"{self.ends.source_name} and of {node} allow it: "
             "something between the nodes blocks it (security group, switch ACL, "
             "the firewall of a hypervisor or router)",
-            remedy=mend(
+            remedy=remedy_from_page(
                 "firewall-drop",
                 "in-between",
                 protocol=flow.protocol.upper(),
                 ports=wanted,
                 source=flow.source,
                 destination=flow.destination,
-                filter=word(f"{flow.protocol} port {flow.port} and host {flow.source}"),
+                filter=shell_word(f"{flow.protocol} port {flow.port} and host {flow.source}"),
                 node=node,
             ),
             evidence=[*self._allowing(), *(c for _, e in self.legs for c in e.caveats)],
@@ -366,7 +375,7 @@ class _Case:
             cause=self.cause,
             node=node,
             says=says,
-            remedy=command_line(remedies, node) or remedy,
+            remedy=combined_remedy(remedies, node) or remedy,
             evidence=tuple(dict.fromkeys(evidence)),
             decided=decided,
             remedies=remedies,
@@ -401,12 +410,12 @@ LEG_PHRASES: dict[Leg, str] = {
 }
 
 
-def _flow(flow: Flow) -> str:
+def _flow_in_words(flow: Flow) -> str:
     return f"{flow.what} from {flow.source} to {flow.destination}"
 
 
-def _sentence(node: str, flow: Flow, explanation: Explanation) -> str:
-    verb = _verb(explanation)
+def _explanation_sentence(node: str, flow: Flow, explanation: Explanation) -> str:
+    verb = _blocking_verb(explanation)
     what = flow.what
     how = {"reject-rst": " with a TCP reset", "reject-icmp": " with an ICMP error"}.get(explanation.action, "")
     return {
@@ -417,18 +426,18 @@ def _sentence(node: str, flow: Flow, explanation: Explanation) -> str:
     }[explanation.leg]
 
 
-def _verb(explanation: Explanation) -> str:
+def _blocking_verb(explanation: Explanation) -> str:
     return {"drop": "drops", "unknown": "blocks"}.get(explanation.action, "rejects")
 
 
-def _fits(seen: Seen, explanation: Explanation) -> bool:
+def _fits_failure(seen: Seen, explanation: Explanation) -> bool:
     """Whether a rule's action leads to the failure that was seen."""
     if explanation.action == "unknown" or (seen == "dropped" and explanation.action == "reject-icmp"):
         return True  # the kernel limits how many ICMP errors it sends, so that a rejected packet may get no answer
     return (seen in SILENT_FAILURES) == (explanation.action == "drop")
 
 
-def command_line(remedies: tuple[tuple[str, str], ...], node: str) -> Remedy:
+def combined_remedy(remedies: tuple[tuple[str, str], ...], node: str) -> Remedy:
     """The remedy with these commands, given as (node, command): one command line if all are for `node`, else a step for
     each node."""
     if all(name == node for name, _ in remedies):

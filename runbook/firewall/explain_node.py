@@ -32,13 +32,13 @@ from runbook.firewall.evaluate import (
     PacketEnd,
     Truth,
     Walk,
-    merged,
-    packet,
-    walk,
+    merge_spans,
+    packet_on_leg,
+    walk_chain,
 )
-from runbook.firewall.front_ends import blocking_line, firewalld_owns
-from runbook.firewall.remedies import FirewallOpening, remedy, ufw_decides, zones_met
-from runbook.model.command_quoting import NFT_LIST_COMMAND, nft_words, word
+from runbook.firewall.front_ends import blocking_ufw_rule, firewalld_owns
+from runbook.firewall.remedies import FirewallOpening, firewall_remedy, ufw_decides, zones_on_path
+from runbook.model.command_quoting import NFT_LIST_COMMAND, nft_words, shell_word
 from runbook.model.remedy import Remedy
 
 ARRIVING_HOOKS = ("ingress", "prerouting", "input")
@@ -59,7 +59,7 @@ class Journey:
     steps: int = 0  # rules and elements of sets that the packet was compared with
 
 
-def travel(evidence: Evidence, flow: Flow, leg: Leg, *, tracked: Truth = True) -> Journey:
+def trace_journey(evidence: Evidence, flow: Flow, leg: Leg, *, tracked: Truth = True) -> Journey:
     """The way of the flow's packet through every base chain that it meets on this node, also behind a blocking chain.
 
     `tracked`: for a reply, whether the connection of its request is tracked.
@@ -71,11 +71,11 @@ def travel(evidence: Evidence, flow: Flow, leg: Leg, *, tracked: Truth = True) -
     interface = (routed or given) if leg == "reply-out" else (given or routed)
     devices = evidence.devices(interface)
     back = evidence.has_route_to(peer, interface)
-    now = packet(flow, leg, interface, back, tracked=tracked, owner=evidence.owner)
+    now = packet_on_leg(flow, leg, interface, back, tracked=tracked, owner=evidence.owner)
     stops: list[BlockingChain] = []
     last: Walk | None = None
     new_source, translator, steps = "", None, 0
-    for base in _on_the_way(
+    for base in _chains_on_the_way(
         evidence.bases(flow.version), ARRIVING_HOOKS if arriving else LEAVING_HOOKS, now.state == CT_NEW
     ):
         if base.for_device and base.devices and devices and not set(devices) & set(base.devices):
@@ -85,7 +85,7 @@ def travel(evidence: Evidence, flow: Flow, leg: Leg, *, tracked: Truth = True) -
             continue
         # In a bridge's chains the interface is a port of the bridge, and connections are mostly not tracked.
         met = replace(now, in_interface=None, out_interface=None, state=None) if on_bridge else now
-        result = evidence.tangled.get(id(base)) or walk(base, met)
+        result = evidence.tangled.get(id(base)) or walk_chain(base, met)
         if result.steps > MAX_COMPARISONS:
             evidence.tangled[id(base)] = result
         else:
@@ -98,26 +98,26 @@ def travel(evidence: Evidence, flow: Flow, leg: Leg, *, tracked: Truth = True) -
         rewritten = tuple(end for end in result.ends if end.rewritten)
         if rewritten and base.hook in ("prerouting", "output"):
             elsewhere = BlockingChain(base, rewritten, len(rewritten) == len(result.ends))
-            return Journey(interface, tuple(stops), last, elsewhere, _tracked(now.state), steps=steps)
+            return Journey(interface, tuple(stops), last, elsewhere, _is_tracked(now.state), steps=steps)
         if rewritten and len(result.ends) == 1:
             new_source, translator = rewritten[0].new_source, BlockingChain(base, rewritten, certain=True)
     return Journey(
         interface,
         tuple(stops),
         last,
-        tracked=_tracked(now.state),
+        tracked=_is_tracked(now.state),
         new_source=new_source,
         translator=translator,
         steps=steps,
     )
 
 
-def _tracked(state: int | None) -> Truth:
+def _is_tracked(state: int | None) -> Truth:
     """Whether a packet in this state of `ct state` belongs to a tracked connection; None if unknown."""
     return None if state is None else state != CT_UNTRACKED
 
 
-def _on_the_way(bases: list[Base], hooks: tuple[str, ...], new: bool) -> list[Base]:
+def _chains_on_the_way(bases: list[Base], hooks: tuple[str, ...], new: bool) -> list[Base]:
     """The base chains at these hooks, in the order in which a packet meets them; NAT only for a `new` connection."""
     mine = [base for base in bases if base.hook in hooks and (new or base.kind != "nat")]
     return sorted(mine, key=lambda base: hooks.index(base.hook))  # stable: priorities stay in order
@@ -135,7 +135,7 @@ class ArpStop:
     certain: bool
 
 
-def arp_stop(evidence: Evidence, interface: str, address: str, peer: str) -> ArpStop | None:
+def find_arp_stop(evidence: Evidence, interface: str, address: str, peer: str) -> ArpStop | None:
     """The rule that stops ARP between this node's `address` and `peer`, both IPv4: a rule that certainly does, else one
     that may, else None."""
     found: list[ArpStop] = []
@@ -157,7 +157,7 @@ def arp_stop(evidence: Evidence, interface: str, address: str, peer: str) -> Arp
             out_interface="" if arriving else interface,
             arriving=arriving,
         )
-        result = walk(base, passing)
+        result = walk_chain(base, passing)
         if result.blocks is False or not result.culprits:
             continue
         rule = result.culprits[0].rule
@@ -202,7 +202,7 @@ class Explanation:
     by_chance: bool = False  # no rule certainly blocks all packets, and a rule blocks some by chance
 
 
-def explain(
+def explain_leg(
     evidence: Evidence,
     flow: Flow,
     leg: Leg = "request-in",
@@ -217,23 +217,23 @@ def explain(
     `ports` (inclusive ranges) and `peers` widen the remedy, so that one command opens all that an inventory needs; the
     flow's own port and peer are always in it.
     """
-    journey = travel(evidence, flow, leg, tracked=tracked)
+    journey = trace_journey(evidence, flow, leg, tracked=tracked)
     could_not_look = "; ".join(evidence.blind(flow.version)) or None
-    wanted = _wanted(flow, leg, tuple(ports), tuple(peers))
+    wanted = _wanted_opening(flow, leg, tuple(ports), tuple(peers))
     if journey.elsewhere is not None and not any(stop.certain for stop in journey.stops):
-        return _sent_elsewhere(evidence, journey, journey.elsewhere, wanted, could_not_look)
+        return _explain_redirection(evidence, journey, journey.elsewhere, wanted, could_not_look)
     if not journey.stops:
-        allowed = _nothing_blocks(journey, could_not_look, evidence.asides, leg)
+        allowed = _explain_passage(journey, could_not_look, evidence.asides, leg)
         if journey.translator is None:
             return allowed
-        where, rule = _place_of(journey.translator.base, journey.translator.ends[0])
-        fix = remedy(evidence, [journey.translator], wanted, journey.interface)
+        where, rule = _place_of_end(journey.translator.base, journey.translator.ends[0])
+        fix = firewall_remedy(evidence, [journey.translator], wanted, journey.interface)
         return replace(allowed, where=where, rule=rule, allow=fix.text)
 
-    return _blocked(evidence, flow, journey, wanted, could_not_look)
+    return _explain_blocking(evidence, flow, journey, wanted, could_not_look)
 
 
-def _blocked(
+def _explain_blocking(
     evidence: Evidence, flow: Flow, journey: Journey, wanted: FirewallOpening, could_not_look: str | None
 ) -> Explanation:
     """The explanation of a journey with stops: the first certain stop, or without a certain one all as candidates."""
@@ -241,11 +241,11 @@ def _blocked(
     sure = [stop for stop in journey.stops if stop.certain]
     before = journey.stops[: journey.stops.index(sure[0]) + 1] if sure else journey.stops
     suspects = [(stop.base, end) for stop in before for end in stop.ends]
-    texts = tuple(dict.fromkeys(_in_words(evidence, flow, leg, base, end) for base, end in suspects))
+    texts = tuple(dict.fromkeys(_end_in_words(evidence, flow, leg, base, end) for base, end in suspects))
     actions = {end.action for _, end in suspects}
     base, end = suspects[-1 if sure else 0]
-    where, rule = _name(evidence, flow, leg, base, end)
-    also = [_in_words(evidence, flow, leg, stop.base, stop.ends[0]) for stop in sure[1:]]
+    where, rule = _place_by_front_end(evidence, flow, leg, base, end)
+    also = [_end_in_words(evidence, flow, leg, stop.base, stop.ends[0]) for stop in sure[1:]]
     caveats = [*evidence.asides]
     caveats += [f"it is blocked a second time by {text}" for text in dict.fromkeys(also) if text not in texts]
     by_chance = not sure and any(stop.by_chance for stop in journey.stops)
@@ -255,14 +255,16 @@ def _blocked(
         )
     if by_chance and all(end.rule and end.rule.by_chance for _, end in suspects):
         removals = {
-            (base.engine, base.table, end.rule.chain, end.rule.index): _removal(base, end.rule)
+            (base.engine, base.table, end.rule.chain, end.rule.index): _removal_command(base, end.rule)
             for base, end in suspects
             if end.rule
         }
         allow = " && ".join(removals.values())
         caveats.append(RELOAD_CAVEAT)
     else:
-        fix = remedy(evidence, _all_stops(evidence, flow, wanted, journey), wanted, journey.interface)
+        fix = firewall_remedy(
+            evidence, _stops_of_wanted_flows(evidence, flow, wanted, journey), wanted, journey.interface
+        )
         allow = fix.text
         caveats += fix.caveats
     return Explanation(
@@ -283,24 +285,24 @@ def _blocked(
 RELOAD_CAVEAT = "remove the rule from its file as well, or the next reload or boot restores it"
 
 
-def _removal(base: Base, rule: FilterRule) -> str:
+def _removal_command(base: Base, rule: FilterRule) -> str:
     """The command that removes a rule which drops by chance: an exception for the job alone would let it go on dropping
     packets of logins and everything else. For iptables the command spells out the rule, since its number would mean
     another rule as soon as an earlier rule of the chain is gone."""
     if base.engine == "nft":
         words = nft_words("delete", "rule", base.family, base.table, rule.chain, "handle", rule.handle)
         return f"sudo nft {words}" if words else NFT_LIST_COMMAND
-    table = "" if base.table == "filter" else f" -t {word(base.table)}"
-    words = " ".join(map(word, shlex.split(rule.text)[1:]))
+    table = "" if base.table == "filter" else f" -t {shell_word(base.table)}"
+    words = " ".join(map(shell_word, shlex.split(rule.text)[1:]))
     return f"sudo {base.engine}{table} -D {words}"
 
 
-def _sent_elsewhere(
+def _explain_redirection(
     evidence: Evidence, journey: Journey, by: BlockingChain, wanted: FirewallOpening, could_not_look: str | None
 ) -> Explanation:
     """The explanation of a journey on which a NAT rule of `by` changes the destination."""
-    where, rule = _place_of(by.base, by.ends[0])
-    fix = remedy(evidence, [by], wanted, journey.interface)
+    where, rule = _place_of_end(by.base, by.ends[0])
+    fix = firewall_remedy(evidence, [by], wanted, journey.interface)
     return Explanation(
         blocks=None,
         action="unknown",
@@ -315,12 +317,12 @@ def _sent_elsewhere(
     )
 
 
-def _nothing_blocks(journey: Journey, could_not_look: str | None, caveats: tuple[str, ...], leg: Leg) -> Explanation:
+def _explain_passage(journey: Journey, could_not_look: str | None, caveats: tuple[str, ...], leg: Leg) -> Explanation:
     """The explanation of a journey without stops; undecided if some rules could not be read."""
     blocks = None if could_not_look else False
     where, rule = "no rule blocks it", ""
     if journey.last is not None:
-        where, rule = _place_of(journey.last.base, journey.last.ends[0])
+        where, rule = _place_of_end(journey.last.base, journey.last.ends[0])
     action: Action = "accept" if blocks is False else "unknown"
     return Explanation(
         blocks=blocks,
@@ -339,19 +341,19 @@ def _nothing_blocks(journey: Journey, could_not_look: str | None, caveats: tuple
 # --- words ----------------------------------------------------------------------------------------------------------
 
 
-def _in_words(evidence: Evidence, flow: Flow, leg: Leg, base: Base, end: PacketEnd) -> str:
-    where, rule = _name(evidence, flow, leg, base, end)
+def _end_in_words(evidence: Evidence, flow: Flow, leg: Leg, base: Base, end: PacketEnd) -> str:
+    where, rule = _place_by_front_end(evidence, flow, leg, base, end)
     return f"{where} `{rule}`" if rule else where
 
 
-def _name(evidence: Evidence, flow: Flow, leg: Leg, base: Base, end: PacketEnd) -> tuple[str, str]:
+def _place_by_front_end(evidence: Evidence, flow: Flow, leg: Leg, base: Base, end: PacketEnd) -> tuple[str, str]:
     """(where, rule) of the place where a packet ends, in the words of the front end that owns the rule."""
-    where, rule = _place_of(base, end)
+    where, rule = _place_of_end(base, end)
     status = evidence.ufw
     if status is not None and ufw_decides(end):
         outgoing = leg in ("request-out", "reply-out")
         if end.rule is not None and "user" in end.rule.chain:
-            line = blocking_line(status, flow.peer(leg), flow.port, outgoing=outgoing)
+            line = blocking_ufw_rule(status, flow.peer(leg), flow.port, outgoing=outgoing)
             return f"ufw rule in {where}", str(line) if line else rule
         default = status.outgoing if outgoing else status.incoming
         direction = "outgoing" if outgoing else "incoming"
@@ -359,12 +361,12 @@ def _name(evidence: Evidence, flow: Flow, leg: Leg, base: Base, end: PacketEnd) 
     if evidence.firewalld is not None and firewalld_owns(base):
         peer = flow.peer(leg)
         interface = flow.in_interface or evidence.interface_to(peer)
-        zone = zones_met(evidence.firewalld, [end]).zone_for(peer, interface)
+        zone = zones_on_path(evidence.firewalld, [end]).zone_for(peer, interface)
         return f"firewalld zone {zone} ({where})", rule
     return where, rule
 
 
-def _place_of(base: Base, end: PacketEnd) -> tuple[str, str]:
+def _place_of_end(base: Base, end: PacketEnd) -> tuple[str, str]:
     """(where, rule) of the place where a packet ends, in the words of nft or iptables."""
     if base.engine == "nft":
         place = f"{base.family} {base.table}"
@@ -380,17 +382,19 @@ def _place_of(base: Base, end: PacketEnd) -> tuple[str, str]:
 # --- the flows that a remedy has to open ----------------------------------------------------------------------------
 
 
-def _wanted(flow: Flow, leg: Leg, ports: NumberSpans, peers: tuple[str, ...]) -> FirewallOpening:
+def _wanted_opening(flow: Flow, leg: Leg, ports: NumberSpans, peers: tuple[str, ...]) -> FirewallOpening:
     alike = {flow.peer(leg), *(peer for peer in peers if (6 if ":" in peer else 4) == flow.version)}
-    return FirewallOpening(leg, tuple(sorted(alike)), merged(((flow.port, flow.port), *ports)), flow.protocol)
+    return FirewallOpening(leg, tuple(sorted(alike)), merge_spans(((flow.port, flow.port), *ports)), flow.protocol)
 
 
-def _all_stops(evidence: Evidence, flow: Flow, wanted: FirewallOpening, journey: Journey) -> list[BlockingChain]:
+def _stops_of_wanted_flows(
+    evidence: Evidence, flow: Flow, wanted: FirewallOpening, journey: Journey
+) -> list[BlockingChain]:
     """The stops of all wanted flows: for every peer, and for every port at which the rules may decide differently."""
     stops = list(journey.stops)
     if len(wanted.peers) == 1 and wanted.ports == ((flow.port, flow.port),):
         return stops
-    samples = _interesting(evidence, flow, wanted.ports)
+    samples = _ports_to_sample(evidence, flow, wanted.ports)
     spent = steps = 0
     for peer in wanted.peers:
         for port in samples:
@@ -399,7 +403,7 @@ def _all_stops(evidence: Evidence, flow: Flow, wanted: FirewallOpening, journey:
                 if wanted.leg in ("request-in", "reply-out")
                 else replace(flow, destination=peer, port=port)
             )
-            journey = travel(evidence, other, wanted.leg)
+            journey = trace_journey(evidence, other, wanted.leg)
             stops += journey.stops
             spent, steps = spent + 1, steps + journey.steps
             if steps > MAX_SAMPLED_RULES:
@@ -409,7 +413,7 @@ def _all_stops(evidence: Evidence, flow: Flow, wanted: FirewallOpening, journey:
     return stops
 
 
-def _interesting(evidence: Evidence, flow: Flow, ports: NumberSpans) -> list[int]:
+def _ports_to_sample(evidence: Evidence, flow: Flow, ports: NumberSpans) -> list[int]:
     """The ports at which rules may decide differently: the flow's port, each range's ends, and up to 100 numbers of the
     rules (and their neighbours) that lie in a range."""
     numbers: set[int] = set()

@@ -14,10 +14,10 @@ import ipaddress
 import re
 from dataclasses import dataclass
 
-from runbook.files.address import in_network
+from runbook.files.address import is_in_network
 from runbook.firewall.evaluate import Base, NumberSpans
-from runbook.model.command_quoting import word
-from runbook.model.units import span_of, whole_number
+from runbook.model.command_quoting import shell_word
+from runbook.model.units import parse_whole_number, range_text
 
 # --- ufw ------------------------------------------------------------------------------------------------------------
 
@@ -48,7 +48,7 @@ class UfwStatus:
     rules: tuple[UfwRule, ...] = ()
 
 
-def parse_ufw(text: str) -> UfwStatus | None:
+def parse_ufw_status(text: str) -> UfwStatus | None:
     """The status in the text of `ufw status`, with or without `verbose` or `numbered`; None for any other text."""
     found = re.search(r"^Status: (active|inactive)\s*$", text, re.MULTILINE)
     if not found:
@@ -64,7 +64,7 @@ def parse_ufw(text: str) -> UfwStatus | None:
     return UfwStatus(found[1] == "active", incoming, outgoing, tuple(rules))
 
 
-def blocking_line(status: UfwStatus, peer: str, port: int, *, outgoing: bool) -> UfwRule | None:
+def blocking_ufw_rule(status: UfwStatus, peer: str, port: int, *, outgoing: bool) -> UfwRule | None:
     """The first rule that denies or rejects this peer and port, of rules in the plain forms that are understood."""
     for rule in status.rules:
         if rule.action not in ("DENY", "REJECT") or (rule.direction == "OUT") != outgoing:
@@ -79,7 +79,7 @@ def blocking_line(status: UfwStatus, peer: str, port: int, *, outgoing: bool) ->
 def _names_peer(text: str, peer: str) -> bool:
     if "Anywhere" in text or re.fullmatch(r"[\d:,]+(/\w+)?( \(v6\))?", text):
         return ("(v6)" in text) == (":" in peer)
-    return any(in_network(peer, one.removesuffix("/tcp")) for one in text.split())
+    return any(is_in_network(peer, one.removesuffix("/tcp")) for one in text.split())
 
 
 def _names_port(text: str, port: int) -> bool:
@@ -89,13 +89,15 @@ def _names_port(text: str, port: int) -> bool:
     for ports, protocol in specs:
         for part in ports.split(","):
             low, _, high = part.partition(":")
-            first, last = whole_number(low), whole_number(high or low)
+            first, last = parse_whole_number(low), parse_whole_number(high or low)
             if first is not None and last is not None and protocol in ("", "/tcp") and first <= port <= last:
                 return True
     return False
 
 
-def ufw_allow(peers: tuple[str, ...], ports: NumberSpans, protocol: str, *, outgoing: bool, first: bool) -> list[str]:
+def ufw_allow_commands(
+    peers: tuple[str, ...], ports: NumberSpans, protocol: str, *, outgoing: bool, first: bool
+) -> list[str]:
     """The ufw commands that allow these ports for these peers; `first` puts the new rules before the user's other
     rules, for when one of these denies."""
     commands = []
@@ -148,7 +150,7 @@ class FirewalldStatus:
     def zone_for(self, peer: str, interface: str | None) -> str:
         """The name of the zone that decides about packets from `peer` through `interface`."""
         for zone in self.zones:
-            if any(in_network(peer, source) for source in zone.sources):  # a source may also be an ipset or a MAC
+            if any(is_in_network(peer, source) for source in zone.sources):  # a source may also be an ipset or a MAC
                 return zone.name
         return next((zone.name for zone in self.zones if interface in zone.interfaces), self.default)
 
@@ -158,12 +160,12 @@ def firewalld_owns(base: Base) -> bool:
     return base.table == "firewalld" or any(name.endswith("_ZONES") for name in base.chains)
 
 
-def firewalld_runs(state: str) -> bool:
+def is_firewalld_running(state: str) -> bool:
     """Whether firewalld runs, by the text of `firewall-cmd --state`: `running` or `not running`."""
     return state.strip() == "running"
 
 
-def parse_zones(all_zones: str, default: str = "") -> FirewalldStatus:
+def parse_firewalld_zones(all_zones: str, default: str = "") -> FirewalldStatus:
     """The zones in the text of `firewall-cmd --list-all-zones`; `default`: the text of `--get-default-zone`."""
     zones: list[FirewalldZone] = []
     chosen = default.strip().split("\n")[0]
@@ -177,22 +179,22 @@ def parse_zones(all_zones: str, default: str = "") -> FirewalldStatus:
             FirewalldZone(
                 name=header[1],
                 active="active" in marks,
-                target=_line(block, "target") or "default",
-                interfaces=tuple(_line(block, "interfaces").split()),
-                sources=tuple(_line(block, "sources").split()),
-                ports=tuple(_line(block, "ports").split()),
+                target=_zone_value(block, "target") or "default",
+                interfaces=tuple(_zone_value(block, "interfaces").split()),
+                sources=tuple(_zone_value(block, "sources").split()),
+                ports=tuple(_zone_value(block, "ports").split()),
             )
         )
     return FirewalldStatus(tuple(zones), chosen or "public")
 
 
-def _line(block: str, key: str) -> str:
+def _zone_value(block: str, key: str) -> str:
     """The value of `key: value` in the text of one zone; empty if there is none."""
     found = re.search(rf"^ +{key}:[ \t]*(.*)$", block, re.MULTILINE)
     return found[1] if found else ""
 
 
-def firewalld_allow(
+def firewalld_allow_commands(
     status: FirewalldStatus,
     interface: str | None,
     peers: tuple[str, ...],
@@ -207,27 +209,27 @@ def firewalld_allow(
     for peer in peers:
         zones.setdefault(status.zone_for(peer, interface), []).append(peer)
     commands = [
-        f"sudo firewall-cmd --permanent --zone={word(zone)} "
-        f"{' '.join(_rich('source', members, ports, protocol, first=first))}"
+        f"sudo firewall-cmd --permanent --zone={shell_word(zone)} "
+        f"{' '.join(_rich_rule_options('source', members, ports, protocol, first=first))}"
         for zone, members in zones.items()
     ]
     return [*commands, "sudo firewall-cmd --reload"]
 
 
-def firewalld_allow_out(policy: str, peers: tuple[str, ...], ports: NumberSpans, protocol: str) -> list[str]:
+def firewalld_allow_out_commands(policy: str, peers: tuple[str, ...], ports: NumberSpans, protocol: str) -> list[str]:
     """The firewalld commands that let this node send to these ports of these peers, past a policy object (firewalld >=
     0.9) that filters outgoing packets."""
-    rules = " ".join(_rich("destination", list(peers), ports, protocol, first=True))
-    return [f"sudo firewall-cmd --permanent --policy={word(policy)} {rules}", "sudo firewall-cmd --reload"]
+    rules = " ".join(_rich_rule_options("destination", list(peers), ports, protocol, first=True))
+    return [f"sudo firewall-cmd --permanent --policy={shell_word(policy)} {rules}", "sudo firewall-cmd --reload"]
 
 
-def _rich(end: str, peers: list[str], ports: NumberSpans, protocol: str, *, first: bool) -> list[str]:
+def _rich_rule_options(end: str, peers: list[str], ports: NumberSpans, protocol: str, *, first: bool) -> list[str]:
     """The options that add a rich rule for each peer and range of ports; `end`: `source` or `destination`."""
     rules = []
     for peer in peers:
         family = "ipv4" if ipaddress.ip_address(peer).version == 4 else "ipv6"
         priority = ' priority="-1"' if first else ""
         for span in ports:
-            port = f'port port="{span_of(*span)}" protocol="{protocol}"'
+            port = f'port port="{range_text(*span)}" protocol="{protocol}"'
             rules.append(f'--add-rich-rule=\'rule{priority} family="{family}" {end} address="{peer}" {port} accept\'')
     return rules

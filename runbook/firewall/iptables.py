@@ -33,12 +33,12 @@ from runbook.firewall.evaluate import (
     RuleVerdict,
     StateChange,
     Truth,
-    among,
-    any_of,
-    both,
-    flip,
-    merged,
-    one_address,
+    is_in_spans,
+    merge_spans,
+    normal_address,
+    truth_and,
+    truth_any,
+    truth_inverted,
 )
 from runbook.firewall.nft_match import TCP_FLAGS
 
@@ -56,15 +56,15 @@ class IpSet:
 
     @cached_property
     def _merged(self) -> NumberSpans:
-        return merged(self.spans)
+        return merge_spans(self.spans)
 
     def holds(self, address: int) -> bool:
         """Whether the set holds an address, given as a number. Only for a set that is read to its end: later spans do
         not count."""
-        return among(address, self._merged)
+        return is_in_spans(address, self._merged)
 
 
-def parse_sets(text: str) -> dict[str, IpSet]:
+def parse_ipset_save(text: str) -> dict[str, IpSet]:
     """The sets in the text of `ipset save`, by name."""
     sets: dict[str, IpSet] = {}
     for line in text.splitlines():
@@ -102,7 +102,7 @@ TestMaker = Callable[[list[str]], PacketTest]
 """Makes a test of the words behind an option. Raises ValueError or IndexError for words of an unknown form."""
 
 
-def unknown(_: Packet) -> Truth:
+def undecided_test(_: Packet) -> Truth:
     return None
 
 
@@ -112,19 +112,19 @@ def address(end: str, words: list[str]) -> PacketTest:
 
     def test(packet: Packet) -> Truth:
         here = NumberRange.exactly(packet.source if end == "source" else packet.destination)
-        return any_of(None if network is None else here.within(network) for network in networks)
+        return truth_any(None if network is None else here.within(network) for network in networks)
 
     return test
 
 
-def address_range(end: str, words: list[str]) -> PacketTest:
+def address_range_test(end: str, words: list[str]) -> PacketTest:
     """The test of `--src-range` or `--dst-range`."""
     low, _, high = words[0].partition("-")
     wanted = NumberRange(int(ipaddress.ip_address(low)), int(ipaddress.ip_address(high or low)))
     return lambda packet: NumberRange.exactly(packet.source if end == "source" else packet.destination).within(wanted)
 
 
-def protocol(words: list[str]) -> PacketTest:
+def protocol_test(words: list[str]) -> PacketTest:
     """The test of `-p` or `--ctproto`."""
     wanted = PROTOCOL_NAMES.get(words[0], words[0])
     return lambda packet: wanted in ("all", packet.protocol)
@@ -146,16 +146,16 @@ def interface(side: str, words: list[str]) -> PacketTest:
 def ports(sides: str, words: list[str]) -> PacketTest:
     """The test of a port option: `80`, `1:5`, or multiport's `80,1:5`. `sides`: source, destination, or both (either
     port may match)."""
-    spans = [_port_span(part) for part in words[0].split(",")]
+    spans = [_parsed_range(part) for part in words[0].split(",")]
 
     def test(packet: Packet) -> Truth:
         here = [packet.source_port] * (sides != "destination") + [packet.destination_port] * (sides != "source")
-        return any_of(None if wanted is None else port.within(wanted) for port in here for wanted in spans)
+        return truth_any(None if wanted is None else port.within(wanted) for port in here for wanted in spans)
 
     return test
 
 
-def _port_span(text: str) -> NumberRange | None:
+def _parsed_range(text: str) -> NumberRange | None:
     low, colon, high = text.partition(":")
     try:
         return NumberRange(int(low or 0), int(high or 65535) if colon else int(low))
@@ -163,7 +163,7 @@ def _port_span(text: str) -> NumberRange | None:
         return None  # a name: iptables-save prints numbers
 
 
-def state(words: list[str]) -> PacketTest:
+def state_test(words: list[str]) -> PacketTest:
     """The test of `--ctstate` or `--state`."""
     mask = 0
     other = False
@@ -183,14 +183,14 @@ def state(words: list[str]) -> PacketTest:
     return test
 
 
-def direction(words: list[str]) -> PacketTest:
+def direction_test(words: list[str]) -> PacketTest:
     """The test of `--ctdir`."""
     return lambda packet: (words[0].upper() == "REPLY") is packet.reply if packet.tracked else None
 
 
-def tcp_flags(words: list[str]) -> PacketTest:
+def tcp_flags_test(words: list[str]) -> PacketTest:
     """The test of `--tcp-flags MASK WANTED`; undecided where only some segments of data match."""
-    mask, wanted = (_flags(word) for word in words[:2])
+    mask, wanted = (_flag_bits(word) for word in words[:2])
 
     def test(packet: Packet) -> Truth:
         if packet.flags is None or mask is None or wanted is None:
@@ -202,7 +202,7 @@ def tcp_flags(words: list[str]) -> PacketTest:
     return test
 
 
-def _flags(word: str) -> int | None:
+def _flag_bits(word: str) -> int | None:
     """The bits of `SYN,ACK`, `ALL` or `NONE`; None for an unknown flag."""
     if word == "NONE":
         return 0
@@ -218,11 +218,11 @@ def _flags(word: str) -> int | None:
 
 def length(words: list[str]) -> PacketTest:
     """The test of `--length`."""
-    wanted = _port_span(words[0])
+    wanted = _parsed_range(words[0])
     return lambda packet: None if wanted is None else packet.length.within(wanted)
 
 
-def mark(which: str, words: list[str]) -> PacketTest:
+def mark_test(which: str, words: list[str]) -> PacketTest:
     """The test of `--mark VALUE[/MASK]`; `which`: `mark` for a packet's mark, `ct_mark` for its connection's."""
     value, _, mask = words[0].partition("/")
     wanted, bits = int(value, 0), int(mask, 0) if mask else 0xFFFFFFFF
@@ -234,9 +234,9 @@ def mark(which: str, words: list[str]) -> PacketTest:
     return test
 
 
-def owner(which: str, words: list[str]) -> PacketTest:
+def owner_test(which: str, words: list[str]) -> PacketTest:
     """The test of a socket's owner, `1000` or `1000-1999`; only a packet that a process sends has one."""
-    wanted = _port_span(words[0].replace("-", ":"))
+    wanted = _parsed_range(words[0].replace("-", ":"))
 
     def test(packet: Packet) -> Truth:
         number = packet.uid if which == "user" else packet.gid
@@ -245,7 +245,7 @@ def owner(which: str, words: list[str]) -> PacketTest:
     return test
 
 
-def address_type(end: str, words: list[str]) -> PacketTest:
+def address_type_test(end: str, words: list[str]) -> PacketTest:
     """The test of the type of an address. Known is that an arriving packet is addressed to this node, that a leaving
     packet comes from it, and that both are unicast."""
     types = words[0].split(",")
@@ -258,12 +258,12 @@ def address_type(end: str, words: list[str]) -> PacketTest:
     return test
 
 
-def reverse_path(packet: Packet) -> Truth:
+def reverse_path_test(packet: Packet) -> Truth:
     """The test of `rpfilter`: a route leads to the packet's source through the interface by which it came in."""
     return packet.has_route_back
 
 
-def any_path_back(packet: Packet) -> Truth:
+def any_path_back_test(packet: Packet) -> Truth:
     """The test of `rpfilter --loose`: a route leads to the packet's source through any interface."""
     return packet.has_route_back or None
 
@@ -271,9 +271,9 @@ def any_path_back(packet: Packet) -> Truth:
 MATCH_OPTIONS: Mapping[str, tuple[int, TestMaker]] = {
     "-s": (1, partial(address, "source")),
     "-d": (1, partial(address, "destination")),
-    "--src-range": (1, partial(address_range, "source")),
-    "--dst-range": (1, partial(address_range, "destination")),
-    "-p": (1, protocol),
+    "--src-range": (1, partial(address_range_test, "source")),
+    "--dst-range": (1, partial(address_range_test, "destination")),
+    "-p": (1, protocol_test),
     "-i": (1, partial(interface, "in")),
     "-o": (1, partial(interface, "out")),
     "-f": (0, lambda _: lambda _: False),
@@ -282,19 +282,19 @@ MATCH_OPTIONS: Mapping[str, tuple[int, TestMaker]] = {
     "--dports": (1, partial(ports, "destination")),
     "--sports": (1, partial(ports, "source")),
     "--ports": (1, partial(ports, "both")),
-    "--tcp-flags": (2, tcp_flags),
-    "--syn": (0, lambda _: tcp_flags(["FIN,SYN,RST,ACK", "SYN"])),
-    "--ctstate": (1, state),
-    "--state": (1, state),
-    "--ctdir": (1, direction),
-    "--ctproto": (1, protocol),
+    "--tcp-flags": (2, tcp_flags_test),
+    "--syn": (0, lambda _: tcp_flags_test(["FIN,SYN,RST,ACK", "SYN"])),
+    "--ctstate": (1, state_test),
+    "--state": (1, state_test),
+    "--ctdir": (1, direction_test),
+    "--ctproto": (1, protocol_test),
     "--length": (1, length),
-    "--mark": (1, partial(mark, "mark")),
-    "--src-type": (1, partial(address_type, "source")),
-    "--dst-type": (1, partial(address_type, "destination")),
+    "--mark": (1, partial(mark_test, "mark")),
+    "--src-type": (1, partial(address_type_test, "source")),
+    "--dst-type": (1, partial(address_type_test, "destination")),
     "--pkt-type": (1, lambda words: lambda packet: words[0] in ("unicast", "host") if packet.arriving else None),
-    "--uid-owner": (1, partial(owner, "user")),
-    "--gid-owner": (1, partial(owner, "group")),
+    "--uid-owner": (1, partial(owner_test, "user")),
+    "--gid-owner": (1, partial(owner_test, "group")),
     "--comment": (1, lambda _: lambda _: True),
     "--validmark": (0, lambda _: lambda _: True),
     "--loose": (0, lambda _: lambda _: True),
@@ -309,25 +309,25 @@ def match_test(
     tests: list[tuple[PacketTest, bool]] = []
     for name, inverted, words in options:
         if name == "--mark" and "connmark" in modules:
-            tests.append((mark("ct_mark", words) if "mark" not in modules else unknown, inverted))
+            tests.append((mark_test("ct_mark", words) if "mark" not in modules else undecided_test, inverted))
         elif name in MATCH_OPTIONS and len(words) == MATCH_OPTIONS[name][0]:
             tests.append((MATCH_OPTIONS[name][1](words), inverted))
         elif name == "--match-set" and len(words) == 2:
             tests.append((set_test(words, sets), inverted))
         elif name == "--invert" and "rpfilter" in modules:
             loose = any(option == "--loose" for option, _, _ in options)
-            tests.append((any_path_back if loose else reverse_path, True))
+            tests.append((any_path_back_test if loose else reverse_path_test, True))
         else:
-            tests.append((unknown, False))
+            tests.append((undecided_test, False))
     if "rpfilter" in modules and not any(name == "--invert" for name, _, _ in options):
-        tests.append((reverse_path, False))
+        tests.append((reverse_path_test, False))
     if any(module in UNDECIDABLE_MODULES for module in modules):
-        tests.append((unknown, False))
+        tests.append((undecided_test, False))
 
     def test(packet: Packet) -> Truth:
         answer: Truth = True
         for one, inverted in tests:
-            answer = both(answer, flip(one(packet), inverted))
+            answer = truth_and(answer, truth_inverted(one(packet), inverted))
             if answer is False:
                 return False
         return answer
@@ -380,7 +380,7 @@ def parse(text: str, engine: Engine, sets: Mapping[str, IpSet] = NO_SETS) -> lis
     """The base chains in the text of `iptables-save`: every built-in chain of every table."""
     family = "ip6" if engine.startswith("ip6") else "ip"
     bases = []
-    for table in _tables(text, sets):
+    for table in _read_tables(text, sets):
         chains = {name: tuple(rules) for name, rules in table.rules.items()}
         for name, policy in table.policies.items():
             if name not in HOOK_BY_CHAIN or policy == "-":
@@ -405,12 +405,12 @@ def parse(text: str, engine: Engine, sets: Mapping[str, IpSet] = NO_SETS) -> lis
     return bases
 
 
-def tables(text: str) -> dict[str, dict[str, str]]:
+def table_policies(text: str) -> dict[str, dict[str, str]]:
     """The policies in the text of `iptables-save`: table -> chain -> policy (`-` for a user's chain)."""
-    return {table.name: table.policies for table in _tables(text, NO_SETS)}
+    return {table.name: table.policies for table in _read_tables(text, NO_SETS)}
 
 
-def _tables(text: str, sets: Mapping[str, IpSet]) -> list[_Table]:
+def _read_tables(text: str, sets: Mapping[str, IpSet]) -> list[_Table]:
     """The tables in the text. All chains of a table are read before its rules, so that a jump to a chain can be told
     from a target."""
     found: list[tuple[_Table, list[str]]] = []
@@ -430,26 +430,26 @@ def _tables(text: str, sets: Mapping[str, IpSet]) -> list[_Table]:
             found[-1][1].append(line[line.index("-A ") :])
     for table, lines in found:
         for line in lines:
-            _add(table, line, sets)
+            _add_rule(table, line, sets)
     return [table for table, _ in found]
 
 
-def _add(table: _Table, line: str, sets: Mapping[str, IpSet]) -> None:
+def _add_rule(table: _Table, line: str, sets: Mapping[str, IpSet]) -> None:
     """Adds the rule `-A CHAIN …` to its table; a rule that cannot be read becomes one with an unknown match."""
     text = line[:MAX_RULE_CHARACTERS].strip()
     name = [*text.split(maxsplit=2), "", ""][1]
-    steps: tuple[RuleStep, ...] = (Match(unknown), RuleVerdict("unknown"))
+    steps: tuple[RuleStep, ...] = (Match(undecided_test), RuleVerdict("unknown"))
     words: list[str] = []
     with contextlib.suppress(ValueError, IndexError):  # raised for a rule in a form that iptables does not print
         if len(line) <= MAX_RULE_CHARACTERS:
             words = shlex.split(line)
-            name, steps = words[1], _steps(words[2:], table, sets)
+            name, steps = words[1], _rule_steps(words[2:], table, sets)
     chain = table.rules.setdefault(name, [])
     by_chance = ("-m", "statistic") in itertools.pairwise(words)
     chain.append(FilterRule(name, len(chain), text, steps, by_chance=by_chance))
 
 
-def _steps(words: list[str], table: _Table, sets: Mapping[str, IpSet]) -> tuple[RuleStep, ...]:
+def _rule_steps(words: list[str], table: _Table, sets: Mapping[str, IpSet]) -> tuple[RuleStep, ...]:
     options: list[tuple[str, bool, list[str]]] = []
     modules: list[str] = []
     target: tuple[str, str] | None = None
@@ -471,14 +471,14 @@ def _steps(words: list[str], table: _Table, sets: Mapping[str, IpSet]) -> tuple[
             options.append((word, inverted, arguments))
         inverted, at = False, after
     test = Match(match_test(options, modules, sets))
-    return (test, *_target(target, words[at:], table)) if target else (test,)
+    return (test, *_target_steps(target, words[at:], table)) if target else (test,)
 
 
 def _starts_option(word: str) -> bool:
     return word == "!" or (word.startswith("-") and len(word) > 1 and not word[1].isdecimal())
 
 
-def _target(target: tuple[str, str], options: list[str], table: _Table) -> tuple[RuleStep, ...]:
+def _target_steps(target: tuple[str, str], options: list[str], table: _Table) -> tuple[RuleStep, ...]:
     """The steps of a rule's target, given as (`-j` or `-g`, name), with the options behind it."""
     how, name = target
     if name in table.rules:
@@ -488,11 +488,11 @@ def _target(target: tuple[str, str], options: list[str], table: _Table) -> tuple
     if name == "REJECT":
         return (RuleVerdict("reject-rst" if "tcp-reset" in options else "reject-icmp"),)
     if name in REWRITES:
-        return (RuleVerdict("rewrite", _new_source(options) if name == "SNAT" else ""),)
+        return (RuleVerdict("rewrite", _snat_address(options) if name == "SNAT" else ""),)
     if name == "NOTRACK" or (name == "CT" and "--notrack" in options):
         return (NOTRACK,)
     if name == "MARK":
-        return (StateChange("mark", _mark(options)),)
+        return (StateChange("mark", _mark_value(options)),)
     if name == "CONNMARK":
         restores = "--restore-mark" in options
         return (StateChange("mark" if restores else "ct_mark", None),)
@@ -501,14 +501,14 @@ def _target(target: tuple[str, str], options: list[str], table: _Table) -> tuple
     return (RuleVerdict("unknown"),)
 
 
-def _new_source(options: list[str]) -> str:
+def _snat_address(options: list[str]) -> str:
     """The address of `--to-source ADDRESS[:PORTS]`; empty for a range of addresses, or without the option."""
     text = next((value for option, value in itertools.pairwise(options) if option == "--to-source"), "")
     found = re.fullmatch(r"\[?([0-9a-fA-F:]{0,40}:[0-9a-fA-F:]{1,40}|[0-9.]+)\]?(?::[\d-]+)?", text)
-    return one_address(found[1]) if found else ""
+    return normal_address(found[1]) if found else ""
 
 
-def _mark(options: list[str]) -> int | None:
+def _mark_value(options: list[str]) -> int | None:
     """The value that a MARK target sets; None if the new mark depends on the old one."""
     for option, value in itertools.pairwise(options):
         if option in ("--set-xmark", "--set-mark"):

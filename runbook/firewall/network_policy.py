@@ -33,7 +33,7 @@ class Forbids:
     names: tuple[str, ...]
 
 
-def policies_in(text: str) -> list[PolicyObject]:
+def parse_network_policies(text: str) -> list[PolicyObject]:
     """The policies in `kubectl get networkpolicies -o json`. Raises ValueError for other text."""
     try:
         return list(json.loads(text)["items"])
@@ -47,36 +47,38 @@ def forbidden(policies: Sequence[PolicyObject], source: End, destination: End, p
     try:
         for egress, pod, peer in ((True, source, destination), (False, destination, source)):
             kind = "Egress" if egress else "Ingress"
-            mine = [one for one in policies if kind in _kinds(one["spec"]) and _selects(one, pod)]
+            mine = [one for one in policies if kind in _policy_directions(one["spec"]) and _selects_pod(one, pod)]
             rules = [rule for one in mine for rule in one["spec"].get(kind.lower()) or ()]
-            if mine and not any(_allows(rule, "to" if egress else "from", pod, peer, port) for rule in rules):
+            if mine and not any(
+                _allows_connection(rule, "to" if egress else "from", pod, peer, port) for rule in rules
+            ):
                 return Forbids(egress, tuple(sorted(one["metadata"]["name"] for one in mine)))
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"not a NetworkPolicy as it is known: {error!r}") from None
     return None
 
 
-def _kinds(spec: PolicyObject) -> Sequence[str]:
+def _policy_directions(spec: PolicyObject) -> Sequence[str]:
     """The directions, `Ingress` or `Egress`, that a policy is about."""
     return spec.get("policyTypes") or (["Ingress", "Egress"] if "egress" in spec else ["Ingress"])
 
 
-def _selects(policy: PolicyObject, pod: End) -> bool:
-    return policy["metadata"]["namespace"] == pod.namespace and matches(
+def _selects_pod(policy: PolicyObject, pod: End) -> bool:
+    return policy["metadata"]["namespace"] == pod.namespace and matches_labels(
         policy["spec"].get("podSelector") or {}, pod.labels
     )
 
 
-def _allows(rule: PolicyObject, peers: str, pod: End, peer: End, port: int) -> bool:
+def _allows_connection(rule: PolicyObject, peers: str, pod: End, peer: End, port: int) -> bool:
     """Whether a rule allows a connection between `pod`, which its policy selects, and `peer`; `peers` is the rule's key
     for peers, `to` or `from`. An undecided rule counts as allowing: no policy is accused on a guess."""
     listed, ports = rule.get(peers) or (), rule.get("ports") or ()
-    return (not listed or any(_is(one, pod, peer) for one in listed)) and (
+    return (not listed or any(_takes_peer(one, pod, peer) for one in listed)) and (
         not ports or any(_port(one, port) for one in ports)
     )
 
 
-def _is(one: PolicyObject, pod: End, peer: End) -> bool:
+def _takes_peer(one: PolicyObject, pod: End, peer: End) -> bool:
     """Whether an entry of a rule's peers takes `peer`; `pod` is the pod that the policy selects."""
     if block := one.get("ipBlock"):
         address = ipaddress.ip_address(peer.address)
@@ -85,9 +87,9 @@ def _is(one: PolicyObject, pod: End, peer: End) -> bool:
         ]
         return inside[0] and not any(inside[1:])
     if one.get("namespaceSelector") is None:
-        return peer.namespace == pod.namespace and matches(one.get("podSelector") or {}, peer.labels)
+        return peer.namespace == pod.namespace and matches_labels(one.get("podSelector") or {}, peer.labels)
     # The labels of namespaces are not known here: any namespace may be the selected one.
-    return matches(one.get("podSelector") or {}, peer.labels)
+    return matches_labels(one.get("podSelector") or {}, peer.labels)
 
 
 def _port(one: PolicyObject, port: int) -> bool:
@@ -99,15 +101,15 @@ def _port(one: PolicyObject, port: int) -> bool:
     return int(first) <= port <= int(one.get("endPort", first))
 
 
-def matches(selector: PolicyObject, labels: Mapping[str, str]) -> bool:
+def matches_labels(selector: PolicyObject, labels: Mapping[str, str]) -> bool:
     """Whether a label selector takes these labels; an empty one takes all."""
     wanted: Mapping[str, str] = selector.get("matchLabels") or {}
     if any(labels.get(key) != value for key, value in wanted.items()):
         return False
-    return all(_meets(one, labels) for one in selector.get("matchExpressions") or ())
+    return all(_meets_expression(one, labels) for one in selector.get("matchExpressions") or ())
 
 
-def _meets(one: PolicyObject, labels: Mapping[str, str]) -> bool:
+def _meets_expression(one: PolicyObject, labels: Mapping[str, str]) -> bool:
     key, values = one["key"], one.get("values") or ()
     held = {
         "In": labels.get(key) in values,

@@ -25,7 +25,7 @@ from runbook.firewall.evaluate import (
     StateChange,
     Truth,
     VerdictMap,
-    one_address,
+    normal_address,
 )
 from runbook.firewall.nft_match import (
     MALFORMED_JSON_ERRORS,
@@ -36,10 +36,10 @@ from runbook.firewall.nft_match import (
     element_holds,
     match_cost,
     match_test,
-    operands,
+    parse_operands,
     set_elements,
 )
-from runbook.model.units import number
+from runbook.model.units import parse_number
 
 TableName = tuple[str, str]  # family, name
 NEUTRAL_STATEMENTS = frozenset(
@@ -88,7 +88,7 @@ def texts_by_handle(listing: str) -> dict[tuple[str, str, int], str]:
         elif in_chain and line.startswith("\t\t"):
             rule = re.fullmatch(r"(.*\S)\s+# handle (\d+)", held + line.strip())
             if rule:
-                texts[family, table, number(rule[2])] = " ".join(rule[1].split())
+                texts[family, table, parse_number(rule[2])] = " ".join(rule[1].split())
             held = "" if rule or line.strip().startswith("type ") else held + line.strip() + " "
     return texts
 
@@ -120,7 +120,7 @@ class _Ruleset:
         tables: dict[TableName, int] = {}
         for item in items:
             ((kind, body),) = item.items()
-            _named(body)
+            _check_names(body)
             if kind == "table":
                 tables[body["family"], body["name"]] = body.get("handle", 0)
             elif kind in ("set", "map"):
@@ -138,9 +138,11 @@ class _Ruleset:
         key = (body["family"], body["table"])
         chain = self._rules[key].setdefault(body["chain"], [])
         handle = body.get("handle")
-        text = self._texts.get((*key, handle)) or in_words(body.get("expr", []))
-        steps = tuple(_steps(body.get("expr", []), self._sets.get(key, {})))
-        chain.append(FilterRule(body["chain"], len(chain), text, steps, handle, _draws(body.get("expr", []))))
+        text = self._texts.get((*key, handle)) or rule_as_json(body.get("expr", []))
+        steps = tuple(_rule_steps(body.get("expr", []), self._sets.get(key, {})))
+        chain.append(
+            FilterRule(body["chain"], len(chain), text, steps, handle, _uses_random_numbers(body.get("expr", [])))
+        )
 
     def bases(self) -> list[Base]:
         found = []
@@ -155,7 +157,7 @@ class _Ruleset:
                     table=body["table"],
                     chain=body["name"],
                     hook=body["hook"],
-                    priority=_priority(body.get("prio", 0)),
+                    priority=_chain_priority(body.get("prio", 0)),
                     policy=policy,
                     chains=chains,
                     kind=body.get("type", "filter"),
@@ -166,14 +168,14 @@ class _Ruleset:
         return sorted(found, key=lambda base: (base.priority, base.order))
 
 
-def _named(body: Json) -> None:
+def _check_names(body: Json) -> None:
     """Raises TypeError if a name in the object is not a text, or its handle is not a number."""
     names = [body.get(key, "") for key in ("family", "table", "chain", "name", "hook")]
     if not all(isinstance(name, str) for name in names) or not isinstance(body.get("handle", 0), int):
         raise TypeError("a name that is none")
 
 
-def _priority(value: Json) -> int:
+def _chain_priority(value: Json) -> int:
     """A chain's priority as a number: from a number, a name such as `filter`, or a name with an offset."""
     if isinstance(value, int):
         return value
@@ -183,19 +185,19 @@ def _priority(value: Json) -> int:
     return PRIORITIES[str(value)]
 
 
-def _steps(expressions: list[Json], sets: SetsByName) -> list[RuleStep]:
+def _rule_steps(expressions: list[Json], sets: SetsByName) -> list[RuleStep]:
     steps: list[RuleStep] = []
     for expression in expressions:
-        step = _step(expression, sets)
+        step = _rule_step(expression, sets)
         if step is not None:
             steps.append(step)
     return steps
 
 
-def _step(expression: Json, sets: SetsByName) -> RuleStep | None:
+def _rule_step(expression: Json, sets: SetsByName) -> RuleStep | None:
     """The step for one statement of a rule; None for a statement that is passed over."""
     if isinstance(expression, str):
-        return None if expression in NEUTRAL_STATEMENTS else Match(_unknown)
+        return None if expression in NEUTRAL_STATEMENTS else Match(_undecided_test)
     ((name, body),) = expression.items()
     if name == "match":
         return Match(match_test(body, sets), match_cost(body, sets))
@@ -206,32 +208,32 @@ def _step(expression: Json, sets: SetsByName) -> RuleStep | None:
     if name == "reject":
         return RuleVerdict("reject-rst" if (body or {}).get("type") == "tcp reset" else "reject-icmp")
     if name == "vmap":
-        return _choice(body, sets)
+        return _verdict_map_step(body, sets)
     if name == "mangle":
-        return _change(body)
+        return _state_change_step(body)
     if name == "notrack":
         return NOTRACK
     if name in REWRITES:
-        return RuleVerdict("rewrite", one_address((body or {}).get("addr")) if name == "snat" else "")
+        return RuleVerdict("rewrite", normal_address((body or {}).get("addr")) if name == "snat" else "")
     if name in DIVERTING_STATEMENTS:
         return RuleVerdict("unknown")
     if name == "set":
-        return Match(_unknown) if body.get("stmt") else None
-    return None if name in NEUTRAL_STATEMENTS else Match(_unknown)
+        return Match(_undecided_test) if body.get("stmt") else None
+    return None if name in NEUTRAL_STATEMENTS else Match(_undecided_test)
 
 
-def _draws(expression: Json) -> bool:
+def _uses_random_numbers(expression: Json) -> bool:
     """Whether a rule's expression uses a number generator anywhere, so that it matches by count or by chance."""
     if isinstance(expression, dict):
-        return "numgen" in expression or any(map(_draws, expression.values()))
-    return isinstance(expression, list) and any(map(_draws, expression))
+        return "numgen" in expression or any(map(_uses_random_numbers, expression.values()))
+    return isinstance(expression, list) and any(map(_uses_random_numbers, expression))
 
 
-def _unknown(_: Packet) -> Truth:
+def _undecided_test(_: Packet) -> Truth:
     return None
 
 
-def _change(body: Json) -> RuleStep | None:
+def _state_change_step(body: Json) -> RuleStep | None:
     """The step for a statement that sets a mark or the like; None if no rule reads the value that it sets."""
     key, value = body.get("key", {}), body.get("value")
     number = value if isinstance(value, int) else None
@@ -241,12 +243,12 @@ def _change(body: Json) -> RuleStep | None:
         return StateChange("ct_mark", number)
     if isinstance(key, dict) and set(key) <= {"meta", "ct", "tcp option"}:
         return None  # priority, zone, MSS: no later rule here reads them
-    return Match(_unknown)
+    return Match(_undecided_test)
 
 
-def _choice(body: Json, sets: SetsByName) -> RuleStep:
+def _verdict_map_step(body: Json, sets: SetsByName) -> RuleStep:
     """The step for a verdict map."""
-    left = operands(body["key"])
+    left = parse_operands(body["key"])
     elements = set_elements(body["data"], sets)
     if elements is None:
         return RuleVerdict("unknown")
@@ -264,7 +266,7 @@ def _choice(body: Json, sets: SetsByName) -> RuleStep:
         possible: list[tuple[Truth, RuleVerdict]] = []
         fallback: list[tuple[Truth, RuleVerdict]] = []
         for key, verdict in elements:
-            step = _step(verdict, sets)
+            step = _rule_step(verdict, sets)
             decided = step if isinstance(step, RuleVerdict) else RuleVerdict("unknown")
             if key == "*" or (isinstance(key, dict) and key.get("elem", {}).get("val") == "*"):
                 fallback.append((True, decided))
@@ -279,6 +281,6 @@ def _choice(body: Json, sets: SetsByName) -> RuleStep:
     return VerdictMap(options, len(elements))
 
 
-def in_words(expressions: list[Json]) -> str:
+def rule_as_json(expressions: list[Json]) -> str:
     """A rule as short JSON, for use without nft's own text."""
     return json.dumps(expressions, separators=(",", ":"))

@@ -21,11 +21,11 @@ from runbook.firewall.evaluate import (
     Packet,
     PacketTest,
     Truth,
-    among,
-    any_of,
-    both,
-    flip,
-    merged,
+    is_in_spans,
+    merge_spans,
+    truth_and,
+    truth_any,
+    truth_inverted,
 )
 
 Json = Any  # libnftables' own JSON: checked where it is read, unknown where it is not understood
@@ -73,8 +73,8 @@ MALFORMED_JSON_ERRORS = (ValueError, TypeError, KeyError, IndexError, AttributeE
 
 def match_test(match: Json, sets: SetsByName) -> PacketTest:
     """The test of one `{"match": {"op", "left", "right"}}`."""
-    op, left, right = match.get("op", "=="), operands(match["left"]), match["right"]
-    many = _as_numbers(left, right, sets)
+    op, left, right = match.get("op", "=="), parse_operands(match["left"]), match["right"]
+    many = _number_set_of(left, right, sets)
 
     about_flags = "flags" in str(match["left"])
 
@@ -93,25 +93,25 @@ def match_test(match: Json, sets: SetsByName) -> PacketTest:
             return False
         value = values[0]
         if many is not None and many.readable and isinstance(value, NumberRange) and value.exact is not None:
-            return flip(many.holds(value.exact), op == "!=") if op in ("==", "!=", "in") else None
-        return compare(op, left, values, right, sets)
+            return truth_inverted(many.holds(value.exact), op == "!=") if op in ("==", "!=", "in") else None
+        return compare_values(op, left, values, right, sets)
 
     return test
 
 
 def match_cost(match: Json, sets: SetsByName) -> int:
     """With how many elements of a set the match may have to compare a packet, one after the other."""
-    many = _as_numbers(operands(match["left"]), match["right"], sets)
+    many = _number_set_of(parse_operands(match["left"]), match["right"], sets)
     return 0 if many is not None and many.readable else len(set_elements(match["right"], sets) or ())
 
 
-def compare(op: str, left: list[Operand], values: list[FieldValue], right: Json, sets: SetsByName) -> Truth:
+def compare_values(op: str, left: list[Operand], values: list[FieldValue], right: Json, sets: SetsByName) -> Truth:
     """Whether the packet's values, read by the operands `left`, stand in the relation `op` to `right`."""
     elements = set_elements(right, sets)
     if elements is not None:
-        found = any_of(element_holds(left, values, element) for element in elements)
-        return flip(found, op == "!=") if op in ("==", "!=", "in") else None
-    if right_is_unreadable(right):
+        found = truth_any(element_holds(left, values, element) for element in elements)
+        return truth_inverted(found, op == "!=") if op in ("==", "!=", "in") else None
+    if is_unlisted_set(right):
         return None
     if op in ("<", ">", "<=", ">="):
         number = right if isinstance(right, int) else None
@@ -119,16 +119,16 @@ def compare(op: str, left: list[Operand], values: list[FieldValue], right: Json,
         if len(left) != 1 or number is None or not isinstance(value, NumberRange) or left[0].kind != "number":
             return None
         below = value.below(number if op in ("<", ">=") else number + 1)
-        return flip(below, op in (">", ">="))
+        return truth_inverted(below, op in (">", ">="))
     if left[0].kind == "bits" and len(left) == 1 and op in ("in", "!", "notin"):
-        value, mask = values[0], bits(left[0], right)
+        value, mask = values[0], constant_mask(left[0], right)
         if mask is not None and mask & ~left[0].clear == 0:
             return op != "in"
         if mask is None or not isinstance(value, NumberRange) or value.exact is None:
             return None
-        return flip(value.exact & mask != 0, op != "in")
+        return truth_inverted(value.exact & mask != 0, op != "in")
     if op in ("==", "!=", "in"):
-        return flip(element_holds(left, values, right), op == "!=")
+        return truth_inverted(element_holds(left, values, right), op == "!=")
     return None
 
 
@@ -145,18 +145,18 @@ class NumberSet:
             return None
         found = []
         for element in self._elements:
-            wanted = None if element == "*" else span(self._operand, element)
+            wanted = None if element == "*" else constant_range(self._operand, element)
             if wanted is None or wanted.low > wanted.high:
                 return None
             found.append((wanted.low, wanted.high))
-        return merged(found)
+        return merge_spans(found)
 
     @property
     def readable(self) -> bool:
         return self._spans is not None
 
     def holds(self, number: int) -> bool:
-        return among(number, self._spans or ())
+        return is_in_spans(number, self._spans or ())
 
 
 class NamedSets(dict[str, Json]):
@@ -170,7 +170,7 @@ class NamedSets(dict[str, Json]):
         return self._read.setdefault((name, operand.kind), NumberSet(operand, elements))
 
 
-def _as_numbers(left: list[Operand], right: Json, sets: SetsByName) -> NumberSet | None:
+def _number_set_of(left: list[Operand], right: Json, sets: SetsByName) -> NumberSet | None:
     """The right side as a NumberSet, if it is a set of more than 32 elements; else None."""
     elements = set_elements(right, sets)
     if elements is None or len(left) != 1 or len(elements) <= 32:
@@ -180,7 +180,7 @@ def _as_numbers(left: list[Operand], right: Json, sets: SetsByName) -> NumberSet
     return NumberSet(left[0], elements)
 
 
-def right_is_unreadable(right: Json) -> bool:
+def is_unlisted_set(right: Json) -> bool:
     return isinstance(right, str) and right.startswith("@")  # a set that is not in the listing
 
 
@@ -210,7 +210,7 @@ def element_holds(left: list[Operand], values: list[FieldValue], element: Json) 
             return None
         answer: Truth = True
         for operand, value, part in zip(left, values, parts, strict=True):
-            answer = both(answer, constant_holds(operand, value, part))
+            answer = truth_and(answer, constant_holds(operand, value, part))
         return answer
     return constant_holds(left[0], values[0], element) if len(left) == 1 else None
 
@@ -226,16 +226,16 @@ def constant_holds(operand: Operand, value: FieldValue, constant: Json) -> Truth
             return value is constant
         return None if value or constant not in (0, "0") else True
     if isinstance(value, NumberRange):
-        wanted = span(operand, constant)
+        wanted = constant_range(operand, constant)
         return None if wanted is None else value.within(wanted)
     if operand.kind == "interface":
-        return interface_is(value, constant) if isinstance(constant, str) else None
+        return matches_interface(value, constant) if isinstance(constant, str) else None
     if isinstance(constant, int) and operand.numbers:
         constant = operand.numbers.get(constant, "")
     return value == PROTOCOL_BY_NFT_NAME.get(constant, constant) if isinstance(constant, str) else None
 
 
-def interface_is(name: str, pattern: str) -> bool:
+def matches_interface(name: str, pattern: str) -> bool:
     """Whether a pattern means this interface. nft writes a wildcard as `*` at the end, and a literal star there as
     `\\*`."""
     if pattern.endswith("\\*"):
@@ -243,16 +243,16 @@ def interface_is(name: str, pattern: str) -> bool:
     return name.startswith(pattern[:-1]) if pattern.endswith("*") else name == pattern
 
 
-def span(operand: Operand, constant: Json) -> NumberRange | None:
+def constant_range(operand: Operand, constant: Json) -> NumberRange | None:
     """A constant, prefix, range or bit mask as numbers; None if it is not understood."""
     try:
         if operand.kind == "bits":
-            mask = bits(operand, constant)
+            mask = constant_mask(operand, constant)
             return None if mask is None else NumberRange.exactly(mask)
         if isinstance(constant, dict) and "prefix" in constant:
             return NumberRange.of_network(f"{constant['prefix']['addr']}/{constant['prefix']['len']}")
         if isinstance(constant, dict) and "range" in constant:
-            low, high = (span(operand, end) for end in constant["range"])
+            low, high = (constant_range(operand, end) for end in constant["range"])
             return None if low is None or high is None else NumberRange(low.low, high.high)
         if operand.kind == "address":
             return NumberRange.exactly(int(ipaddress.ip_address(constant)))
@@ -263,7 +263,7 @@ def span(operand: Operand, constant: Json) -> NumberRange | None:
         return None
 
 
-def bits(operand: Operand, constant: Json) -> int | None:
+def constant_mask(operand: Operand, constant: Json) -> int | None:
     """A constant of bits as one mask: `"syn"`, `["syn", "ack"]`, `{"|": [...]}` or a number; None if it is not
     understood."""
     if isinstance(constant, bool):
@@ -275,42 +275,42 @@ def bits(operand: Operand, constant: Json) -> int | None:
     parts: Iterable[Json] = constant.get("|", [None]) if isinstance(constant, dict) else constant
     mask = 0
     for part in parts:
-        one = bits(operand, part) if part is not None else None
+        one = constant_mask(operand, part) if part is not None else None
         if one is None:
             return None
         mask |= one
     return mask
 
 
-def operands(left: Json) -> list[Operand]:
+def parse_operands(left: Json) -> list[Operand]:
     """The operands of the left side of a match: several for a concatenation, else one."""
     if isinstance(left, dict) and "concat" in left:
-        return [operand(part) for part in left["concat"]]
-    return [operand(left)]
+        return [parse_operand(part) for part in left["concat"]]
+    return [parse_operand(left)]
 
 
-def operand(left: Json) -> Operand:
+def parse_operand(left: Json) -> Operand:
     """The operand for one expression; UNKNOWN_OPERAND if it is not understood."""
     if not isinstance(left, dict) or len(left) != 1:
         return UNKNOWN_OPERAND
     ((kind, body),) = left.items()
     if kind == "payload" and isinstance(body, dict) and "protocol" in body:
-        return _payload(body["protocol"], body.get("field", ""))
+        return _payload_operand(body["protocol"], body.get("field", ""))
     if kind == "meta":
         return _META.get(body["key"], UNKNOWN_OPERAND)
     if kind == "ct":
-        return _ct(body)
+        return _conntrack_operand(body)
     if kind == "fib":
-        return _fib(body)
+        return _fib_operand(body)
     if kind == "exthdr":
         return Operand("other", lambda packet: NOT_THERE if packet.version == 4 else None)
     if kind == "&" and isinstance(body, list) and len(body) == 2:
-        return _masked(operand(body[0]), body[1])
+        return _masked_operand(parse_operand(body[0]), body[1])
     return UNKNOWN_OPERAND
 
 
-def _masked(field: Operand, mask: Json) -> Operand:
-    number = bits(field, mask) if field.kind == "bits" else mask if isinstance(mask, int) else None
+def _masked_operand(field: Operand, mask: Json) -> Operand:
+    number = constant_mask(field, mask) if field.kind == "bits" else mask if isinstance(mask, int) else None
 
     def read(packet: Packet) -> FieldValue:
         value = field.read(packet)
@@ -325,27 +325,29 @@ def _masked(field: Operand, mask: Json) -> Operand:
     return Operand(field.kind, read, field.names, field.numbers)
 
 
-def _payload(protocol: str, field: str) -> Operand:
+def _payload_operand(protocol: str, field: str) -> Operand:
     if protocol in ("ip", "ip6"):
         version = 4 if protocol == "ip" else 6
         inner = _NETWORK.get((protocol, field), UNKNOWN_OPERAND)
-        return _only(inner, lambda packet: packet.version == version)
+        return _operand_if_present(inner, lambda packet: packet.version == version)
     if protocol == "th":
         return _PORTS.get(field, UNKNOWN_OPERAND)
     if protocol in OTHER_TRANSPORTS:
         inner = _TCP_FLAGS_FIELD if (protocol, field) == ("tcp", "flags") else _PORTS.get(field, UNKNOWN_OPERAND)
-        return _only(inner, lambda packet: packet.protocol == PROTOCOL_BY_NFT_NAME.get(protocol, protocol))
+        return _operand_if_present(
+            inner, lambda packet: packet.protocol == PROTOCOL_BY_NFT_NAME.get(protocol, protocol)
+        )
     if protocol == "arp":
         inner = (
             _NETWORK.get(("ip", field.removesuffix(" ip")), UNKNOWN_OPERAND)
             if field.endswith(" ip")
             else UNKNOWN_OPERAND
         )
-        return _only(inner, lambda packet: packet.protocol == "arp")
+        return _operand_if_present(inner, lambda packet: packet.protocol == "arp")
     return UNKNOWN_OPERAND
 
 
-def _only(field: Operand, there: Callable[[Packet], bool]) -> Operand:
+def _operand_if_present(field: Operand, there: Callable[[Packet], bool]) -> Operand:
     """The operand, with NOT_THERE for packets that do not have the field."""
 
     def read(packet: Packet) -> FieldValue:
@@ -354,7 +356,7 @@ def _only(field: Operand, there: Callable[[Packet], bool]) -> Operand:
     return Operand(field.kind, read, field.names, field.numbers, field.frag_off)
 
 
-def _ct(body: Json) -> Operand:
+def _conntrack_operand(body: Json) -> Operand:
     key, direction = body.get("key", ""), body.get("dir")
     if direction is None:
         return _CT.get(key, UNKNOWN_OPERAND)
@@ -376,7 +378,7 @@ def _ct(body: Json) -> Operand:
     return Operand("address" if name in ("saddr", "daddr") else "number", read)
 
 
-def _fib(body: Json) -> Operand:
+def _fib_operand(body: Json) -> Operand:
     result, flags = body.get("result"), body.get("flags", [])
     if result == "type" and "daddr" in flags:
         return Operand("name", lambda packet: "local" if packet.arriving else None)
@@ -389,11 +391,11 @@ def _fib(body: Json) -> Operand:
     return UNKNOWN_OPERAND
 
 
-def _direction(packet: Packet) -> str | None:
+def _conntrack_direction(packet: Packet) -> str | None:
     return None if not packet.tracked else "reply" if packet.reply else "original"
 
 
-def _number(value: int | None) -> NumberRange | None:
+def _exact_number(value: int | None) -> NumberRange | None:
     return None if value is None else NumberRange.exactly(value)
 
 
@@ -414,7 +416,7 @@ _PORTS: dict[str, Operand] = {
     "sport": Operand("number", lambda p: p.source_port),
     "dport": Operand("number", lambda p: p.destination_port),
 }
-_TCP_FLAGS_FIELD = Operand("bits", lambda p: _number(p.flags), names=TCP_FLAGS)
+_TCP_FLAGS_FIELD = Operand("bits", lambda p: _exact_number(p.flags), names=TCP_FLAGS)
 _META: dict[str, Operand] = {
     "nfproto": Operand("name", lambda p: "ipv4" if p.version == 4 else "ipv6", numbers=NFPROTO),
     "protocol": Operand("name", lambda p: p.family, numbers=ETHERTYPES),
@@ -424,15 +426,15 @@ _META: dict[str, Operand] = {
     "oif": Operand("interface", lambda p: p.out_interface),
     "oifname": Operand("interface", lambda p: p.out_interface),
     "length": Operand("number", lambda p: p.length),
-    "mark": Operand("number", lambda p: _number(p.mark)),
-    "skuid": Operand("number", lambda p: _number(p.uid)),
-    "skgid": Operand("number", lambda p: _number(p.gid)),
+    "mark": Operand("number", lambda p: _exact_number(p.mark)),
+    "skuid": Operand("number", lambda p: _exact_number(p.uid)),
+    "skgid": Operand("number", lambda p: _exact_number(p.gid)),
     "pkttype": Operand("name", lambda p: "host" if p.arriving else None, numbers={0: "host", 1: "broadcast"}),
 }
 _CT: dict[str, Operand] = {
-    "state": Operand("bits", lambda p: _number(p.state), names=CT_STATE),
-    "direction": Operand("name", _direction, numbers={0: "original", 1: "reply"}),
-    "mark": Operand("number", lambda p: _number(p.ct_mark)),
+    "state": Operand("bits", lambda p: _exact_number(p.state), names=CT_STATE),
+    "direction": Operand("name", _conntrack_direction, numbers={0: "original", 1: "reply"}),
+    "mark": Operand("number", lambda p: _exact_number(p.ct_mark)),
     "status": Operand("bits", lambda _: None, names=CT_STATUS, clear=NAT),
     "zone": Operand("number", lambda _: None),
     "protocol": Operand("name", lambda p: p.protocol, numbers=PROTOCOL_BY_NUMBER),

@@ -22,19 +22,19 @@ from runbook.firewall.evaluate import (
     Leg,
     NumberSpans,
     PacketEnd,
-    merged,
+    merge_spans,
 )
 from runbook.firewall.front_ends import (
     UFW_CHAINS,
     FirewalldStatus,
-    firewalld_allow,
-    firewalld_allow_out,
+    firewalld_allow_commands,
+    firewalld_allow_out_commands,
     firewalld_owns,
     port_lists,
-    ufw_allow,
+    ufw_allow_commands,
 )
-from runbook.model.command_quoting import NFT_LIST_COMMAND, nft_words, word
-from runbook.model.units import span_of
+from runbook.model.command_quoting import NFT_LIST_COMMAND, nft_words, shell_word
+from runbook.model.units import range_text
 
 NFT_PERSISTENCE_NOTE = (
     "the fix lasts until the next reload or boot: to keep it, add the rule to the nft file that is loaded then"
@@ -82,7 +82,7 @@ class FirewallRemedy:
         return " && ".join(self.commands)
 
 
-def remedy(
+def firewall_remedy(
     evidence: Evidence, stops: list[BlockingChain], wanted: FirewallOpening, interface: str | None
 ) -> FirewallRemedy:
     """The commands that open the `wanted` flows at all `stops`, which may name one base chain several times."""
@@ -93,37 +93,39 @@ def remedy(
     commands: list[str] = []
     caveats: list[str] = []
     for base, where in ends.values():
-        made, caveat = _for_base(evidence, base, where, wanted, interface)
+        made, caveat = _commands_for_base(evidence, base, where, wanted, interface)
         commands += made
         caveats += [caveat] if caveat else []
     return FirewallRemedy(tuple(dict.fromkeys(commands)), tuple(dict.fromkeys(caveats)))
 
 
-def _for_base(
+def _commands_for_base(
     evidence: Evidence, base: Base, ends: list[PacketEnd], wanted: FirewallOpening, interface: str | None
 ) -> tuple[list[str], str]:
     """The commands for one base chain, in the tool that owns it, and a caveat (empty if there is none)."""
     if base.kind == "nat":  # neither ufw nor firewalld can express "leave the address as it is"
         return (
-            (_nft(base, ends, wanted), NFT_PERSISTENCE_NOTE)
+            (_nft_commands(base, ends, wanted), NFT_PERSISTENCE_NOTE)
             if base.engine == "nft"
-            else (_iptables(base, ends, wanted), IPTABLES_PERSISTENCE_NOTE)
+            else (_iptables_commands(base, ends, wanted), IPTABLES_PERSISTENCE_NOTE)
         )
     if evidence.ufw is not None and wanted.has_ports and not wanted.reply and all(ufw_decides(end) for end in ends):
         first = any(end.rule is not None and end.rule.chain.startswith(("ufw-user", "ufw6-user")) for end in ends)
         outgoing = wanted.leg == "request-out"
-        return ufw_allow(wanted.peers, wanted.ports, wanted.protocol, outgoing=outgoing, first=first), ""
+        return ufw_allow_commands(wanted.peers, wanted.ports, wanted.protocol, outgoing=outgoing, first=first), ""
     if evidence.firewalld is not None and wanted.has_ports and firewalld_owns(base) and not wanted.reply:
-        policy = _policy(ends)
+        policy = _firewalld_policy_name(ends)
         if wanted.leg == "request-in":
             first = any(end.rule is not None and end.rule.chain.endswith(("_deny", "_pre")) for end in ends)
-            status = zones_met(evidence.firewalld, ends)
-            return firewalld_allow(status, interface, wanted.peers, wanted.ports, wanted.protocol, first=first), ""
+            status = zones_on_path(evidence.firewalld, ends)
+            return firewalld_allow_commands(
+                status, interface, wanted.peers, wanted.ports, wanted.protocol, first=first
+            ), ""
         if policy is not None:
-            return firewalld_allow_out(policy, wanted.peers, wanted.ports, wanted.protocol), ""
+            return firewalld_allow_out_commands(policy, wanted.peers, wanted.ports, wanted.protocol), ""
     if base.engine == "nft":
-        return _nft(base, ends, wanted), NFT_PERSISTENCE_NOTE
-    return _iptables(base, ends, wanted), IPTABLES_PERSISTENCE_NOTE
+        return _nft_commands(base, ends, wanted), NFT_PERSISTENCE_NOTE
+    return _iptables_commands(base, ends, wanted), IPTABLES_PERSISTENCE_NOTE
 
 
 def ufw_decides(end: PacketEnd) -> bool:
@@ -131,7 +133,7 @@ def ufw_decides(end: PacketEnd) -> bool:
     return any(chain in UFW_CHAINS for chain in end.before)
 
 
-def zones_met(status: FirewalldStatus, ends: Iterable[PacketEnd]) -> FirewalldStatus:
+def zones_on_path(status: FirewalldStatus, ends: Iterable[PacketEnd]) -> FirewalldStatus:
     """firewalld's zones; if they could not be read, a status whose default is the zone through whose chains these
     packets went."""
     chains = (chain for end in ends for chain in (end.rule.chain if end.rule else "", *reversed(end.before)))
@@ -139,7 +141,7 @@ def zones_met(status: FirewalldStatus, ends: Iterable[PacketEnd]) -> FirewalldSt
     return status if status.zones else replace(status, default=next(met, status.default))
 
 
-def _policy(ends: list[PacketEnd]) -> str | None:
+def _firewalld_policy_name(ends: list[PacketEnd]) -> str | None:
     """The name of firewalld's policy object through whose chains the packets went; None if there is none."""
     for end in ends:
         for chain in (end.rule.chain if end.rule else "", *reversed(end.before)):
@@ -153,9 +155,9 @@ RulePlace = tuple[str, FilterRule | None]
 """A chain, and the rule before which to insert; None: at the chain's end."""
 
 
-def place(base: Base, ends: list[PacketEnd]) -> RulePlace:
+def insertion_place(base: Base, ends: list[PacketEnd]) -> RulePlace:
     """The place at which one accept rule lets the packets of all `ends` pass."""
-    spots = [_spot(base, end) for end in ends]
+    spots = [_insertion_place_of_end(base, end) for end in ends]
     chains = {chain for chain, _ in spots}
     rules = [rule for _, rule in spots if rule is not None]
     if len(chains) == 1:
@@ -164,15 +166,15 @@ def place(base: Base, ends: list[PacketEnd]) -> RulePlace:
     return base.chain, head[0] if head else None
 
 
-def _spot(base: Base, end: PacketEnd) -> RulePlace:
+def _insertion_place_of_end(base: Base, end: PacketEnd) -> RulePlace:
     if end.rule is not None:
         return end.rule.chain, end.rule
     return base.chain, end.left_by
 
 
-def _nft(base: Base, ends: list[PacketEnd], wanted: FirewallOpening) -> list[str]:
+def _nft_commands(base: Base, ends: list[PacketEnd], wanted: FirewallOpening) -> list[str]:
     """The nft command that opens the wanted flows in one base chain."""
-    chain, rule = place(base, ends)
+    chain, rule = insertion_place(base, ends)
     how = (
         nft_words("add", "rule", base.family, base.table, chain)
         if rule is None
@@ -182,33 +184,33 @@ def _nft(base: Base, ends: list[PacketEnd], wanted: FirewallOpening) -> list[str
         return [NFT_LIST_COMMAND]
     version = ipaddress.ip_address(wanted.peers[0]).version
     side = "saddr" if wanted.from_peers else "daddr"
-    address = f"{'ip' if version == 4 else 'ip6'} {side} {_set(_in_ranges(wanted.peers))}"
-    spans = tuple(span_of(*span) for span in wanted.ports)
-    port = f"{wanted.protocol} {'sport' if wanted.reply else 'dport'} {_set(spans)}"
+    address = f"{'ip' if version == 4 else 'ip6'} {side} {_nft_set(_address_ranges(wanted.peers))}"
+    spans = tuple(range_text(*span) for span in wanted.ports)
+    port = f"{wanted.protocol} {'sport' if wanted.reply else 'dport'} {_nft_set(spans)}"
     if not wanted.has_ports:
         port = f"meta l4proto {wanted.protocol}"
     # The kernel does not track neighbour discovery, so that its answers are never "established".
-    stateful = wanted.reply and not _early(base) and wanted.protocol != "ipv6-icmp"
+    stateful = wanted.reply and not _is_before_tracking(base) and wanted.protocol != "ipv6-icmp"
     state = " ct state established" if stateful else ""
     return [f"sudo nft {how} {address} {port}{state} accept"]
 
 
-def _in_ranges(addresses: tuple[str, ...]) -> tuple[str, ...]:
+def _address_ranges(addresses: tuple[str, ...]) -> tuple[str, ...]:
     """The addresses, with three or more consecutive ones as one range: a cluster has hundreds. All must be of one IP
     version."""
     made = type(ipaddress.ip_address(addresses[0]))
     found: list[str] = []
-    for low, high in merged((number, number) for number in map(int, map(ipaddress.ip_address, addresses))):
+    for low, high in merge_spans((number, number) for number in map(int, map(ipaddress.ip_address, addresses))):
         found += [f"{made(low)}-{made(high)}"] if high - low > 1 else [str(made(one)) for one in range(low, high + 1)]
     return tuple(found)
 
 
-def _set(words: tuple[str, ...]) -> str:
+def _nft_set(words: tuple[str, ...]) -> str:
     """One word, or an nft set of several, quoted for a shell."""
     return words[0] if len(words) == 1 else "'{ " + ", ".join(words) + " }'"
 
 
-def _early(base: Base) -> bool:
+def _is_before_tracking(base: Base) -> bool:
     """Whether this chain runs before connections are tracked, or on a bridge, where they mostly are not tracked at
     all."""
     return (
@@ -218,13 +220,13 @@ def _early(base: Base) -> bool:
     )
 
 
-def _iptables(base: Base, ends: list[PacketEnd], wanted: FirewallOpening) -> list[str]:
+def _iptables_commands(base: Base, ends: list[PacketEnd], wanted: FirewallOpening) -> list[str]:
     """The iptables commands that open the wanted flows in one base chain."""
-    chain, rule = place(base, ends)
-    table = "" if base.table == "filter" else f"-t {word(base.table)} "
-    where = f"-A {word(chain)}" if rule is None else f"-I {word(chain)} {rule.index + 1}"
+    chain, rule = insertion_place(base, ends)
+    table = "" if base.table == "filter" else f"-t {shell_word(base.table)} "
+    where = f"-A {shell_word(chain)}" if rule is None else f"-I {shell_word(chain)} {rule.index + 1}"
     peers = f"{'-s' if wanted.from_peers else '-d'} {','.join(wanted.peers)}"
-    state = " -m conntrack --ctstate ESTABLISHED" if wanted.reply and not _early(base) else ""
+    state = " -m conntrack --ctstate ESTABLISHED" if wanted.reply and not _is_before_tracking(base) else ""
     side = "sport" if wanted.reply else "dport"
     if not wanted.has_ports:
         return [f"sudo {base.engine} {table}{where} -p {wanted.protocol} {peers}{state} -j ACCEPT"]

@@ -14,33 +14,33 @@ from runbook.files.environment_values import UNQUOTABLE_CHARACTER
 from runbook.files.extra_vars import VARIABLE_NAME
 from runbook.files.inventory_draft import SettingPath, SettingsByPath
 from runbook.files.problems import NumberedLines
-from runbook.files.scalars import flow
-from runbook.importers.ansible_files import BUILTIN_GROUPS, GivenVariable, Tree, read_ini, read_yaml
+from runbook.files.scalars import flow_yaml
+from runbook.importers.ansible_files import BUILTIN_GROUPS, GivenVariable, Tree, read_ini_inventory, read_yaml_inventory
 from runbook.importers.foreign_inventory import (
     ANSIBLE_FORMAT,
     LOGIN_NAME,
     ForeignHost,
     ForeignInventory,
     Remark,
-    may_hold_secret,
+    may_contain_secret,
 )
-from runbook.model.grouping import grouped
+from runbook.model.grouping import values_by_key
 from runbook.model.inventory import MAX_GPUS_PER_NODE
-from runbook.model.units import whole_number
+from runbook.model.units import parse_whole_number
 
 
 def read_ansible(text: str, file: str, *, yaml: bool) -> ForeignInventory:
     """The inventory of a text of Ansible's. Raises FilesWrong for what Ansible would refuse too, and for invalid
     addresses and ports."""
-    tree = read_yaml(text, file) if yaml else read_ini(text, file)
+    tree = read_yaml_inventory(text, file) if yaml else read_ini_inventory(text, file)
     if not tree.hosts:
         raise tree.lines.wrong(1, "", "empty", "there is no host in this inventory")
     order = tree.weakest_first()
     members = {name: tree.members(name) for name in order if name not in BUILTIN_GROUPS}
-    groups_of = grouped((host, name) for name in order for host in members.get(name, ()))
+    groups_of = values_by_key((host, name) for name in order for host in members.get(name, ()))
     meaning = VariableMeanings(tree.lines)
     hosts = tuple(
-        _host(tree, name, meaning.settings([*_of_groups(tree, groups_of.get(name)), *entry.given]))
+        _ansible_host(tree, name, meaning.settings([*_group_variables(tree, groups_of.get(name)), *entry.given]))
         for name, entry in tree.hosts.items()
     )
     group_settings: dict[str, SettingsByPath] = {name: meaning.settings(tree.groups[name].given) for name in members}
@@ -55,12 +55,12 @@ def read_ansible(text: str, file: str, *, yaml: bool) -> ForeignInventory:
     return ForeignInventory(ANSIBLE_FORMAT, file, hosts, groups, group_settings, tuple(remarks))
 
 
-def _of_groups(tree: Tree, groups: list[str] | None) -> list[GivenVariable]:
+def _group_variables(tree: Tree, groups: list[str] | None) -> list[GivenVariable]:
     """The variables that `all` and then a host's own groups give; a host in no group has those of `ungrouped`."""
     return [given for name in ("all", *(groups or ["ungrouped"])) for given in tree.groups[name].given]
 
 
-def _host(tree: Tree, name: str, settings: SettingsByPath) -> ForeignHost:
+def _ansible_host(tree: Tree, name: str, settings: SettingsByPath) -> ForeignHost:
     """The host with its settings. Without `ansible_host` it is dialled by its name; raises FilesWrong if that cannot be
     dialled."""
     line = tree.hosts[name].line
@@ -119,7 +119,7 @@ class VariableMeanings:
     def _one(self, given: GivenVariable) -> FoundSettings:
         """Our settings for one variable; a remark if it has no place in ours."""
         name, value = given.key, given.value
-        if given.vault or may_hold_secret(name, value):
+        if given.vault or may_contain_secret(name, value):
             own = name.startswith("ansible_")
             why = "runbook logs in by key" if own else "ranks get theirs by `env: {NAME: {env: NAME}}`"
             self._left(given, f"a secret, not copied: {why}", shown=False)
@@ -138,20 +138,20 @@ class VariableMeanings:
         return {}
 
     def _variable(self, given: GivenVariable) -> FoundSettings:
-        if given.key in GPU_COUNT_VARIABLES and _is_gpus(given.value):
+        if given.key in GPU_COUNT_VARIABLES and _is_gpu_setting(given.value):
             return {("gpus",): given.value}
         if not VARIABLE_NAME.fullmatch(given.key):
             self._left(given, "the name of a variable has letters, digits and `_` only")
             return {}
         try:
-            flow(given.value)
+            flow_yaml(given.value)
         except (ValueError, RecursionError):
             self._left(given, "a value that cannot be written down", shown=False)
             return {}
         return {("vars", given.key): given.value}
 
     def _left(self, given: GivenVariable, why: str, *, shown: bool = True) -> None:
-        what = f"{given.key}={_short(given.value)}" if shown else given.key
+        what = f"{given.key}={_shortened_value(given.value)}" if shown else given.key
         self.remarks.append(Remark(f"{what}: {why}", given.line))
 
     # Each of these methods translates one of Ansible's own variables.
@@ -183,7 +183,7 @@ class VariableMeanings:
 
     def arguments(self, given: GivenVariable) -> FoundSettings:
         try:
-            settings, left = read_arguments(str(given.value))
+            settings, left = read_ssh_arguments(str(given.value))
         except ValueError:
             self._left(given, "its quotes do not match")
             return {}
@@ -240,17 +240,19 @@ _MEANINGS: Mapping[str, Callable[[VariableMeanings, GivenVariable], FoundSetting
 }
 
 
-def _is_gpus(value: object) -> bool:
+def _is_gpu_setting(value: object) -> bool:
     if isinstance(value, list):
-        return len(set(map(str, value))) == len(value) and all(_is_number(one, MAX_GPUS_PER_NODE - 1) for one in value)
-    return _is_number(value, MAX_GPUS_PER_NODE)
+        return len(set(map(str, value))) == len(value) and all(
+            _is_number_up_to(one, MAX_GPUS_PER_NODE - 1) for one in value
+        )
+    return _is_number_up_to(value, MAX_GPUS_PER_NODE)
 
 
-def _is_number(value: object, most: int) -> bool:
+def _is_number_up_to(value: object, most: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= most
 
 
-def _short(value: object) -> str:
+def _shortened_value(value: object) -> str:
     text = str(value)
     return text if len(text) <= 60 else text[:57] + "…"
 
@@ -270,15 +272,15 @@ _IGNORED_SSH_OPTIONS = {
 """Options that say how Ansible keeps its own connections; ours are kept another way."""
 
 
-def read_arguments(text: str) -> tuple[dict[SettingPath, object], list[str]]:
+def read_ssh_arguments(text: str) -> tuple[dict[SettingPath, object], list[str]]:
     """Our settings for arguments of ssh, and a sentence on each argument that has no place in ours. Raises ValueError
     for quotes that do not match."""
     settings: dict[SettingPath, object] = {}
     left: list[str] = []
-    for name, value in _options(shlex.split(text)):
-        given = _setting(name.lower(), value)
+    for name, value in _ssh_options(shlex.split(text)):
+        given = _setting_for_ssh_option(name.lower(), value)
         if given is None:
-            shown = name if may_hold_secret("", value) else f"{name} {value}".strip()
+            shown = name if may_contain_secret("", value) else f"{name} {value}".strip()
             left.append(f"{shown}: put it into ~/.ssh/config, which is honoured")
         elif isinstance(given, str):
             left.append(f"{name} {value}: {given}")
@@ -287,7 +289,7 @@ def read_arguments(text: str) -> tuple[dict[SettingPath, object], list[str]]:
     return settings, left
 
 
-def _options(words: list[str]) -> Iterator[tuple[str, str]]:
+def _ssh_options(words: list[str]) -> Iterator[tuple[str, str]]:
     """ssh's options by their long names: `-p 22` and `-o Port=22` are one."""
     todo = list(words)
     while todo:
@@ -308,10 +310,10 @@ def _options(words: list[str]) -> Iterator[tuple[str, str]]:
             yield _SSH_OPTION_BY_LETTER.get(letter, f"-{letter}"), value
 
 
-def _setting(name: str, value: str) -> dict[SettingPath, object] | str | None:
+def _setting_for_ssh_option(name: str, value: str) -> dict[SettingPath, object] | str | None:
     """Our setting for an option of ssh; a sentence if there is none on purpose; None for an unknown option."""
     match name:
-        case "port" if 1 <= (whole_number(value) or 0) <= 65535:
+        case "port" if 1 <= (parse_whole_number(value) or 0) <= 65535:
             return {("ssh", "port"): int(value)}
         case "user" if re.fullmatch(r"[^-\s]\S*", value):
             return {("ssh", "user"): value}
@@ -320,9 +322,9 @@ def _setting(name: str, value: str) -> dict[SettingPath, object] | str | None:
         case "proxyjump" if re.fullmatch(r"[^-\s]\S*", value):
             return {} if value == "none" else {("ssh", "jump"): value}
         case "proxycommand":
-            jump = _jump(value)
+            jump = _jump_host_of_command(value)
             return {("ssh", "jump"): jump} if jump else None
-        case "connecttimeout" if whole_number(value):
+        case "connecttimeout" if parse_whole_number(value):
             return {("ssh", "connect_timeout"): f"{value}s"}
         case "stricthostkeychecking" if value in ("accept-new", "yes", "ask"):
             return {("ssh", "host_keys"): "accept-new"} if value == "accept-new" else {}
@@ -333,12 +335,12 @@ def _setting(name: str, value: str) -> dict[SettingPath, object] | str | None:
     return None
 
 
-def _jump(command: str) -> str | None:
+def _jump_host_of_command(command: str) -> str | None:
     """The host of `ssh -W %h:%p -q user@bastion`, with its port; None for any other program."""
     words = shlex.split(command)
-    if not words or words[0].rpartition("/")[2] != "ssh" or may_hold_secret("", command):
+    if not words or words[0].rpartition("/")[2] != "ssh" or may_contain_secret("", command):
         return None
-    given = dict(_options(words[1:]))
+    given = dict(_ssh_options(words[1:]))
     hosts = [name for name, value in given.items() if not value and not name.startswith("-")]
     if given.get("-W") not in ("%h:%p", "[%h]:%p") or len(hosts) != 1 or "identityfile" in given:
         return None

@@ -15,7 +15,7 @@ from runbook.files.node_sets import MAX_NAMES
 from runbook.files.problems import NumberedLines
 from runbook.files.suggestions import did_you_mean
 from runbook.files.yaml_document import Document, KeyPath, parse_document
-from runbook.importers.foreign_inventory import MAX_LINE_CHARACTERS, check_count
+from runbook.importers.foreign_inventory import MAX_LINE_CHARACTERS, check_host_count
 from runbook.model.errors import FilesWrong, Problem
 
 BUILTIN_GROUPS = ("all", "ungrouped")
@@ -67,7 +67,7 @@ class Tree:
 
     def add_hosts(self, group: str, pattern: str, line: int) -> list[AnsibleHost]:
         """The hosts of a pattern such as `gn[01:04]:2222`. Raises FilesWrong."""
-        names, port = host_pattern(self.lines, pattern, line)
+        names, port = expand_host_pattern(self.lines, pattern, line)
         entries = []
         for name in names:
             if name not in self.hosts:
@@ -77,7 +77,7 @@ class Tree:
             entry = self.hosts[name]
             self.group(group, line).hosts[name] = None
             entries.append(entry)
-        check_count(self.hosts, self.lines, line, pattern)
+        check_host_count(self.hosts, self.lines, line, pattern)
         return entries
 
     def members(self, name: str) -> dict[str, None]:
@@ -130,7 +130,7 @@ class Tree:
         return int(str(values[-1])) if values and re.fullmatch(r"-?[0-9]{1,9}", str(values[-1])) else 1
 
 
-def host_pattern(lines: NumberedLines, pattern: str, line: int) -> tuple[list[str], int | None]:
+def expand_host_pattern(lines: NumberedLines, pattern: str, line: int) -> tuple[list[str], int | None]:
     """The names and the port that a pattern such as `web[01:10:2].example:2222` stands for. Raises FilesWrong."""
     port = None
     match = _HOST_AND_PORT.fullmatch(pattern)
@@ -141,14 +141,14 @@ def host_pattern(lines: NumberedLines, pattern: str, line: int) -> tuple[list[st
             raise lines.wrong(line, str(port), "bad-port", f"{port} is not a port: ports run from 1 to 65535")
     pattern = strip_brackets(pattern) if is_ip(strip_brackets(pattern)) else pattern
     try:
-        names = list(_expanded(pattern)) if "[" in pattern else [pattern]
+        names = list(_expanded_names(pattern)) if "[" in pattern else [pattern]
     except ValueError as error:
         help = "Ansible writes ranges as [01:04], [a:c] and [1:9:2]"
         raise lines.wrong(line, pattern, "range", f"`{pattern}`: {error}", help) from None
     return names, port
 
 
-def _expanded(pattern: str) -> Iterator[str]:
+def _expanded_names(pattern: str) -> Iterator[str]:
     """Yields the names of a pattern as Ansible expands it, the leftmost range varying slowest. Raises ValueError."""
     match = _RANGE.search(pattern)
     if match is None:
@@ -157,13 +157,13 @@ def _expanded(pattern: str) -> Iterator[str]:
         yield pattern
         return
     head, tail = pattern[: match.start()], pattern[match.end() :]
-    rest = list(_expanded(tail))
-    for value in _values(match[1], len(rest)):
+    rest = list(_expanded_names(tail))
+    for value in _range_values(match[1], len(rest)):
         for end in rest:
             yield head + value + end
 
 
-def _values(inside: str, times: int) -> list[str]:
+def _range_values(inside: str, times: int) -> list[str]:
     """The values of one range; each of them makes `times` names. Raises ValueError, also for too many names."""
     bounds = inside.split(":")
     if len(bounds) not in (2, 3):
@@ -197,7 +197,7 @@ _GROUP = re.compile(r"([^:\]\s]+)\s*(?:#.*)?")
 _KINDS = ("hosts", "children", "vars")
 
 
-def read_ini(text: str, file: str) -> Tree:
+def read_ini_inventory(text: str, file: str) -> Tree:
     """The tree of an INI inventory. Raises FilesWrong at the first line that Ansible would refuse."""
     lines = NumberedLines(text, file)
     tree = Tree(lines)
@@ -223,18 +223,20 @@ def read_ini(text: str, file: str) -> Tree:
             help = "a section is `[group]`, `[group:children]` or `[group:vars]`, without spaces"
             raise lines.wrong(number, line, "ansible-section", f"`{line}` is not the name of a section", help)
         elif kind == "hosts":
-            _hosts(tree, group, raw, line, number)
+            _add_host_line(tree, group, raw, line, number)
         elif kind == "vars":
             key, equals, value = line.partition("=")
             if not equals:
                 help = "a line of [group:vars] is `name=value`"
-                raise lines.wrong(number, line, "ansible-syntax", f"`{_first(line)}` is not `name=value`", help)
-            tree.group(group, number).given.append(GivenVariable(key.strip(), _value(value.strip()), number))
+                raise lines.wrong(number, line, "ansible-syntax", f"`{_first_word(line)}` is not `name=value`", help)
+            tree.group(group, number).given.append(GivenVariable(key.strip(), _parse_ini_value(value.strip()), number))
         else:
             child = _GROUP.fullmatch(line)
             if child is None:
                 help = "a line of [group:children] is the name of a group"
-                raise lines.wrong(number, line, "ansible-syntax", f"`{_first(line)}` is not the name of a group", help)
+                raise lines.wrong(
+                    number, line, "ansible-syntax", f"`{_first_word(line)}` is not the name of a group", help
+                )
             tree.group(child[1], number)
             tree.group(group, number).children[child[1]] = None
             used.setdefault(child[1], (number, f"[{group}:children]"))
@@ -246,7 +248,7 @@ def read_ini(text: str, file: str) -> Tree:
     return tree
 
 
-def _hosts(tree: Tree, group: str, raw: str, line: str, number: int) -> None:
+def _add_host_line(tree: Tree, group: str, raw: str, line: str, number: int) -> None:
     """Enters a line of hosts and their variables: `gn[01:04] ansible_user=ubuntu x="two words"  # comment`."""
     lines = tree.lines
     if len(line) > MAX_LINE_CHARACTERS:
@@ -263,8 +265,8 @@ def _hosts(tree: Tree, group: str, raw: str, line: str, number: int) -> None:
         key, equals, value = word.partition("=")
         if not equals:
             help = "a line is a host and then `name=value` pairs; a value with spaces needs quotes"
-            raise lines.wrong(number, word, "ansible-syntax", f"`{_first(word)}` is not `name=value`", help)
-        given.append(GivenVariable(key, _value(value), number))
+            raise lines.wrong(number, word, "ansible-syntax", f"`{_first_word(word)}` is not `name=value`", help)
+        given.append(GivenVariable(key, _parse_ini_value(value), number))
     if not pattern or pattern.endswith(":") or pattern == "---":
         help_yaml = "a file of YAML needs the suffix .yml or .yaml to be taken for one"
         raise lines.wrong(
@@ -274,30 +276,30 @@ def _hosts(tree: Tree, group: str, raw: str, line: str, number: int) -> None:
         entry.given += given
 
 
-def _value(text: str) -> object:
+def _parse_ini_value(text: str) -> object:
     """The value that Ansible makes of a text: a Python literal if it is one, or else the text."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SyntaxWarning)
-            return _plain(ast.literal_eval(text))
+            return _plain_data(ast.literal_eval(text))
     except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):  # `{{1}}` is a set that cannot be
         return text
 
 
-def _plain(value: object) -> object:
+def _plain_data(value: object) -> object:
     """The value as plain data, as YAML has it. Raises ValueError for half of a character, which no file can hold."""
     if isinstance(value, str):
         value.encode()
     if isinstance(value, dict):
-        return {str(_plain(str(key))): _plain(inner) for key, inner in value.items()}
+        return {str(_plain_data(str(key))): _plain_data(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple | set):
-        return [_plain(inner) for inner in value]
+        return [_plain_data(inner) for inner in value]
     if value is None or isinstance(value, str | bool | int | float):
         return value
     return value.decode(errors="replace") if isinstance(value, bytes) else "..." if value is ... else str(value)
 
 
-def _first(text: str) -> str:
+def _first_word(text: str) -> str:
     """The first word of a line, without what stands after a `=`: it may be a secret."""
     return text.split()[0].partition("=")[0] if text.split() else text
 
@@ -315,10 +317,12 @@ _SURROGATE_PAIR = re.compile(r"\\u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c-fC-F][0
 """The two escapes by which JSON writes a character beyond the first 65536; YAML has none such."""
 
 
-def read_yaml(text: str, file: str) -> Tree:
+def read_yaml_inventory(text: str, file: str) -> Tree:
     """The tree of a YAML or JSON inventory. Raises FilesWrong with all mistakes of YAML, or at the first part that does
     not belong into an inventory of Ansible's."""
-    document = parse_document(_SURROGATE_PAIR.sub(_joined, text) if text.lstrip().startswith("{") else text, file)
+    document = parse_document(
+        _SURROGATE_PAIR.sub(_join_surrogate_pair, text) if text.lstrip().startswith("{") else text, file
+    )
     tagged = [problem for problem in document.problems if problem.id == "yaml.tag"]
     others = [problem for problem in document.problems if problem.id != "yaml.tag"]
     if others:
@@ -326,7 +330,7 @@ def read_yaml(text: str, file: str) -> Tree:
     return _AnsibleReader(document, tagged).tree()
 
 
-def _joined(pair: re.Match[str]) -> str:
+def _join_surrogate_pair(pair: re.Match[str]) -> str:
     return (bytes.fromhex(pair[1]) + bytes.fromhex(pair[2])).decode("utf-16-be")
 
 

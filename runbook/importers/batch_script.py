@@ -15,16 +15,16 @@ from runbook.files.file_kinds import SBATCH, is_yaml
 from runbook.files.inventory_draft import SettingPath
 from runbook.files.node_sets import split_names
 from runbook.files.problems import NumberedLines
-from runbook.files.scalars import flow
+from runbook.files.scalars import flow_yaml
 from runbook.importers.foreign_inventory import (
     BATCH_SCRIPT_FORMAT,
     MAX_LINE_CHARACTERS,
     ForeignHost,
     ForeignInventory,
     Remark,
-    check_count,
-    may_hold_secret,
-    names_of,
+    check_host_count,
+    expand_names,
+    may_contain_secret,
 )
 from runbook.launch.launcher_lines import (
     LAUNCHERS,
@@ -33,12 +33,12 @@ from runbook.launch.launcher_lines import (
     RENDEZVOUS_PORT_OPTIONS,
     LauncherLine,
     launcher_line,
-    options,
+    option_values,
 )
 from runbook.model.errors import FilesWrong
-from runbook.model.grouping import grouped
+from runbook.model.grouping import values_by_key
 from runbook.model.inventory import MAX_GPUS_PER_NODE
-from runbook.model.units import whole_number
+from runbook.model.units import parse_whole_number
 
 _OPTION_BY_LETTER = {"N": "nodes", "w": "nodelist", "n": "ntasks", "J": "job-name", "G": "gpus"}
 _ASSIGNED = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
@@ -107,19 +107,19 @@ class _Script:
         self.remarks.append(Remark(says, number))
 
 
-def is_script(text: str, file: str) -> bool:
+def is_batch_script(text: str, file: str) -> bool:
     """Whether a text has options for sbatch, or has a launcher's line with a visible program and is no YAML."""
     if SBATCH.search(text):
         return True
-    lines = (launcher_line(_words(one.line)) for one in _commands(text)[0]) if _HINT.search(text) else ()
+    lines = (launcher_line(_words(one.line)) for one in _script_commands(text)[0]) if _HINT.search(text) else ()
     return any(line is not None and line.program for line in lines) and not is_yaml(text, file)
 
 
-def read_script(text: str, file: str) -> ForeignInventory:
+def read_batch_script(text: str, file: str) -> ForeignInventory:
     """The inventory of a script. Raises FilesWrong if the script does not say which nodes; the problem's help then has
     the launch, for a playbook."""
     script = _Script(NumberedLines(text, file))
-    found, unused = _commands(text)
+    found, unused = _script_commands(text)
     commands = {one.number: one for one in found}
     for number, raw in enumerate(script.lines.lines, 1):
         if raw.startswith("#SBATCH"):
@@ -129,24 +129,24 @@ def read_script(text: str, file: str) -> ForeignInventory:
             script.remark(number, f"the function `{unused[number]}` is never called, and not carried over")
         elif number in commands:
             script.begun = True
-            _command(script, commands[number])
-    _choose(script)
-    gpus = _gpus(script)
-    hosts = _hosts(script, gpus)
+            _read_command(script, commands[number])
+    _choose_launch(script)
+    gpus = _ranks_per_node(script)
+    hosts = _nodelist_hosts(script, gpus)
     if not hosts:
-        raise _nowhere(script)
+        raise _no_nodes_error(script)
     blocks: dict[str, Mapping[str, object]] = {"rendezvous": {"port": _port(script)}}
     blocks |= {name: block for name, block in (("env", script.env), ("launch", script.launch)) if block}
     return ForeignInventory(BATCH_SCRIPT_FORMAT, file, hosts, remarks=tuple(script.remarks), blocks=blocks)
 
 
-def _commands(text: str) -> tuple[list[_Command], dict[int, str]]:
+def _script_commands(text: str) -> tuple[list[_Command], dict[int, str]]:
     """The lines that run, as far as that can be seen, and the names of functions that nobody calls, by the numbers of
     the lines where they begin."""
     outside: list[_Command] = []
     bodies: dict[int, tuple[str, list[_Command]]] = {}  # functions, by their first line
     begun, indent, outer, depth = 0, 0, 0, 0  # the function that goes on, how it is indented, and branches around
-    for number, line, document in _lines(text):
+    for number, line, document in _logical_lines(text):
         head = _FUNCTION.fullmatch(line)
         if begun and line.lstrip().startswith("}") and len(line) - len(line.lstrip()) <= indent:
             begun, depth = 0, outer
@@ -175,12 +175,12 @@ def _commands(text: str) -> tuple[list[_Command], dict[int, str]]:
     return [*outside, *used], unused
 
 
-def _lines(text: str) -> Iterator[tuple[int, str, bool]]:
+def _logical_lines(text: str) -> Iterator[tuple[int, str, bool]]:
     """Yields the lines that say something: number, line, and whether a here-document is below, which is left out. A
     line that ends in a backslash is joined with the next, and so is an array."""
     parts, number, array, behind = list[str](), 0, False, 0
     lines = text.splitlines()
-    places = grouped((raw.strip(), at) for at, raw in enumerate(lines, 1) if raw.strip().isidentifier())
+    places = values_by_key((raw.strip(), at) for at, raw in enumerate(lines, 1) if raw.strip().isidentifier())
     for at, raw in enumerate(lines, 1):
         if at <= behind:
             continue
@@ -220,19 +220,19 @@ def _asked(script: _Script, number: int, raw: str) -> None:
     if script.begun:
         script.remark(number, "sbatch does not read this: a command stands above it")
         return
-    words = [part for word in words for part in _apart(word)]
-    for name, value, _ in options(words):
+    words = [part for word in words for part in _split_short_option(word)]
+    for name, value, _ in option_values(words):
         script.asked[_OPTION_BY_LETTER.get(name, name)] = (value, number)
 
 
-def _apart(word: str) -> tuple[str, ...]:
+def _split_short_option(word: str) -> tuple[str, ...]:
     """The parts of a word of sbatch's: `-N2` is `-N 2`."""
     return (word[:2], word[2:]) if re.match(r"-[A-Za-z][^=]", word) else (word,)
 
 
-def _command(script: _Script, command: _Command) -> None:
+def _read_command(script: _Script, command: _Command) -> None:
     """Takes what a line assigns, and what it starts."""
-    number, line = command.number, _filled(script, command.line)
+    number, line = command.number, _with_known_variables(script, command.line)
     if array := _ARRAY.match(line):
         inside = line[array.end() : line.rfind(")")].strip()
         script.known |= {} if _COMMAND_SUBSTITUTION.search(inside) else {array[1]: inside}
@@ -245,16 +245,16 @@ def _command(script: _Script, command: _Command) -> None:
         rest = []  # the words of `A=$(hostname -f)`
     for one in given:
         name, value = one.split("=", 1)
-        _variable(script, command, name, value, ranks=exported or bool(rest))
+        _carry_over_variable(script, command, name, value, ranks=exported or bool(rest))
     if command.document:
         script.remark(number, "what stands in its here-document is not carried over")
     elif rest and not exported:
-        _deed(script, command, list(takewhile(lambda word: not _OPERATOR.match(word), rest)))
+        _carry_over_command(script, command, list(takewhile(lambda word: not _OPERATOR.match(word), rest)))
     elif not words:
         script.remark(number, _NOT_CARRIED_REMARK)
 
 
-def _deed(script: _Script, command: _Command, words: list[str]) -> None:
+def _carry_over_command(script: _Script, command: _Command, words: list[str]) -> None:
     """Takes what a command does, or remarks that it is not carried over."""
     number, line = command.number, launcher_line(words)
     if line is not None and line.program:
@@ -268,13 +268,13 @@ def _deed(script: _Script, command: _Command, words: list[str]) -> None:
     elif words[:1] in (["source"], ["."]) and re.fullmatch(r"[~/][^$`]*/activate", words[-1]):
         script.shared["activate",] = f". {words[-1]}"
     elif words and words[0] in ("conda", "mamba", "module", "ml", "spack", "source", "."):
-        shown = " ".join(words[: 1 if may_hold_secret("", " ".join(words[:3])) else 3])
+        shown = " ".join(words[: 1 if may_contain_secret("", " ".join(words[:3])) else 3])
         script.remark(number, f"what `{shown}` sets up belongs into `activate:`, as a line that sh takes")
     else:
         script.remark(number, _NOT_CARRIED_REMARK)
 
 
-def _choose(script: _Script) -> None:
+def _choose_launch(script: _Script) -> None:
     """Carries over the first launch that runs for certain, or else the first; remarks name the other launches."""
     chosen = next((one for one in script.launches if not one[0].maybe), next(iter(script.launches), None))
     for command, line, workdir in script.launches:
@@ -282,13 +282,13 @@ def _choose(script: _Script) -> None:
             says = f"one launch is carried over, that of line {chosen[0].number}, and this is another"
             script.remark(command.number, f"`{line.name}`: {says}")
         else:
-            _launch(script, command, line, workdir)
+            _carry_over_launch(script, command, line, workdir)
 
 
-def _variable(script: _Script, command: _Command, name: str, value: str, *, ranks: bool) -> None:
+def _carry_over_variable(script: _Script, command: _Command, name: str, value: str, *, ranks: bool) -> None:
     """Takes over a variable. `ranks`: the processes that are started see it."""
     number = command.number
-    if may_hold_secret(name, value):
+    if may_contain_secret(name, value):
         script.remark(number, f"{name}: a secret, not copied: ranks get it by `env: {{{name}: {{env: {name}}}}}`")
         return
     if not _COMMAND_SUBSTITUTION.search(value):
@@ -304,7 +304,7 @@ def _variable(script: _Script, command: _Command, name: str, value: str, *, rank
             script.env[name] = value
 
 
-def _filled(script: _Script, line: str) -> str:
+def _with_known_variables(script: _Script, line: str) -> str:
     """The line with the `known` variables put in as text, as a shell does before it splits words."""
 
     def value(found: re.Match[str]) -> str:
@@ -318,7 +318,7 @@ def _filled(script: _Script, line: str) -> str:
     return _VARIABLE.sub(value, line)
 
 
-def _launch(script: _Script, begun: _Command, line: LauncherLine, workdir: str | None) -> None:
+def _carry_over_launch(script: _Script, begun: _Command, line: LauncherLine, workdir: str | None) -> None:
     """Takes a launcher's line as the launch, without secrets."""
     number, script.line = begun.number, line
     if begun.maybe:
@@ -326,8 +326,8 @@ def _launch(script: _Script, begun: _Command, line: LauncherLine, workdir: str |
     if line.launcher:
         script.launch["launcher"] = line.launcher
     command = list(line.program)
-    for name, value, at in _values(line.program):
-        if command[at] == line.program[at] and may_hold_secret(name, value):
+    for name, value, at in _possible_values(line.program):
+        if command[at] == line.program[at] and may_contain_secret(name, value):
             command[at] = command[at].removesuffix(value) + "***"
             what = f"the value of {name}" if name else "a word of the command"
             script.remark(number, f"{what} is a secret, not copied: ranks get theirs by `env:`")
@@ -339,25 +339,25 @@ def _launch(script: _Script, begun: _Command, line: LauncherLine, workdir: str |
         script.remark(number, f"no shell fills in {', '.join(open_)}: write the value itself")
 
 
-def _values(words: Sequence[str]) -> Iterator[tuple[str, str, int]]:
+def _possible_values(words: Sequence[str]) -> Iterator[tuple[str, str, int]]:
     """Yields all that may be a value: that of an option, that of `name=value`, and every word itself. Each is a name,
     the value, and the number of the word that ends with it."""
-    yield from ((f"--{name}", value, at) for name, value, at in options(words))
+    yield from ((f"--{name}", value, at) for name, value, at in option_values(words))
     for at, word in enumerate(words):
         name, equals, value = word.partition("=")
-        yield from [(name, value, at)] if equals and not may_hold_secret("", name) else []
+        yield from [(name, value, at)] if equals and not may_contain_secret("", name) else []
         yield "", word, at
 
 
-def _gpus(script: _Script) -> int | None:
+def _ranks_per_node(script: _Script) -> int | None:
     """The ranks of a node, as the launcher's line or the options of sbatch give them; if these differ, a remark says
     so."""
     asked = {}
     for name in ("gpus-per-node", "gres", "ntasks-per-node"):
         value, number = script.asked.get(name, ("", 1))
-        if (found := _GPUS.fullmatch(value)) and not (name == "ntasks-per-node" and _starts_its_ranks(script)):
+        if (found := _GPUS.fullmatch(value)) and not (name == "ntasks-per-node" and _is_launcher_per_task(script)):
             asked[name] = int(found[1]), number
-    each = (whole_number(value) for name, value in _said(script) if name in RANKS_PER_NODE_OPTIONS)
+    each = (parse_whole_number(value) for name, value in _launcher_options(script) if name in RANKS_PER_NODE_OPTIONS)
     said = next((count for count in each if count is not None), None)
     found_gpus = said or next((count for count, _ in asked.values()), None)
     for name, (count, number) in asked.items():
@@ -366,45 +366,45 @@ def _gpus(script: _Script) -> int | None:
     return found_gpus if found_gpus is None or found_gpus <= MAX_GPUS_PER_NODE else None
 
 
-def _starts_its_ranks(script: _Script) -> bool:
+def _is_launcher_per_task(script: _Script) -> bool:
     """Whether each task of Slurm's is a launcher that starts ranks, and no rank itself."""
     return script.line is not None and script.line.name != "srun"
 
 
-def _said(script: _Script) -> Sequence[tuple[str, str]]:
+def _launcher_options(script: _Script) -> Sequence[tuple[str, str]]:
     return tuple(script.line.options.items()) if script.line else ()
 
 
-def _hosts(script: _Script, gpus: int | None) -> tuple[ForeignHost, ...]:
+def _nodelist_hosts(script: _Script, gpus: int | None) -> tuple[ForeignHost, ...]:
     nodes, number = script.asked.get("nodelist", ("", 1))
     names: dict[str, None] = {}
     for part in split_names(nodes):
-        names |= dict.fromkeys(names_of(part, script.lines, number))
-        check_count(names, script.lines, number, part)
-    for name, value in (*((name, value) for name, (value, _) in script.asked.items()), *_said(script)):
-        if names and name in NODE_COUNT_OPTIONS and whole_number(value) not in (None, len(names)):
+        names |= dict.fromkeys(expand_names(part, script.lines, number))
+        check_host_count(names, script.lines, number, part)
+    for name, value in (*((name, value) for name, (value, _) in script.asked.items()), *_launcher_options(script)):
+        if names and name in NODE_COUNT_OPTIONS and parse_whole_number(value) not in (None, len(names)):
             script.remark(number, f"--{name} says {value} nodes, and --nodelist names {len(names)}")
     each, at = script.asked.get("ntasks-per-node", ("", 1))
-    if _starts_its_ranks(script) and (whole_number(each) or 0) > 1 and script.line:
+    if _is_launcher_per_task(script) and (parse_whole_number(each) or 0) > 1 and script.line:
         script.remark(
             at, f"--ntasks-per-node says {each}: Slurm would start `{script.line.name}` so often on each node"
         )
     tasks, at = script.asked.get("ntasks", ("", 1))
-    wanted = len(names) * (1 if _starts_its_ranks(script) else gpus or 0)
-    if wanted and whole_number(tasks) not in (None, wanted):
+    wanted = len(names) * (1 if _is_launcher_per_task(script) else gpus or 0)
+    if wanted and parse_whole_number(tasks) not in (None, wanted):
         script.remark(at, f"--ntasks says {tasks}, and {wanted} are to be started on {len(names)} nodes")
     settings = script.shared if gpus is None else {**script.shared, ("gpus",): gpus}
     return tuple(ForeignHost(name, script.lines.span(number, nodes), settings) for name in names)
 
 
 def _port(script: _Script) -> int:
-    said = dict(_said(script))
+    said = dict(_launcher_options(script))
     endpoint = said.get("rdzv-endpoint", "").rpartition(":")[2]
     texts = (*(said.get(name, "") for name in RENDEZVOUS_PORT_OPTIONS), endpoint, script.known.get("MASTER_PORT", ""))
     return next((int(text) for text in texts if re.fullmatch("[0-9]{1,5}", text) and 1 <= int(text) <= 65535), 29500)
 
 
-def _nowhere(script: _Script) -> FilesWrong:
+def _no_nodes_error(script: _Script) -> FilesWrong:
     """The error of a script that names no nodes; its help has all that could be carried over."""
     wanted = next((value for name, (value, _) in script.asked.items() if name in NODE_COUNT_OPTIONS), None)
     message = f"this script does not say which nodes{f', only how many: {wanted}' if wanted else ''}"
@@ -413,7 +413,7 @@ def _nowhere(script: _Script) -> FilesWrong:
         help = "in its job Slurm says which: runbook run PLAYBOOK -i slurm"
     if script.launch.get("command"):
         launch = {**script.launch, **({"env": script.env} if script.env else {})}
-        help += f"\nits launch, for the `stages:` of a playbook:\n- launch: {flow(launch)}"
+        help += f"\nits launch, for the `stages:` of a playbook:\n- launch: {flow_yaml(launch)}"
     help += "".join(f"\n`{line}` belongs into `activate:`" for line in script.shared.values())
     help += "".join(f"\nline {one.line}: {one.says}" for one in script.remarks)
     _, number = script.asked.get("nodes", ("", 1))

@@ -6,25 +6,25 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-from runbook.files.address import is_loopback, one_spelling
+from runbook.files.address import is_loopback, normal_spelling
 from runbook.files.file_kinds import foreign_kind, is_yaml, refuse_unreadable
 from runbook.files.inventory_draft import Draft, NodeDraft, SettingPath
 from runbook.files.nodes import NODE_NAME
 from runbook.importers.ansible import read_ansible
-from runbook.importers.batch_script import is_script, read_script
+from runbook.importers.batch_script import is_batch_script, read_batch_script
 from runbook.importers.foreign_inventory import HOSTFILE_FORMAT, ForeignHost, ForeignInventory
 from runbook.importers.host_lists import read_host_list, read_hostfile
 from runbook.model.errors import FilesWrong
-from runbook.model.grouping import grouped
-from runbook.model.units import some
+from runbook.model.grouping import values_by_key
+from runbook.model.units import first_items_text
 
 _MAX_SHOWN_LINES = 3  # lines that a repeated remark names
 
 
-def read_foreign(text: str, file: str, kind: str | None = None) -> ForeignInventory:
+def read_foreign_inventory(text: str, file: str, kind: str | None = None) -> ForeignInventory:
     """The inventory that a text holds, read as `kind`, or as what it looks like. Raises FilesWrong."""
-    if kind == "script" or (kind is None and is_script(text, file)):
-        return read_script(text, file)
+    if kind == "script" or (kind is None and is_batch_script(text, file)):
+        return read_batch_script(text, file)
     refuse_unreadable(text, file)
     kind = kind or foreign_kind(text, file)
     if kind == "hostfile":
@@ -34,15 +34,15 @@ def read_foreign(text: str, file: str, kind: str | None = None) -> ForeignInvent
     return read_ansible(text, file, yaml=is_yaml(text, file))
 
 
-def draft_of(found: ForeignInventory, name: str) -> Draft:
+def draft_of_foreign_inventory(found: ForeignInventory, name: str) -> Draft:
     """The draft of our inventory, called `name`. What cannot stand in ours is left out, and a comment says so.
 
     Raises FilesWrong if no node would be left.
     """
-    renamed = _names(found.hosts)
+    renamed = _node_name_by_host(found.hosts)
     nodes: list[NodeDraft] = []
     logins: dict[tuple[object, ...], str] = {}
-    many = len(found.hosts) > 1 and not all(map(_is_here, found.hosts))
+    many = len(found.hosts) > 1 and not all(map(_is_local_host, found.hosts))
     for host in found.hosts:
         node = _node(host, renamed[host.name], many=many)
         first = None if node.left_out else logins.setdefault(_login(node), node.name)
@@ -57,7 +57,7 @@ def draft_of(found: ForeignInventory, name: str) -> Draft:
         help = "give each the address where the others reach it"
         raise FilesWrong.of("import.only-loopback", message, span=found.hosts[0].span, help=help)
     groups, group_names = _groups(found, renamed, kept)
-    footer = [*_changed(renamed, "host"), *_changed(group_names, "group"), *_remarks(found)]
+    footer = [*_rename_remarks(renamed, "host"), *_rename_remarks(group_names, "group"), *_remark_lines(found)]
     if footer:
         footer = [f"Of {found.source} this was not carried over as it is:", *(f"  {line}" for line in footer)]
     return Draft(
@@ -72,19 +72,19 @@ def draft_of(found: ForeignInventory, name: str) -> Draft:
         comments={("rendezvous", "port"): "ranks dial the first node here; `master:` names another"},
         hints={
             "network": ("interface: eth0    # the one between the nodes: becomes NCCL_SOCKET_IFNAME",),
-            **_gpus(found),
+            **_gpu_hints(found),
         },
         footer=tuple(footer),
     )
 
 
-def _names(hosts: Iterable[ForeignHost]) -> dict[str, str]:
+def _node_name_by_host(hosts: Iterable[ForeignHost]) -> dict[str, str]:
     """A node's name for each host: its own, or one that our inventory can hold."""
     taken = {host.name for host in hosts if NODE_NAME.fullmatch(host.name) and host.name != "all"}
-    return {host.name: host.name if host.name in taken else _free(host.name, taken) for host in hosts}
+    return {host.name: host.name if host.name in taken else _take_unused_name(host.name, taken) for host in hosts}
 
 
-def _free(name: str, taken: set[str]) -> str:
+def _take_unused_name(name: str, taken: set[str]) -> str:
     base = re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-.") or "node"
     base = base if base != "all" else "all-node"
     free = next(
@@ -94,7 +94,7 @@ def _free(name: str, taken: set[str]) -> str:
     return free
 
 
-def _is_here(host: ForeignHost) -> bool:
+def _is_local_host(host: ForeignHost) -> bool:
     """Whether a host is the machine that runs Ansible, which many inventories list beside the machines that work."""
     return host.settings.get(("connection",)) == "local"
 
@@ -105,7 +105,7 @@ def _node(host: ForeignHost, name: str, *, many: bool) -> NodeDraft:
     address = str(settings.get(("address",), host.name))
     if ("address",) not in settings and name != host.name:
         settings["address",] = host.name
-    if _is_here(host) and many:
+    if _is_local_host(host) and many:
         says = f"{name} is the machine that runs Ansible; with several nodes it needs an address that the others reach"
         return NodeDraft(name, settings, (says,), left_out=True)
     if is_loopback(address) and many:
@@ -125,12 +125,12 @@ def _login(node: NodeDraft) -> tuple[object, ...]:
     """The login of a node; two nodes with one login are to the loader one machine given twice."""
     if node.settings.get(("connection",)) == "local":
         return (node.name,)
-    address = one_spelling(str(node.settings.get(("address",), node.name)))
-    host = one_spelling(str(node.settings.get(("ssh", "host"), address)))
+    address = normal_spelling(str(node.settings.get(("address",), node.name)))
+    host = normal_spelling(str(node.settings.get(("ssh", "host"), address)))
     return (address, host, node.settings.get(("ssh", "port"), 22), node.settings.get(("ssh", "jump")))
 
 
-def _gpus(found: ForeignInventory) -> dict[str, tuple[str, ...]]:
+def _gpu_hints(found: ForeignInventory) -> dict[str, tuple[str, ...]]:
     """A comment about GPUs: where their number comes from, or that it is not known."""
     if not any(("gpus",) in host.settings for host in found.hosts):
         return {"defaults": (f"gpus: 8    # this {found.kind} does not say how many GPUs a node has",)}
@@ -152,23 +152,23 @@ def _groups(
         if not nodes:
             continue
         fits = NODE_NAME.fullmatch(group) and group != "all" and group not in renamed.values()
-        names[group] = group if fits else _free(group if group not in taken else f"group-{group}", taken)
+        names[group] = group if fits else _take_unused_name(group if group not in taken else f"group-{group}", taken)
         groups[names[group]] = nodes
     return groups, names
 
 
-def _changed(names: Mapping[str, str], what: str) -> list[str]:
+def _rename_remarks(names: Mapping[str, str], what: str) -> list[str]:
     return [f"the {what} {old} is called {new} here" for old, new in names.items() if old != new]
 
 
-def _remarks(found: ForeignInventory) -> list[str]:
+def _remark_lines(found: ForeignInventory) -> list[str]:
     """Each remark once, with the lines where it holds."""
-    lines = grouped((remark.says, remark.line) for remark in found.remarks)
+    lines = values_by_key((remark.says, remark.line) for remark in found.remarks)
     return [
-        f"{_place(found.source, sorted(set(at)))}: {says}"
+        f"{_file_and_lines(found.source, sorted(set(at)))}: {says}"
         for says, at in sorted(lines.items(), key=lambda item: min(item[1]))
     ]
 
 
-def _place(file: str, lines: list[int]) -> str:
-    return f"{file}:{some(list(map(str, lines)), _MAX_SHOWN_LINES)}"
+def _file_and_lines(file: str, lines: list[int]) -> str:
+    return f"{file}:{first_items_text(list(map(str, lines)), _MAX_SHOWN_LINES)}"

@@ -10,7 +10,7 @@ from runbook.files.inventory_draft import SettingsByPath
 from runbook.files.node_sets import MAX_NAMES, expand
 from runbook.files.problems import NumberedLines
 from runbook.model.errors import Span
-from runbook.model.secrets import gives_secret, hints_at_secret
+from runbook.model.secrets import contains_secret, name_hints_at_secret
 
 HOSTFILE_FORMAT, ANSIBLE_FORMAT, HOST_LIST_FORMAT, BATCH_SCRIPT_FORMAT = (
     "hostfile",
@@ -60,13 +60,13 @@ MAX_LINE_CHARACTERS = 8 * 1024
 """Characters of a line that is read as words; shlex takes time with the square of the length."""
 
 
-def check_count(hosts: Collection[str], lines: NumberedLines, number: int, word: str) -> None:
+def check_host_count(hosts: Collection[str], lines: NumberedLines, number: int, word: str) -> None:
     """Raises FilesWrong if a word brought more hosts than one inventory may hold."""
     if len(hosts) > MAX_NAMES:
         raise lines.wrong(number, word, "too-many-nodes", f"there are more than {MAX_NAMES:,} hosts")
 
 
-def names_of(word: str, lines: NumberedLines, number: int) -> list[str]:
+def expand_names(word: str, lines: NumberedLines, number: int) -> list[str]:
     """The names that a word on a line stands for, its ranges expanded. Raises FilesWrong."""
     try:
         return expand(word)
@@ -77,12 +77,12 @@ def names_of(word: str, lines: NumberedLines, number: int) -> list[str]:
 _SECRET_TEXT = re.compile(r"^\$ANSIBLE_VAULT;|sshpass", re.MULTILINE)
 
 
-def may_hold_secret(name: str, value: object) -> bool:
+def may_contain_secret(name: str, value: object) -> bool:
     """Whether a value must not be copied: by what it is called, or by what it looks like."""
     if isinstance(value, Mapping):
-        return any(may_hold_secret(str(key), inner) for key, inner in value.items())
+        return any(may_contain_secret(str(key), inner) for key, inner in value.items())
     if isinstance(value, list):
-        return any(may_hold_secret(name, inner) for inner in value)
-    if hints_at_secret(name):
+        return any(may_contain_secret(name, inner) for inner in value)
+    if name_hints_at_secret(name):
         return True
-    return isinstance(value, str) and (_SECRET_TEXT.search(value) is not None or gives_secret(value))
+    return isinstance(value, str) and (_SECRET_TEXT.search(value) is not None or contains_secret(value))

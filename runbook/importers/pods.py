@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from runbook.files.inventory import natural
+from runbook.files.inventory import natural_sort_key
 from runbook.files.inventory_draft import Draft, NodeDraft, SettingPath, made_from
 from runbook.model.inventory import Kubernetes
-from runbook.transport.kubernetes import current_context, selected
-from runbook.transport.kubernetes_pods import Pod, ill, unknown
+from runbook.transport.kubernetes import current_context, selected_pods
+from runbook.transport.kubernetes_pods import Pod, pod_failure, unknown_pod_failure
 
 ENDED_PHASES = ("Succeeded", "Failed")
 
@@ -16,17 +16,19 @@ MASTER_LABELS = (("training.kubeflow.org/job-role", "master"), ("training.kubefl
 """Labels by which Kubeflow's training operator marks the pod that the others dial."""
 
 
-def pods_of(selector: str, namespace: str | None) -> tuple[Draft, list[str]]:
+def draft_of_selected_pods(selector: str, namespace: str | None) -> tuple[Draft, list[str]]:
     """The inventory of these pods, and notes on them for the user. Ended pods are left out, with a note.
 
     Raises Unreachable if no such pod is alive, or if the API server could not be asked.
     """
     asked = Kubernetes(namespace=namespace)
-    pods = selected(asked, selector)
+    pods = selected_pods(asked, selector)
     if not pods:
-        raise unknown(asked, f"no pod with the labels {selector}")
-    alive = sorted((pod for pod in pods if pod.phase not in ENDED_PHASES), key=_rank)
-    by_name = {pod.name: reason for pod in pods if (reason := ill(pod, _where(pod), f"the pod {pod.name}"))}
+        raise unknown_pod_failure(asked, f"no pod with the labels {selector}")
+    alive = sorted((pod for pod in pods if pod.phase not in ENDED_PHASES), key=_pod_sort_key)
+    by_name = {
+        pod.name: reason for pod in pods if (reason := pod_failure(pod, _pod_namespace(pod), f"the pod {pod.name}"))
+    }
     if not alive:
         raise next(iter(by_name.values()))
     notes = [f"{by_name[pod.name].says}; it is left out" for pod in pods if pod.phase in ENDED_PHASES]
@@ -64,11 +66,11 @@ def draft_of_pods(pods: Sequence[Pod], selector: str, context: str | None) -> Dr
     )
 
 
-def _rank(pod: Pod) -> tuple[object, ...]:
+def _pod_sort_key(pod: Pod) -> tuple[object, ...]:
     """The sorting key of a pod: the master first, if a label marks it; then by name, with numbers as numbers."""
     master = any(pod.labels.get(label) == value for label, value in MASTER_LABELS)
-    return (not master, natural(pod.name))
+    return (not master, natural_sort_key(pod.name))
 
 
-def _where(pod: Pod) -> Kubernetes:
+def _pod_namespace(pod: Pod) -> Kubernetes:
     return Kubernetes(namespace=pod.namespace)

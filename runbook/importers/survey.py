@@ -14,13 +14,13 @@ from runbook.importers.foreign_inventory import LOGIN_NAME
 from runbook.importers.survey_facts import (
     InterfacesByName,
     address_number,
-    addresses_of,
-    common_bits,
-    interfaces_of,
-    is_usable,
+    common_address_bits,
+    interface_addresses,
+    is_dialable_address,
+    usable_interfaces,
 )
 from runbook.model.errors import FilesWrong, Problem, Unreachable
-from runbook.model.grouping import grouped
+from runbook.model.grouping import values_by_key
 from runbook.model.inventory import Node, Ssh
 from runbook.transport.node_answers import (
     HOST_FACTS_PROGRAM,
@@ -67,7 +67,7 @@ def parse_hosts(words: Iterable[str], login: Login) -> list[SurveyHost]:
     problems: list[Problem] = []
     for word in (part for given in words for part in (_COMMA_SEPARATED_ITEM.findall(given) if given else [given])):
         try:
-            found = _hosts(word, login)
+            found = _hosts_of_word(word, login)
         except ValueError as error:
             help = error.args[1] if len(error.args) > 1 else None
             message = error.args[0] if word in error.args[0] else f"{word}: {error.args[0]}"
@@ -78,10 +78,10 @@ def parse_hosts(words: Iterable[str], login: Login) -> list[SurveyHost]:
                 problems.append(Problem("arguments.host", f"{host.typed} is given twice", None, "name each host once"))
     if problems:
         raise FilesWrong(problems)
-    return _named_apart(list(hosts.values()))
+    return _hosts_with_unique_names(list(hosts.values()))
 
 
-def _hosts(word: str, login: Login) -> list[SurveyHost]:
+def _hosts_of_word(word: str, login: Login) -> list[SurveyHost]:
     """The hosts of one word, its range expanded. Raises ValueError, with a help as its second argument if there is
     one."""
     user, at, rest = word.removeprefix("ssh://").rpartition("@")
@@ -116,7 +116,7 @@ def _hosts(word: str, login: Login) -> list[SurveyHost]:
     return found
 
 
-def _named_apart(hosts: list[SurveyHost]) -> list[SurveyHost]:
+def _hosts_with_unique_names(hosts: list[SurveyHost]) -> list[SurveyHost]:
     """The hosts with different names: one address with two ports is two hosts, which need two names while they are
     asked."""
     seen: set[str] = set()
@@ -164,7 +164,7 @@ class HostAnswers:
 
     @property
     def interfaces(self) -> InterfacesByName:
-        return interfaces_of(self.host_facts)
+        return usable_interfaces(self.host_facts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +177,7 @@ class SurveyResult:
     same: Mapping[str, str]
 
 
-def survey(hosts: Sequence[SurveyHost], *, forks: int = 64) -> SurveyResult:
+def survey_hosts(hosts: Sequence[SurveyHost], *, forks: int = 64) -> SurveyResult:
     """Asks all hosts, `forks` of them at once. Ends within three minutes for every `forks` of them, however silent."""
     site = Site(f"survey-{secrets.token_hex(4)}", forks=forks)
     try:
@@ -187,7 +187,7 @@ def survey(hosts: Sequence[SurveyHost], *, forks: int = 64) -> SurveyResult:
             for host in hosts
             if host.node.name in site.sessions
         }
-        same = _same_machines(answered)
+        same = _duplicate_machines(answered)
         for name in same:
             del answered[name]
         _ask_facts(site, answered)
@@ -197,7 +197,7 @@ def survey(hosts: Sequence[SurveyHost], *, forks: int = 64) -> SurveyResult:
         site.close()
 
 
-def _same_machines(answered: Mapping[str, HostAnswers]) -> dict[str, str]:
+def _duplicate_machines(answered: Mapping[str, HostAnswers]) -> dict[str, str]:
     """Further names of one machine, as only that machine and its network can know it: name -> the machine's first
     name."""
     first: dict[str, str] = {}
@@ -223,10 +223,14 @@ def _ask_facts(site: Site, answered: Mapping[str, HostAnswers]) -> None:
 
     nodes = [each.host.node for each in answered.values()]
     for program in questions:
-        _keep(answered, program, site.each(nodes, one(program), timeout_s=_for_all(site, nodes, questions[program][1])))
+        _record_answers(
+            answered,
+            program,
+            site.each(nodes, one(program), timeout_s=_timeout_for_all(site, nodes, questions[program][1])),
+        )
 
 
-def _for_all(site: Site, nodes: Sequence[Node], timeout_s: float) -> float:
+def _timeout_for_all(site: Site, nodes: Sequence[Node], timeout_s: float) -> float:
     """Seconds that all nodes may take if each may take `timeout_s`: they are asked in waves of `forks`."""
     return (timeout_s + TIMEOUT_SLACK_S) * -(-len(nodes) // site.forks)
 
@@ -234,14 +238,14 @@ def _for_all(site: Site, nodes: Sequence[Node], timeout_s: float) -> float:
 def _ask_routes(site: Site, answered: Mapping[str, HostAnswers]) -> None:
     """Asks each host to look at its way to some others: to the next ones in the order given, and to the first."""
     names = list(answered)
-    listed = candidates(answered)
+    listed = candidate_addresses(answered)
 
     def look(node: Node) -> ProgramAnswer:
         place = names.index(node.name)
         around = [names[(place + step) % len(names)] for step in range(1, min(MAX_PEERS, len(names)))]
         peers = dict.fromkeys([*around, *names[:1]])
         peers.pop(node.name, None)
-        own = set(addresses_of(answered[node.name].interfaces))
+        own = set(interface_addresses(answered[node.name].interfaces))
         targets = [
             {"peer": peer, "address": address, "port": _port(answered[peer])}
             for peer in peers
@@ -252,22 +256,24 @@ def _ask_routes(site: Site, answered: Mapping[str, HostAnswers]) -> None:
 
     if len(answered) > 1:
         nodes = [each.host.node for each in answered.values()]
-        _keep(answered, ROUTES, site.each(nodes, look, timeout_s=_for_all(site, nodes, ROUTES_TIMEOUT_S)))
+        _record_answers(
+            answered, ROUTES, site.each(nodes, look, timeout_s=_timeout_for_all(site, nodes, ROUTES_TIMEOUT_S))
+        )
 
 
-def candidates(answers: Mapping[str, HostAnswers]) -> dict[str, list[str]]:
+def candidate_addresses(answers: Mapping[str, HostAnswers]) -> dict[str, list[str]]:
     """By host, the addresses at which others may reach it, at most MAX_ADDRESSES: the one where our own login came in,
     then those of its interfaces. Of a host that has more, these are the login's and those nearest to another host's:
     containers and virtual machines give a host many addresses that only it can use."""
-    listed = {name: _addresses(one) for name, one in answers.items()}
-    owners = grouped((address, name) for name, addresses in listed.items() for address in addresses)
+    listed = {name: _dialable_addresses(one) for name, one in answers.items()}
+    owners = values_by_key((address, name) for name, addresses in listed.items() for address in addresses)
     # An address that several hosts have, such as Docker's 172.17.0.1, is near no other host.
     numbers = sorted((address_number(address), names[0]) for address, names in owners.items() if len(names) == 1)
     chosen = {}
     for name, addresses in listed.items():
         if len(addresses) > MAX_ADDRESSES:
             first = addresses[:1] if _login(answers[name]) else []
-            bits = {address: common_bits(address, name, numbers) for address in addresses[len(first) :]}
+            bits = {address: common_address_bits(address, name, numbers) for address in addresses[len(first) :]}
             kept = {*first, *sorted(bits, key=bits.__getitem__, reverse=True)[: MAX_ADDRESSES - len(first)]}
             addresses = [address for address in addresses if address in kept]
         chosen[name] = addresses
@@ -276,12 +282,12 @@ def candidates(answers: Mapping[str, HostAnswers]) -> dict[str, list[str]]:
 
 def _login(answers: HostAnswers) -> str | None:
     login = answers.survey.get("login")
-    return str(login[0]) if login and is_usable(str(login[0])) else None
+    return str(login[0]) if login and is_dialable_address(str(login[0])) else None
 
 
-def _addresses(answers: HostAnswers) -> list[str]:
+def _dialable_addresses(answers: HostAnswers) -> list[str]:
     login = _login(answers)
-    return list(dict.fromkeys([*([login] if login else []), *addresses_of(answers.interfaces)]))
+    return list(dict.fromkeys([*([login] if login else []), *interface_addresses(answers.interfaces)]))
 
 
 def _port(answers: HostAnswers) -> int:
@@ -289,7 +295,9 @@ def _port(answers: HostAnswers) -> int:
     return int(login[1]) if login else answers.host.node.ssh.port or 22
 
 
-def _keep(hosts: Mapping[str, HostAnswers], program: str, answers: Mapping[str, ProgramAnswer | BaseException]) -> None:
+def _record_answers(
+    hosts: Mapping[str, HostAnswers], program: str, answers: Mapping[str, ProgramAnswer | BaseException]
+) -> None:
     """Enters the answers of all hosts to one program. Raises unexpected errors."""
     for name, answer in answers.items():
         if isinstance(answer, (Unreachable, ProgramNotStarted, TimeoutError)):

@@ -7,26 +7,26 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import runbook
-from runbook.checks.ibstat import rate
+from runbook.checks.ibstat import port_rate_text
 from runbook.files.address import is_ip
 from runbook.files.inventory_draft import Draft, NodeDraft, SettingPath
-from runbook.files.node_sets import folded
+from runbook.files.node_sets import folded_names
 from runbook.files.nodes import NODE_NAME
-from runbook.importers.survey import ROUTES, HostAnswers, SurveyHost, SurveyResult, candidates
+from runbook.importers.survey import ROUTES, HostAnswers, SurveyHost, SurveyResult, candidate_addresses
 from runbook.importers.survey_facts import (
     GpusFound,
     HostAddress,
     PythonFound,
-    active,
-    choose,
-    gpus_of,
-    places,
-    ports_of,
-    pythons_of,
+    active_ports,
+    choose_host_addresses,
+    choose_pythons,
+    host_gpus,
+    host_ib_ports,
+    host_pythons,
 )
-from runbook.model.grouping import grouped
-from runbook.model.nccl_devices import leads_nowhere
-from runbook.model.units import some
+from runbook.model.grouping import values_by_key
+from runbook.model.nccl_devices import is_local_only_interface
+from runbook.model.units import first_items_text
 from runbook.parsers.infiniband import Port
 from runbook.transport.node_answers import HOST_FACTS_PROGRAM, IBSTAT_PROGRAM, PYTHONS_PROGRAM, SURVEY_PROGRAM
 
@@ -49,12 +49,12 @@ class SurveyedHost:
 def network_hints(seen: Sequence[SurveyedHost], interface: str | None) -> list[str]:
     """Comments on interfaces besides the chosen one that every host has, and that may be the faster ones."""
     used = {one.place.interface.name for one in seen if one.place.interface}
-    hints = [*unsaid(seen, HOST_FACTS_PROGRAM), *unsaid(seen, ROUTES)]
+    hints = [*unanswered_hints(seen, HOST_FACTS_PROGRAM), *unanswered_hints(seen, ROUTES)]
     for name in seen[0].answers.interfaces:
         if name in used or not all(name in one.answers.interfaces for one in seen):
             continue
         first = seen[0].answers.interfaces[name]
-        if leads_nowhere(name):
+        if is_local_only_interface(name):
             continue
         hints.append(f"{name} is up on every node as well ({first.addresses[0]}, MTU {first.mtu} on {seen[0].name})")
     if interface is None:
@@ -64,12 +64,16 @@ def network_hints(seen: Sequence[SurveyedHost], interface: str | None) -> list[s
 
 def fabric_hints(seen: Sequence[SurveyedHost], backend: str | None, *, written: bool) -> tuple[str, ...]:
     """Comments on ports that exist and are not in the block: down, Ethernet, not on every host, or not used."""
-    hints = list(unsaid(seen, IBSTAT_PROGRAM))
+    hints = list(unanswered_hints(seen, IBSTAT_PROGRAM))
     why = "gloo does not use it" if backend == "gloo" else "not every node is known to have one of that name"
     for one in seen:
         idle = [f"{port.name} is {port.state}" for port in one.ports if port.state != "active"]
-        ethernet = [f"{port.name} at {rate(port)}" for port in active(one.ports, "Ethernet")]
-        unused = [] if written else [f"{port.name} at {rate(port)}" for port in active(one.ports, "InfiniBand")]
+        ethernet = [f"{port.name} at {port_rate_text(port)}" for port in active_ports(one.ports, "Ethernet")]
+        unused = (
+            []
+            if written
+            else [f"{port.name} at {port_rate_text(port)}" for port in active_ports(one.ports, "InfiniBand")]
+        )
         if idle:
             hints.append(f"{one.name}: {', '.join(idle)}")
         if ethernet:
@@ -88,22 +92,22 @@ _FACTS_BY_PROGRAM = {
 }
 
 
-def unsaid(seen: Sequence[SurveyedHost], program: str) -> Iterable[str]:
+def unanswered_hints(seen: Sequence[SurveyedHost], program: str) -> Iterable[str]:
     """Yields sentences on the hosts that did not answer `program`, and why."""
-    for why, names in together(
+    for why, names in texts_with_host_names(
         (whys[program], one.name) for one in seen if program in (whys := one.answers.unanswered)
     ):
         yield f"the {_FACTS_BY_PROGRAM[program]} of {names} are not known: {why}"
 
 
-def missing(seen: Sequence[SurveyedHost]) -> Iterable[str]:
+def gpu_and_python_hints(seen: Sequence[SurveyedHost]) -> Iterable[str]:
     """Yields comments on GPUs and Pythons that were looked for and not found, or are odd, with the names of the
     nodes."""
-    yield from (*unsaid(seen, SURVEY_PROGRAM), *unsaid(seen, PYTHONS_PROGRAM))
-    for doubt, names in together((one.gpus.doubt, one.name) for one in seen if one.gpus.doubt):
+    yield from (*unanswered_hints(seen, SURVEY_PROGRAM), *unanswered_hints(seen, PYTHONS_PROGRAM))
+    for doubt, names in texts_with_host_names((one.gpus.doubt, one.name) for one in seen if one.gpus.doubt):
         yield "gpus: " + doubt.replace("{}", names)
-    for doubt, names in together(
-        (_no_python(one), one.name)
+    for doubt, names in texts_with_host_names(
+        (_no_python_reason(one), one.name)
         for one in seen
         if one.python is None and PYTHONS_PROGRAM not in one.answers.unanswered
     ):
@@ -114,29 +118,29 @@ def missing(seen: Sequence[SurveyedHost]) -> Iterable[str]:
         yield f"python: the nodes have different versions of torch ({each}): a job needs one"
 
 
-def _no_python(one: SurveyedHost) -> str:
+def _no_python_reason(one: SurveyedHost) -> str:
     """Why a host has no Python for the job, with `{}` for its name."""
-    found = pythons_of(one.answers.pythons)
+    found = host_pythons(one.answers.pythons)
     asked = ", ".join(python.path for python in found[:4]) + (", …" if len(found) > 4 else "")
     return "none with torch was found on {}" + (f" (asked {asked})" if found else "") + "; name the one that has it"
 
 
-def together(doubts: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+def texts_with_host_names(doubts: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
     """Each text once, with the names of the hosts for which it is the same."""
-    return [(doubt, some(folded(names))) for doubt, names in grouped(doubts).items()]
+    return [(doubt, first_items_text(folded_names(names))) for doubt, names in values_by_key(doubts).items()]
 
 
 # The inventory.
 
 
-def draft_of(hosts: Sequence[SurveyHost], survey: SurveyResult, name: str) -> Draft:
+def draft_of_survey(hosts: Sequence[SurveyHost], survey: SurveyResult, name: str) -> Draft:
     """The inventory of the hosts, at least one of which was reached."""
-    seen = _judged(survey)
+    seen = _surveyed_hosts(survey)
     names = {one.answers.name: one.name for one in seen}
-    interface = _most(one.place.interface.name for one in seen if one.place.interface)
+    interface = _most_common_name(one.place.interface.name for one in seen if one.place.interface)
     by_name = {one.answers.name: one for one in seen}
-    backend, why = _backend(seen)
-    expression = _hca(seen) if backend != "gloo" else None  # gloo does not use InfiniBand
+    backend, why = _backend_and_reason(seen)
+    expression = _infiniband_block(seen) if backend != "gloo" else None  # gloo does not use InfiniBand
     nodes = []
     for host in hosts:
         typed = host.node.name
@@ -158,10 +162,10 @@ def draft_of(hosts: Sequence[SurveyHost], survey: SurveyResult, name: str) -> Dr
     comments = {
         ("rendezvous", "master"): "rank 0; every rank dials its address",
         ("rendezvous", "backend"): why,
-        ("network", "interface"): _about_interface(seen, interface),
+        ("network", "interface"): _interface_comment(seen, interface),
         ("infiniband", "hca"): expression[1] if expression else "",
-        ("defaults", "gpus"): _one_for_all(one.gpus.names for one in seen),
-        ("defaults", "python"): _one_for_all(one.python.about if one.python else "" for one in seen),
+        ("defaults", "gpus"): _shared_text(one.gpus.names for one in seen),
+        ("defaults", "python"): _shared_text(one.python.about if one.python else "" for one in seen),
     }
     return Draft(
         name=name,
@@ -179,40 +183,41 @@ def draft_of(hosts: Sequence[SurveyHost], survey: SurveyResult, name: str) -> Dr
                 "ports: 29500-29510    # what your firewall lets through between the nodes",
             ),
             "infiniband": fabric_hints(seen, backend, written=expression is not None),
-            "defaults": tuple(missing(seen)),
+            "defaults": tuple(gpu_and_python_hints(seen)),
         },
     )
 
 
-def _judged(survey: SurveyResult) -> list[SurveyedHost]:
+def _surveyed_hosts(survey: SurveyResult) -> list[SurveyedHost]:
     answers = survey.answers
-    where = places(
-        candidates(answers),
+    where = choose_host_addresses(
+        candidate_addresses(answers),
         {name: one.interfaces for name, one in answers.items()},
         {name: one.routes for name, one in answers.items()},
     )
     gpus = {
-        name: gpus_of(one.survey["nvidia_smi"], one.survey.get("nvidia_devices")) if one.survey else GpusFound(None)
+        name: host_gpus(one.survey["nvidia_smi"], one.survey.get("nvidia_devices")) if one.survey else GpusFound(None)
         for name, one in answers.items()
     }
-    pythons = choose(
-        {name: pythons_of(one.pythons) for name, one in answers.items()}, gpus=any(each.count for each in gpus.values())
+    pythons = choose_pythons(
+        {name: host_pythons(one.pythons) for name, one in answers.items()},
+        gpus=any(each.count for each in gpus.values()),
     )
-    names = _names(answers.values())
+    names = _node_name_by_host(answers.values())
     return [
-        SurveyedHost(one, names[name], where[name], gpus[name], pythons.get(name), ports_of(one.ibstat))
+        SurveyedHost(one, names[name], where[name], gpus[name], pythons.get(name), host_ib_ports(one.ibstat))
         for name, one in answers.items()
     ]
 
 
-def _names(hosts: Iterable[HostAnswers]) -> dict[str, str]:
+def _node_name_by_host(hosts: Iterable[HostAnswers]) -> dict[str, str]:
     """The name of each host as a node: as typed, or for an address the host's own name, if no other host has that."""
     hosts = list(hosts)
     own = {one.name: str(one.hello.get("hostname") or "").partition(".")[0] for one in hosts}
-    counts = Counter([*own.values(), *(one.name for one in hosts if not _nameless(one))])
+    counts = Counter([*own.values(), *(one.name for one in hosts if not _lacks_host_name(one))])
     return {
         one.name: own[one.name]
-        if _nameless(one)
+        if _lacks_host_name(one)
         and NODE_NAME.fullmatch(own[one.name])
         and own[one.name] not in ("localhost", "all")
         and counts[own[one.name]] == 1
@@ -221,7 +226,7 @@ def _names(hosts: Iterable[HostAnswers]) -> dict[str, str]:
     }
 
 
-def _nameless(one: HostAnswers) -> bool:
+def _lacks_host_name(one: HostAnswers) -> bool:
     return is_ip(one.host.typed) or one.host.is_here
 
 
@@ -256,7 +261,7 @@ def _node(one: SurveyedHost, interface: str | None, backend: str | None) -> Node
     return NodeDraft(one.name, settings, tuple(says))
 
 
-def _backend(seen: Sequence[SurveyedHost]) -> tuple[str | None, str]:
+def _backend_and_reason(seen: Sequence[SurveyedHost]) -> tuple[str | None, str]:
     """The backend, None if it depends on GPUs that could not be counted, and the reason."""
     without = next((one for one in seen if one.gpus.count == 0), None)
     if without is not None:
@@ -264,16 +269,14 @@ def _backend(seen: Sequence[SurveyedHost]) -> tuple[str | None, str]:
     unknown = [one.name for one in seen if one.gpus.count is None]
     if not unknown:
         return "nccl", "every node has GPUs"
-    return (
-        None,
-        f"backend: nccl once every node has `gpus`, which are not known of {some(folded(unknown))}; until then gloo",
-    )
+    nodes = first_items_text(folded_names(unknown))
+    return None, f"backend: nccl once every node has `gpus`, which are not known of {nodes}; until then gloo"
 
 
-def _about_interface(seen: Sequence[SurveyedHost], interface: str | None) -> str:
+def _interface_comment(seen: Sequence[SurveyedHost], interface: str | None) -> str:
     """The comment on the interface: on how many hosts it carries the route, its MTU, and the speed that it reports."""
     with_it = [one for one in seen if one.place.interface and one.place.interface.name == interface]
-    mtus = together(
+    mtus = texts_with_host_names(
         (str(one.place.interface.mtu), one.name) for one in with_it if one.place.interface and one.place.interface.mtu
     )
     speeds = sorted({int(speed) for one in with_it if (speed := one.answers.survey.get("speeds", {}).get(interface))})
@@ -289,9 +292,9 @@ def _about_interface(seen: Sequence[SurveyedHost], interface: str | None) -> str
     return "; ".join(parts)
 
 
-def _hca(seen: Sequence[SurveyedHost]) -> tuple[dict[str, object], str] | None:
+def _infiniband_block(seen: Sequence[SurveyedHost]) -> tuple[dict[str, object], str] | None:
     """The InfiniBand ports that are active on every host under one name, and the rate that all of them have."""
-    ports = [active(one.ports, "InfiniBand") for one in seen]
+    ports = [active_ports(one.ports, "InfiniBand") for one in seen]
     if not all(ports):
         return None
     common = [port.hca for port in ports[0] if all(any(port.hca == other.hca for other in rest) for rest in ports[1:])]
@@ -305,12 +308,12 @@ def _hca(seen: Sequence[SurveyedHost]) -> tuple[dict[str, object], str] | None:
     return block, "active on every node; `=` means exactly these names"
 
 
-def _most(names: Iterable[str]) -> str | None:
+def _most_common_name(names: Iterable[str]) -> str | None:
     counts = Counter(names)
     return counts.most_common(1)[0][0] if counts else None
 
 
-def _one_for_all(texts: Iterable[str]) -> str:
+def _shared_text(texts: Iterable[str]) -> str:
     """The text that all share; empty if they differ."""
     distinct = set(texts)
     return distinct.pop() if len(distinct) == 1 else ""

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from runbook.files.address import is_loopback
-from runbook.model.grouping import grouped
-from runbook.parsers.infiniband import Port, from_sysfs, parse
+from runbook.model.grouping import values_by_key
+from runbook.parsers.infiniband import Port, parse, ports_from_sysfs
 
 REACHED_ANSWERS = ("open", "refused")
 
@@ -38,44 +38,44 @@ class HostAddress:
     doubt: str | None = None
 
 
-def interfaces_of(host_facts: Mapping[str, Any]) -> dict[str, SurveyInterface]:
+def usable_interfaces(host_facts: Mapping[str, Any]) -> dict[str, SurveyInterface]:
     """The interfaces that may carry a job's traffic: up, and with an address of their own."""
     found = {}
     for name, entry in host_facts.get("interfaces", {}).items():
-        usable = tuple(address for address in entry["addresses"] if is_usable(address))
+        usable = tuple(address for address in entry["addresses"] if is_dialable_address(address))
         if usable and entry.get("state") != "DOWN":
             found[name] = SurveyInterface(name, entry.get("mtu"), usable)
     return found
 
 
-def addresses_of(interfaces: InterfacesByName) -> list[str]:
+def interface_addresses(interfaces: InterfacesByName) -> list[str]:
     """The addresses of the interfaces, IPv4 first: most programs dial these, and names mostly lead to them."""
     found = [address for interface in interfaces.values() for address in interface.addresses]
     return sorted(found, key=lambda address: ":" in address)
 
 
-def places(
+def choose_host_addresses(
     candidates: Mapping[str, Sequence[str]],
     interfaces: Mapping[str, InterfacesByName],
     routes: Mapping[str, Sequence[Mapping[str, Any]]],
 ) -> dict[str, HostAddress]:
     """The address and the interface of every host, from its candidates (the likeliest first), its interfaces, and what
     it said of its way to others."""
-    chosen = {name: _address(name, listed, routes) for name, listed in candidates.items()}
+    chosen = {name: _reachable_address(name, listed, routes) for name, listed in candidates.items()}
     return {
-        name: HostAddress(address, _interface(address, chosen, interfaces[name], routes.get(name, ())), doubt)
+        name: HostAddress(address, _route_interface(address, chosen, interfaces[name], routes.get(name, ())), doubt)
         for name, (address, doubt) in chosen.items()
     }
 
 
-def _address(
+def _reachable_address(
     name: str, candidates: Sequence[str], routes: Mapping[str, Sequence[Mapping[str, Any]]]
 ) -> tuple[str | None, str | None]:
     """A host's address, and the doubt about it: the first candidate that all hosts that tried could reach, or else the
     candidate that most of them could reach."""
     if not candidates:
         return None, "no address on any interface but loopback"
-    tried = grouped(
+    tried = values_by_key(
         (str(target["address"]), (other, str(target["answer"])))
         for other, targets in routes.items()
         for target in targets
@@ -95,7 +95,7 @@ def _address(
     return best, f"{other} could not reach it ({answer}){more}: `runbook run` will say why"
 
 
-def _interface(
+def _route_interface(
     address: str | None,
     chosen: Mapping[str, tuple[str | None, str | None]],
     interfaces: InterfacesByName,
@@ -115,7 +115,7 @@ def _interface(
     return by_address.get(address or "")
 
 
-def is_usable(address: str) -> bool:
+def is_dialable_address(address: str) -> bool:
     """Whether another machine may dial an address: not if it is loopback, or holds on one link only."""
     try:
         ip = ipaddress.ip_address(address)
@@ -131,7 +131,7 @@ def address_number(address: str) -> int:
     return int(ip) if ip.version == 4 else int(ip) | 1 << 128
 
 
-def common_bits(address: str, host: str, numbers: Sequence[tuple[int, str]]) -> int:
+def common_address_bits(address: str, host: str, numbers: Sequence[tuple[int, str]]) -> int:
     """How many leading bits a host's address shares with the nearest address of another host, 0 to 32; for IPv6 a
     quarter of them, 0 to 16, since a network there has 64: near addresses of IPv4 come first. `numbers`: each host's
     own addresses as numbers, with the host, sorted; an address that is not among them is near none, 0."""
@@ -160,7 +160,7 @@ class GpusFound:
     doubt: str | None = None
 
 
-def gpus_of(nvidia_smi: Mapping[str, Any], devices: int | None) -> GpusFound:
+def host_gpus(nvidia_smi: Mapping[str, Any], devices: int | None) -> GpusFound:
     """The GPUs of a host, from `nvidia-smi`'s lines, or if that is missing, from the driver's own list in /proc."""
     if nvidia_smi.get("missing"):
         if devices:
@@ -180,13 +180,13 @@ def gpus_of(nvidia_smi: Mapping[str, Any], devices: int | None) -> GpusFound:
     return GpusFound(len(sound), ", ".join(f"{count} x {kind}" for kind, count in kinds.items()))
 
 
-def ports_of(ibstat: Mapping[str, Any]) -> list[Port]:
+def host_ib_ports(ibstat: Mapping[str, Any]) -> list[Port]:
     """The InfiniBand ports of a host, as ibstat prints them, or else as the kernel shows them."""
     ports = parse(str(ibstat.get("ibstat", {}).get("out") or ""))
-    return ports or from_sysfs(ibstat.get("sysfs") or {})
+    return ports or ports_from_sysfs(ibstat.get("sysfs") or {})
 
 
-def active(ports: Sequence[Port], link_layer: str) -> list[Port]:
+def active_ports(ports: Sequence[Port], link_layer: str) -> list[Port]:
     return [port for port in ports if port.state == "active" and port.link_layer.lower() == link_layer.lower()]
 
 
@@ -209,7 +209,7 @@ class PythonFound:
         return f"Python {self.version}, torch {self.torch}{built}"
 
 
-def pythons_of(answer: Mapping[str, Any]) -> list[PythonFound]:
+def host_pythons(answer: Mapping[str, Any]) -> list[PythonFound]:
     """The Pythons that a host named, in its own order."""
     return [
         PythonFound(str(one["path"]), str(one["version"]), one.get("torch"), one.get("cuda"), one.get("hip"))
@@ -218,7 +218,7 @@ def pythons_of(answer: Mapping[str, Any]) -> list[PythonFound]:
     ]
 
 
-def choose(found: Mapping[str, Sequence[PythonFound]], *, gpus: bool) -> dict[str, PythonFound]:
+def choose_pythons(found: Mapping[str, Sequence[PythonFound]], *, gpus: bool) -> dict[str, PythonFound]:
     """A Python with torch for every host that has one; torch that can use the GPUs before torch that cannot.
 
     torch must be of one version on all nodes, so that is looked for first, then one path for all.
@@ -229,13 +229,13 @@ def choose(found: Mapping[str, Sequence[PythonFound]], *, gpus: bool) -> dict[st
         return {}
 
     def merit(python: PythonFound) -> tuple[bool, tuple[int, ...]]:
-        return gpus and bool(python.cuda or python.hip), _numbers(python.torch or "")
+        return gpus and bool(python.cuda or python.hip), _version_numbers(python.torch or "")
 
     def best(*, path: bool) -> PythonFound | None:
         """The best Python of those that every host has; with `path`, at the same path."""
         first, *others = with_torch.values()
         everywhere = [
-            one for one in first if all(any(_alike(one, other, path=path) for other in rest) for rest in others)
+            one for one in first if all(any(_is_same_torch(one, other, path=path) for other in rest) for rest in others)
         ]
         return max(everywhere, key=merit, default=None)
 
@@ -244,12 +244,15 @@ def choose(found: Mapping[str, Sequence[PythonFound]], *, gpus: bool) -> dict[st
         return {name: max(listed, key=merit) for name, listed in with_torch.items()}
     path = of_one_path is not None and merit(of_one_path)[0] >= merit(of_one_version)[0]
     chosen = of_one_path if path and of_one_path else of_one_version
-    return {name: next(one for one in listed if _alike(chosen, one, path=path)) for name, listed in with_torch.items()}
+    return {
+        name: next(one for one in listed if _is_same_torch(chosen, one, path=path))
+        for name, listed in with_torch.items()
+    }
 
 
-def _alike(one: PythonFound, other: PythonFound, *, path: bool) -> bool:
+def _is_same_torch(one: PythonFound, other: PythonFound, *, path: bool) -> bool:
     return one.torch == other.torch and one.cuda == other.cuda and (not path or one.path == other.path)
 
 
-def _numbers(version: str) -> tuple[int, ...]:
+def _version_numbers(version: str) -> tuple[int, ...]:
     return tuple(map(int, re.findall(r"[0-9]+", version.partition("+")[0])[:3]))

@@ -19,7 +19,7 @@ from runbook.jobs.launch import Stall
 from runbook.jobs.logs import JobSecrets, RankLogs
 from runbook.jobs.stall import outcomes_of_stall
 from runbook.jobs.start import measure_clocks
-from runbook.jobs.watch import HELD_UP_KINDS, Fetching, WatchEnd, watch
+from runbook.jobs.watch import HELD_UP_KINDS, Fetching, WatchEnd, watch_processes
 from runbook.model.errors import Unreachable
 from runbook.model.verdict import Outcome
 
@@ -33,7 +33,7 @@ HOST_FACTS_TIMEOUT_S = 10.0
 """Seconds for fetching the facts of all hosts. A look at ranks that make no steps needs them to know addresses."""
 
 
-def kept_of(
+def kept_processes_of(
     cluster: Cluster,
     job: KnownJob,
     run_dir: Path | None,
@@ -59,20 +59,20 @@ def kept_of(
     return kept
 
 
-def follow(
+def follow_job(
     kept: KeptProcesses, *, stopping: Callable[[], bool], on_loss: Callable[[str, Unreachable], None]
 ) -> tuple[WatchEnd, list[str]]:
     """Follows a job until every process has ended, one has failed, or `stopping` says that the reader has enough. How
     watching ended, and the names of nodes that did not send all of their logs. A node that is lost, or says nothing for
     NODE_SILENCE_TIMEOUT_S, is reported to `on_loss` at once, and the other nodes are followed on."""
     with Fetching(kept, patience_s=NODE_SILENCE_TIMEOUT_S):
-        end = watch(kept, stopping=stopping, deadline=math.inf, on_loss=on_loss)
+        end = watch_processes(kept, stopping=stopping, deadline=math.inf, on_loss=on_loss)
         if end.kind == "failed":
             time.sleep(0.2)
     return end, stop_attempt.drain(kept, enough=stopping) if end.kind != "stopped" else []
 
 
-def supervise(
+def supervise_job(
     kept: KeptProcesses,
     *,
     grace_s: float,
@@ -90,7 +90,7 @@ def supervise(
             return end, [], stop_attempt.drain(kept) if end.kind == "finished" else []
         frozen = stop_attempt.freeze(kept) if end.kind == "failed" else {}
         why = "another rank failed" if end.kind == "failed" else f"the ranks of {', '.join(stall.findings)} hold it up"
-        stop_attempt.end(kept, grace_s=grace_s, why=why, leaving=leaving)
+        stop_attempt.end_processes(kept, grace_s=grace_s, why=why, leaving=leaving)
     if leaving():
         return end, [], []
     left = stop_attempt.drain(kept)

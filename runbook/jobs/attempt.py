@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 
 from runbook.launch.job import Job
 from runbook.launch.launchers import launch_spec
-from runbook.launch.ranks import NodeRanks, RankLayout, layout
-from runbook.launch.script import LAUNCH_SCRIPT_NAME, Script, write
+from runbook.launch.ranks import NodeRanks, RankLayout, rank_layout
+from runbook.launch.script import LAUNCH_SCRIPT_NAME, Script, make_script
 from runbook.model.inventory import Inventory
-from runbook.model.units import span_of
+from runbook.model.units import range_text
 from runbook.node.journal import attempt_folder
 
 LAUNCHER_LOGS_FOLDER = "by-launcher"
@@ -44,7 +44,7 @@ class ProcessSpec:
     @property
     def label(self) -> str:
         """In words, the process as messages call it."""
-        ranks = f"rank{'s' * (len(self.ranks) > 1)} {span_of(self.ranks[0], self.ranks[-1])} on {self.node}"
+        ranks = f"rank{'s' * (len(self.ranks) > 1)} {range_text(self.ranks[0], self.ranks[-1])} on {self.node}"
         return f"the launcher of {ranks}" if self.each else ranks
 
 
@@ -81,15 +81,15 @@ class Attempt:
             made_from=made_from,
             logs=f"{folder}/{LAUNCHER_LOGS_FOLDER}",
         )
-        return write(replace(spec, stacks=self.job.stacks), "sh")
+        return make_script(replace(spec, stacks=self.job.stacks), "sh")
 
 
 def make_attempt(job: Job, inventory: Inventory, number: int, serial: int) -> Attempt:
     """Attempt `number` of a stage. The first attempt uses the inventory's rendezvous port; each later one uses another,
     because the old port may be the reason of the failure."""
-    rendezvous = replace(inventory.rendezvous, port=port_of(inventory, number))
+    rendezvous = replace(inventory.rendezvous, port=attempt_port(inventory, number))
     inventory = replace(inventory, rendezvous=rendezvous)
-    by_node = layout(inventory)
+    by_node = rank_layout(inventory)
     return Attempt(
         job=job,
         number=number,
@@ -97,11 +97,11 @@ def make_attempt(job: Job, inventory: Inventory, number: int, serial: int) -> At
         token=secrets.token_hex(8),
         inventory=inventory,
         layout=by_node,
-        places=tuple(_places(job, by_node)),
+        places=tuple(_process_specs(job, by_node)),
     )
 
 
-def port_of(inventory: Inventory, number: int) -> int:
+def attempt_port(inventory: Inventory, number: int) -> int:
     """The rendezvous port of attempt `number`, counted from 1: the inventory's own port, then the ports that its
     `network:` promises to be open, then the ports that follow its own."""
     own = inventory.rendezvous.port
@@ -111,20 +111,22 @@ def port_of(inventory: Inventory, number: int) -> int:
     return ports[(number - 1) % len(ports)]
 
 
-def _places(job: Job, by_node: RankLayout) -> list[ProcessSpec]:
+def _process_specs(job: Job, by_node: RankLayout) -> list[ProcessSpec]:
     """The processes that keepers start on all nodes: a launcher for each node, or each rank."""
     found = []
     for name, node_ranks in by_node.by_node.items():
         if not job.starts_each:
             ranks = tuple(rank.rank for rank in node_ranks.ranks)
             label = f"ranks-{ranks[0]:05d}-{ranks[-1]:05d}.{name}.launcher"
-            found.append(ProcessSpec(label, name, 0, ranks, tuple(node_ranks.node.gpus), tuple(_each(node_ranks))))
+            found.append(
+                ProcessSpec(label, name, 0, ranks, tuple(node_ranks.node.gpus), tuple(_rank_specs(node_ranks)))
+            )
         else:
-            found += _each(node_ranks)
+            found += _rank_specs(node_ranks)
     return found
 
 
-def _each(node_ranks: NodeRanks) -> list[ProcessSpec]:
+def _rank_specs(node_ranks: NodeRanks) -> list[ProcessSpec]:
     """One process for each rank of the node."""
     return [
         ProcessSpec(
@@ -138,7 +140,7 @@ def _each(node_ranks: NodeRanks) -> list[ProcessSpec]:
     ]
 
 
-def about(attempt: Attempt, node: str, facts: Mapping[str, object]) -> dict[str, object]:
+def job_description(attempt: Attempt, node: str, facts: Mapping[str, object]) -> dict[str, object]:
     """The contents of `job.json` on a node: the job's description for later commands, perhaps from another machine."""
     watch = attempt.job.launch.watch
     return {

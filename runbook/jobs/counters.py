@@ -21,14 +21,14 @@ from dataclasses import dataclass
 
 from runbook.causes.catalogue import finding_for
 from runbook.checks.allreduce import MIN_LOSSY_RETRANSMISSIONS
-from runbook.checks.bandwidth.adapters import interfaces_of
-from runbook.checks.context import no_answer
+from runbook.checks.bandwidth.adapters import job_interfaces
+from runbook.checks.context import no_answer_outcome
 from runbook.jobs.kept_processes import KeptProcesses
-from runbook.model.command_quoting import word
+from runbook.model.command_quoting import shell_word
 from runbook.model.inventory import Node
 from runbook.model.units import seconds_text
 from runbook.model.verdict import Finding
-from runbook.parsers.nvidia_logs import events
+from runbook.parsers.nvidia_logs import xid_events
 from runbook.parsers.nvidia_smi_facts import Gpu, parse_gpus
 from runbook.transport import node_answers
 
@@ -78,70 +78,74 @@ MIN_GPU_SLOWDOWN_S = 25.0
 """The least seconds for which a slowed GPU is reported: a GPU that is slowed down for a shorter time is only warm."""
 
 
-def rises(node: str, then: node_answers.Counters, now: node_answers.Counters) -> Iterator[tuple[str, Finding]]:
+def rising_counter_findings(
+    node: str, then: node_answers.Counters, now: node_answers.Counters
+) -> Iterator[tuple[str, Finding]]:
     """The findings about counters that rose too much between two readings, each with a key of its own: the place and
     the counter."""
     seconds = max(0.001, now["clock"] - then["clock"])
     for name, counts in now["interfaces"].items():
         before = then["interfaces"].get(name, {})
-        for counter, says, proof in _risen(f"{name} of {node}", INTERFACE_LIMITS, before, counts, seconds):
-            finding = finding_for("counters-rising", says, (proof,), way="interface", node=node, name=word(name))
+        for counter, says, proof in _risen_counters(f"{name} of {node}", INTERFACE_LIMITS, before, counts, seconds):
+            finding = finding_for("counters-rising", says, (proof,), way="interface", node=node, name=shell_word(name))
             yield f"{name} of {node} {counter}", finding
     if then["tcp"] and now["tcp"]:
-        for counter, says, proof in _risen(node, (TCP_LIMIT,), _counts(then["tcp"]), _counts(now["tcp"]), seconds):
+        for counter, says, proof in _risen_counters(
+            node, (TCP_LIMIT,), _segment_counts(then["tcp"]), _segment_counts(now["tcp"]), seconds
+        ):
             yield f"{node} {counter}", finding_for("counters-rising", says, (proof,), way="tcp", node=node)
     for name, counts in now["ports"].items():
         hca, _, port = name.partition(":")
-        for counter, says, proof in _risen(
+        for counter, says, proof in _risen_counters(
             f"{name} of {node}", IB_PORT_LIMITS, then["ports"].get(name, {}), counts, seconds
         ):
             finding = finding_for(
-                "counters-rising", says, (proof,), way="port", node=node, hca=word(hca), port=word(port)
+                "counters-rising", says, (proof,), way="port", node=node, hca=shell_word(hca), port=shell_word(port)
             )
             yield f"{name} of {node} {counter}", finding
-    yield from _of_gpus(node, then, now)
+    yield from _gpu_findings(node, then, now)
 
 
-def _counts(tcp: node_answers.Segments) -> Counts:
+def _segment_counts(tcp: node_answers.Segments) -> Counts:
     return {"OutSegs": tcp["OutSegs"], "RetransSegs": tcp["RetransSegs"]}
 
 
-def _risen(
+def _risen_counters(
     place: str, limits: tuple[Limit, ...], then: Counts, now: Counts, seconds: float
 ) -> Iterator[tuple[str, str, str]]:
     """The counters that rose beyond their limit, each with a sentence and a line of evidence."""
     for limit in limits:
-        count = rise(then.get(limit.counter), now.get(limit.counter))
+        count = counter_rise(then.get(limit.counter), now.get(limit.counter))
         if count is None or count < limit.least or count <= limit.per_s * seconds:
             continue
-        whole = rise(then.get(limit.of), now.get(limit.of)) if limit.of else None
+        whole = counter_rise(then.get(limit.of), now.get(limit.of)) if limit.of else None
         if limit.of and (whole is None or count <= limit.share * whole):
             continue
-        if limit.counter == "rx_errors" and count == rise(then.get("rx_crc_errors"), now.get("rx_crc_errors")):
+        if limit.counter == "rx_errors" and count == counter_rise(then.get("rx_crc_errors"), now.get("rx_crc_errors")):
             continue  # all of these are the CRC errors, which are reported by themselves
         share = f" ({count / whole:.1%} of {whole:,})" if whole else ""
         says = f"{place}: {count:,} {limit.what} in {seconds_text(seconds)}{share}"
         yield limit.counter, says, f"{limit.counter}: {then[limit.counter]:,} before, {now[limit.counter]:,} after"
 
 
-def rise(then: int | None, now: int | None) -> int | None:
+def counter_rise(then: int | None, now: int | None) -> int | None:
     """By how much a counter rose; a counter that was reset meanwhile counts from zero. None if a value was not read."""
     if then is None or now is None:
         return None
     return now - then if now >= then else now
 
 
-def _of_gpus(node: str, then: node_answers.Counters, now: node_answers.Counters) -> Iterator[tuple[str, Finding]]:
+def _gpu_findings(node: str, then: node_answers.Counters, now: node_answers.Counters) -> Iterator[tuple[str, Finding]]:
     """The findings about GPUs (slowed down in both readings, new memory errors, new Xids), each with its own key."""
-    before = {gpu.index: gpu for gpu in gpus_of(then)}
+    before = {gpu.index: gpu for gpu in gpus_in_reading(then)}
     lasts = now["clock"] - then["clock"] >= MIN_GPU_SLOWDOWN_S
-    for gpu in gpus_of(now):
+    for gpu in gpus_in_reading(now):
         earlier, place = before.get(gpu.index), f"GPU {gpu.index} of {node}"
         if earlier is None:
             continue
         lasting = [reason for reason in gpu.slowed_by if reason in earlier.slowed_by] if lasts else []
         if lasting:
-            says = f"{place} is slowed down: {', '.join(lasting)}{clocks(gpu)}"
+            says = f"{place} is slowed down: {', '.join(lasting)}{gpu_clock_text(gpu)}"
             proof = f"in two readings: {', '.join(lasting)}"
             yield f"{place} slowed", finding_for("counters-rising", says, (proof,), way="gpu", node=node)
         field = "ecc.errors.uncorrected.volatile.total"
@@ -152,19 +156,19 @@ def _of_gpus(node: str, then: node_answers.Counters, now: node_answers.Counters)
             yield f"{place} ecc", finding_for("counters-rising", says, (proof,), way="gpu", node=node)
     known = set(then["xids"] or ())
     fresh = [line for line in now["xids"] or () if line not in known] if then["xids"] is not None else []
-    for event in events(fresh, 0.0):
+    for event in xid_events(fresh, 0.0):
         says = f"the kernel of {node} logged Xid {event.number} of the GPU at {event.bus}"
         finding = finding_for("counters-rising", says, (event.text,), way="xid", node=node)
         yield f"{node} {event.bus} xid {event.number}", finding
 
 
-def gpus_of(facts: node_answers.Counters) -> tuple[Gpu, ...]:
+def gpus_in_reading(facts: node_answers.Counters) -> tuple[Gpu, ...]:
     """The GPUs in a reading; empty if nvidia-smi did not answer."""
     said = facts["gpus"] or {}
     return parse_gpus(said.get("out", ""), said.get("fields", ())).gpus if said.get("code") == 0 else ()
 
 
-def clocks(gpu: Gpu) -> str:
+def gpu_clock_text(gpu: Gpu) -> str:
     """In words, a GPU's clock and temperature, as far as they are known."""
     now, most, heat = (gpu.number(name) for name in ("clocks.sm", "clocks.max.sm", "temperature.gpu"))
     speed = f", at {now:.0f} of {most:.0f} MHz" if now is not None and most else ""
@@ -190,7 +194,7 @@ def not_read(facts: node_answers.Counters, *, gpus: bool) -> list[str]:
             found.append("GPUs: there is no nvidia-smi")
         elif said.get("timed_out"):
             found.append("GPUs: nvidia-smi does not return")
-        elif not gpus_of(facts):
+        elif not gpus_in_reading(facts):
             found.append("GPUs: nvidia-smi says nothing about them")
         found += ["Xid: the kernel's log may not be read by this login"] if facts["xids"] is None else []
     return found
@@ -260,7 +264,7 @@ class CounterWatch:
         for name, answer in self._kept.at.run.site.each(nodes, self._ask, timeout_s=COUNTERS_TIMEOUT_S).items():
             with self._lock:
                 if isinstance(answer, BaseException):
-                    self._say_unread(name, no_answer(name, "counters", answer).findings[0].says)
+                    self._say_unread(name, no_answer_outcome(name, "counters", answer).findings[0].says)
                 else:
                     self._take(name, answer)
 
@@ -277,7 +281,7 @@ class CounterWatch:
     def _ask(self, node: Node) -> node_answers.Counters:
         at = self._kept.at
         order = {
-            "interfaces": interfaces_of(at, node),
+            "interfaces": job_interfaces(at, node),
             "gpus": self._gpus(node.name),
             "deadline_s": COUNTERS_SMI_TIMEOUT_S,
             "pid": self._pid(node.name),
@@ -291,7 +295,7 @@ class CounterWatch:
         if (now["gpus"] or {}).get("timed_out"):
             self._without_gpus.add(name)
         for then in [facts for facts in (self.last.get(name), self.first.get(name)) if facts is not None]:
-            for key, finding in rises(name, then, now):
+            for key, finding in rising_counter_findings(name, then, now):
                 if key not in self._said:
                     self._said.add(key)
                     self.rose.setdefault(name, []).append(finding.says)

@@ -12,28 +12,34 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runbook.causes.catalogue import finding_for, mend, of_kind
+from runbook.causes.catalogue import causes_of_kind, finding_for, remedy_from_page
 from runbook.checks.context import Facts
-from runbook.checks.ranks.own_failure import SCRIPT_STOP_CAUSES, of_signal, out_of_place, script_stopped, surely
+from runbook.checks.ranks.own_failure import (
+    SCRIPT_STOP_CAUSES,
+    certain_cause,
+    script_stop_finding,
+    shadowed_module_remedy,
+    signal_finding,
+)
 from runbook.jobs.attempt import ProcessSpec
-from runbook.jobs.kept_processes import ENDED_STATE, KeptProcess, KeptProcesses, ended_because_of, stopped_by_user
-from runbook.jobs.logs import end_of
-from runbook.jobs.rendezvous import failed_to_meet, never_met, why_not_met
+from runbook.jobs.kept_processes import ENDED_STATE, KeptProcess, KeptProcesses, peer_failure_finding, user_stop_finding
+from runbook.jobs.logs import log_tail
+from runbook.jobs.rendezvous import failed_at_barrier, jax_rendezvous_finding, missed_barrier_finding
 from runbook.jobs.seen_processes import (
     FATAL_ERROR_PREFIX,
     LOG_TAIL_BYTES,
     MIN_COMPUTING_CPU_SHARE,
-    frames_of_crash,
-    own_frame,
+    crashed_thread_frames,
+    frame_lines,
+    program_frame,
     seen_processes,
-    shown,
 )
-from runbook.jobs.stall import raised, waited_for
+from runbook.jobs.stall import awaited_rank_findings, has_traceback
 from runbook.jobs.watch import TORCH_RANK_PREFIX, WatchEnd, exception_at_end
-from runbook.model.command_quoting import word
+from runbook.model.command_quoting import shell_word
 from runbook.model.process_end import ProcessEnd
 from runbook.model.units import seconds_text
-from runbook.model.verdict import Finding, Outcome, outcomes_of
+from runbook.model.verdict import Finding, Outcome, outcomes_from_findings
 
 if TYPE_CHECKING:
     from runbook.diagnose.judge import Cause
@@ -56,7 +62,7 @@ def failed_worker(kept: KeptProcesses, member: KeptProcess) -> tuple[ProcessSpec
     return member.place.each[int(found[2])], int(found[1])
 
 
-def first_of_launchers(kept: KeptProcesses, first: KeptProcess, failed: Sequence[KeptProcess]) -> KeptProcess:
+def first_failed_launcher(kept: KeptProcesses, first: KeptProcess, failed: Sequence[KeptProcess]) -> KeptProcess:
     """The launcher whose rank failed first. Launchers look at their ranks only now and then, so the launcher that ended
     first need not be that one. A rank that a signal ended counts before `first`: the signal does not follow from
     another rank's error, while an error often follows from the signal."""
@@ -112,72 +118,74 @@ def judge_attempt(kept: KeptProcesses, end: WatchEnd, frozen: Mapping[str, Facts
     after the failure, by node."""
     first = end.first
     assert first is not None
-    first = first_of_launchers(kept, first, [member for member in kept.members if member.failed])
-    first = _killed_beside(kept, first) or first
+    first = first_failed_launcher(kept, first, [member for member in kept.members if member.failed])
+    first = _killed_peer(kept, first) or first
     if first.by_user:  # `runbook stop` was typed elsewhere, while this run held the job
-        return [Outcome.unknown(name, stopped_by_user(kept)) for name in kept.nodes]
-    node, finding = first.place.node, how_ended(kept, first, frozen)
-    hidden = _hidden_error(kept, first)
-    logged = None if hidden or failed_to_meet(first) else _by_logs(kept, first, kept.members)
-    if failed_to_meet(first):
-        node, finding = why_not_met(kept, first)
+        return [Outcome.unknown(name, user_stop_finding(kept)) for name in kept.nodes]
+    node, finding = first.place.node, process_end_finding(kept, first, frozen)
+    hidden = _hidden_exception_finding(kept, first)
+    logged = None if hidden or failed_at_barrier(first) else _cause_in_logs(kept, first, kept.members)
+    if failed_at_barrier(first):
+        node, finding = missed_barrier_finding(kept, first)
     elif hidden:
         node, finding = hidden
-    elif smaller := _in_a_smaller_world(kept, first):
-        return _outcomes(kept, first, {name: [smaller] for name in kept.nodes})
+    elif smaller := _smaller_world_finding(kept, first):
+        return _attempt_outcomes(kept, first, {name: [smaller] for name in kept.nodes})
     elif logged and logged.cause in COLLECTIVE_TIMEOUT_CAUSES and first.raised:
-        return _outcomes(kept, first, _waited_for(kept, logged, first, finding, frozen))
-    elif logged and _differ(logged) and _says_more(logged, finding, first):
+        return _attempt_outcomes(kept, first, _collective_timeout_findings(kept, logged, first, finding, frozen))
+    elif logged and _has_differing_calls(logged) and _logs_say_more(logged, finding, first):
         _, finding = _finding_of_logs(kept, logged, first, finding)
         says = f"ranks give different sizes or types to one call, or make different calls: {finding.says}"
         finding = finding_for("mismatched-collectives", says, finding.evidence, way="sizes")
-        found = {name: [_by_another_file(one, finding)] for name, one in kept.unlike.items()}
-        return _outcomes(kept, first, found or {name: [finding] for name in kept.nodes})
-    elif logged and logged.cause not in of_kind("consequence") and _says_more(logged, finding, first):
+        found = {name: [_unlike_file_finding(one, finding)] for name, one in kept.unlike.items()}
+        return _attempt_outcomes(kept, first, found or {name: [finding] for name in kept.nodes})
+    elif logged and logged.cause not in causes_of_kind("consequence") and _logs_say_more(logged, finding, first):
         node, finding = _finding_of_logs(kept, logged, first, finding)
-    elif first.gave_up is None and (met := never_met(kept, first, frozen)):
+    elif first.gave_up is None and (met := jax_rendezvous_finding(kept, first, frozen)):
         node, finding = met
-    elif _saw_an_end(logged) or (first.raised and _saw_an_end(_by_logs(kept, first, [first]))):
-        node, finding = _left_the_others(kept, first) or _closed(kept, first, frozen) or (node, finding)
-    return _outcomes(kept, first, {node: [finding]})
+    elif _is_consequence(logged) or (first.raised and _is_consequence(_cause_in_logs(kept, first, [first]))):
+        node, finding = (
+            _early_end_finding(kept, first) or _closed_connections_finding(kept, first, frozen) or (node, finding)
+        )
+    return _attempt_outcomes(kept, first, {node: [finding]})
 
 
-def _by_another_file(unlike: Finding, differ: Finding) -> Finding:
+def _unlike_file_finding(unlike: Finding, differ: Finding) -> Finding:
     """The finding `unlike` about a module that differs on a node, with `differ`, the calls that differ because of it,
     added."""
     told = replace(unlike, says=f"{unlike.says}, and {differ.says}")
     return told.with_evidence(*differ.evidence)
 
 
-def _outcomes(kept: KeptProcesses, first: KeptProcess, found: Mapping[str, Sequence[Finding]]) -> list[Outcome]:
+def _attempt_outcomes(kept: KeptProcesses, first: KeptProcess, found: Mapping[str, Sequence[Finding]]) -> list[Outcome]:
     """One outcome a node; the findings say as evidence how the other processes ended. If the job only lost a node, all
     outcomes are unknown."""
-    more = (*_collateral(kept, first), f"logs: {kept.logs.folder}")
+    more = (*_other_process_ends(kept, first), f"logs: {kept.logs.folder}")
     proven = {node: [one.with_evidence(*more) for one in each] for node, each in found.items()}
     guilty = tuple(proven)
-    waited = ended_because_of(guilty)
+    waited = peer_failure_finding(guilty)
     if first.lost and all(one.cause in (first.lost.cause,) or one.cause.startswith("ssh") for one in proven[guilty[0]]):
         return [Outcome.unknown(name, *proven.get(name, [waited])) for name in kept.nodes]
-    return outcomes_of(kept.nodes, proven, waited)
+    return outcomes_from_findings(kept.nodes, proven, waited)
 
 
-def _in_a_smaller_world(kept: KeptProcesses, first: KeptProcess) -> Finding | None:
+def _smaller_world_finding(kept: KeptProcesses, first: KeptProcess) -> Finding | None:
     """The finding if gloo refuses the rank of a process as too large; else None. The launch gave the process that rank,
     so the program, which is the same on all nodes, gave torch a smaller world than the job has."""
-    match = RANK_TOO_LARGE.search("\n".join(_tail(kept, first.place)))
+    match = RANK_TOO_LARGE.search("\n".join(_output_tail(kept, first.place)))
     if match is None or int(match["rank"]) not in first.place.ranks or int(match["world"]) >= kept.ranks:
         return None
     says = f"the program gives torch a world of {match['world']}, and the job has {kept.ranks} ranks: {match[0]}"
-    return finding_for("world-size-mismatch", f"{says} ({first.label})", _tail(kept, first.place), way="program")
+    return finding_for("world-size-mismatch", f"{says} ({first.label})", _output_tail(kept, first.place), way="program")
 
 
-def _waited_for(
+def _collective_timeout_findings(
     kept: KeptProcesses, logged: Cause, first: KeptProcess, finding: Finding, frozen: Mapping[str, Facts]
 ) -> dict[str, list[Finding]]:
     """Findings by node about the ranks that others waited for until they gave up: the ranks that were seen elsewhere,
     else the ranks that the logs name. If there are none, all nodes get the same finding."""
-    gave_up = f"{first.label} gave up waiting after {_ran(first)}: {logged.evidence[0].line.shown}"
-    if found := waited_for(kept, frozen, gave_up):
+    gave_up = f"{first.label} gave up waiting after {_run_time_text(first)}: {logged.evidence[0].line.shown}"
+    if found := awaited_rank_findings(kept, frozen, gave_up):
         return found
     _, finding = _finding_of_logs(kept, logged, first, finding)
     late = {int(text) for hit in logged.evidence for text in re.findall(r"\d{1,6}", hit.groups.get("late", ""))}
@@ -185,26 +193,26 @@ def _waited_for(
     return {node: [finding] for node in dict.fromkeys(named or kept.nodes)}
 
 
-def _differ(logged: Cause) -> bool:
+def _has_differing_calls(logged: Cause) -> bool:
     """Whether the logs say that the calls of ranks differ. The rank that says so, or crashes from it, need not be the
     one that differs."""
     by_size = any("op.preamble.length" in hit.line.shown for hit in logged.evidence)  # gloo received too much
     return logged.cause == "mismatched-collectives" or by_size
 
 
-def _killed_beside(kept: KeptProcesses, first: KeptProcess) -> KeptProcess | None:
+def _killed_peer(kept: KeptProcesses, first: KeptProcess) -> KeptProcess | None:
     """The process that was killed, if `first` only raised an exception that may follow from the loss of that peer; else
     None. Of two ends the later one can be recorded or reported first: nodes are busy, and clocks agree only roughly. By
     now all processes have ended, so a killed one is known, however late its report came."""
     from runbook.diagnose.judge import PROGRAM_ERRORS  # imported only for a job that failed, since it takes time
 
-    if not first.raised or "".join(_tail(kept, first.place)[-1:]).startswith(tuple(PROGRAM_ERRORS)):
+    if not first.raised or "".join(_output_tail(kept, first.place)[-1:]).startswith(tuple(PROGRAM_ERRORS)):
         return None
     killed = [member for member in kept.members if member.killed]
     return min(killed, key=lambda member: member.ended or 0.0, default=None)
 
 
-def how_ended(kept: KeptProcesses, member: KeptProcess, frozen: Mapping[str, Facts] | None = None) -> Finding:
+def process_end_finding(kept: KeptProcesses, member: KeptProcess, frozen: Mapping[str, Facts] | None = None) -> Finding:
     """The finding from how a process ended; of its logs, only the last lines count. `frozen`: what the nodes saw after
     the end."""
     node = member.place.node
@@ -212,15 +220,17 @@ def how_ended(kept: KeptProcesses, member: KeptProcess, frozen: Mapping[str, Fac
         lost = member.lost
         return Finding(lost.cause, f"{node} was lost while {member.label} ran: {lost.says}", lost.remedy, lost.evidence)
     if member.by_user:
-        return stopped_by_user(kept)
+        return user_stop_finding(kept)
     if member.gave_up is not None:
         says = (
             f"{member.label} raised and did not end, as JAX waits for the other processes at its exit: {member.gave_up}"
         )
-        seen = _tail(kept, member.place)
-        return finding_for("program-error", says, seen, way="lingers", log=word(_log(kept, member.place)))
+        seen = _output_tail(kept, member.place)
+        return finding_for(
+            "program-error", says, seen, way="lingers", log=shell_word(_tail_log_path(kept, member.place))
+        )
     if member.stop is not None:
-        return _stopped(kept, member, member.stop)
+        return _script_stop_finding(kept, member, member.stop)
     if member.keeper_gone and member.restarted is not None:
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(member.restarted))
         says = f"{node} was restarted while {member.label} ran: it is up since {since}"
@@ -231,7 +241,7 @@ def how_ended(kept: KeptProcesses, member: KeptProcess, frozen: Mapping[str, Fac
     place, code = member.place, member.code
     if place.each and code is not None and code > 0:
         place, code = failed_worker(kept, member) or (place, code)
-    tail = _tail(kept, place)
+    tail = _output_tail(kept, place)
     if code is None:
         why = str(member.journal.get("why") or "it was never started")
         says = f"{member.label} ended before it was started: {why}"
@@ -239,46 +249,47 @@ def how_ended(kept: KeptProcesses, member: KeptProcess, frozen: Mapping[str, Fac
     end = ProcessEnd(code)
     if end.signal is None:
         if (no_room := member.journal.get("no_room")) and not last_exception(kept, member, place):
-            says = f"{place.label} exited with code {code} after {_ran(member)}, and "
+            says = f"{place.label} exited with code {code} after {_run_time_text(member)}, and "
             says += f"its output cannot be written on {node}: {no_room}"
             seen = (f"the journal beside its logs: {no_room}", *tail)
             return finding_for("disk-full", says, seen, way="rank", node=node)
         says = (
-            f"{place.label} exited with code {code} after {_ran(member)}: {tail[-1] if tail else 'it printed nothing'}"
+            f"{place.label} exited with code {code} after {_run_time_text(member)}: "
+            f"{tail[-1] if tail else 'it printed nothing'}"
         )
         if code == TIMEOUT_EXIT_CODE:
             says += f"; {code} is what `timeout` exits with when the time that it was given is over"
             return finding_for("program-error", says, tail, way="timeout")
         if tail and CONNECTION_RESET_EXCEPTION.search(TORCH_RANK_PREFIX.sub("", tail[-1])):
             return finding_for("tcp-connection-lost-midrun", says, tail, way="program")
-        if stray := out_of_place(tail, node):
+        if stray := shadowed_module_remedy(tail, node):
             return Finding("program-error", says, stray, tail)
-        return finding_for("program-error", says, tail, log=word(_log(kept, place)))
-    when = f"after {_ran(member)}"
-    log = end_of(kept.log_of(place), LOG_TAIL_BYTES)
-    if not end.from_outside and (frames := frames_of_crash(log)):
-        when, tail = f"{when}, in {own_frame(frames)}", _last_lines(log.rpartition(FATAL_ERROR_PREFIX)[0])
-        tail = (*tail, *shown(place.label, frames))
+        return finding_for("program-error", says, tail, log=shell_word(_tail_log_path(kept, place)))
+    when = f"after {_run_time_text(member)}"
+    log = log_tail(kept.log_of(place), LOG_TAIL_BYTES)
+    if not end.from_outside and (frames := crashed_thread_frames(log)):
+        when, tail = f"{when}, in {program_frame(frames)}", _last_lines(log.rpartition(FATAL_ERROR_PREFIX)[0])
+        tail = (*tail, *frame_lines(place.label, frames))
     memory = ((frozen or {}).get(node) or {}).get("kernel_says", ()) if end.signal == signal.SIGKILL else ()
     evidence = (*map(str, memory[-2:]), *tail)
     if end.signal == signal.SIGKILL and (kills := int(member.journal.get("group_kills") or 0)):
         says = f"{place.label} was killed by the kernel for lack of memory {when}"
-        seen = (f"oom_kill of its control group: {_killed(kills)}", *evidence)
+        seen = (f"oom_kill of its control group: {_kills_text(kills)}", *evidence)
         return finding_for("rank-killed", says, seen, way="kernel", node=node)
     if end.signal == signal.SIGKILL and (kills := int(member.journal.get("node_kills") or 0)):
         # The process's own control group reports no kill. The killed process may be a child in another group.
-        evidence = (f"oom_kill in /proc/vmstat of {node}: {_killed(kills)}: perhaps it was one of them", *evidence)
-    return of_signal(end, place.label, when, evidence, node, _log(kept, place))
+        evidence = (f"oom_kill in /proc/vmstat of {node}: {_kills_text(kills)}: perhaps it was one of them", *evidence)
+    return signal_finding(end, place.label, when, evidence, node, _tail_log_path(kept, place))
 
 
-def _killed(kills: int) -> str:
+def _kills_text(kills: int) -> str:
     return f"{kills} process{'es' * (kills > 1)} killed for lack of memory in the two minutes before it ended"
 
 
-def _stopped(kept: KeptProcesses, member: KeptProcess, said: Mapping[str, object]) -> Finding:
+def _script_stop_finding(kept: KeptProcesses, member: KeptProcess, said: Mapping[str, object]) -> Finding:
     """The finding that says why the launch script stopped before it started the program. `said`: the script's event."""
     node = kept.at.inventory.node(member.place.node)
-    event, tail = str(said["event"]), _tail(kept, member.place)
+    event, tail = str(said["event"]), _output_tail(kept, member.place)
     if event == "activation-failed":
         says = f"on {node.name} the inventory's activate line fails with code {said.get('code')}: {node.activate}"
         return finding_for("activation-failed", says, tail, way="job", node=node.name, activate=node.activate)
@@ -289,19 +300,19 @@ def _stopped(kept: KeptProcesses, member: KeptProcess, said: Mapping[str, object
         return finding_for(
             "program-error", f"{member.label} did not start: the launch script stopped: {event}", tail, way="unread"
         )
-    return script_stopped(event, f"{member.label} did not start", node, tail)
+    return script_stop_finding(event, f"{member.label} did not start", node, tail)
 
 
-def _saw_an_end(told: Cause | None) -> bool:
+def _is_consequence(told: Cause | None) -> bool:
     """Whether the cause is only a consequence: another rank had ended."""
-    return told is not None and told.cause in of_kind("consequence")
+    return told is not None and told.cause in causes_of_kind("consequence")
 
 
-def _by_logs(kept: KeptProcesses, first: KeptProcess, members: Sequence[KeptProcess]) -> Cause | None:
+def _cause_in_logs(kept: KeptProcesses, first: KeptProcess, members: Sequence[KeptProcess]) -> Cause | None:
     """The cause that the logs of these processes together show; None if they show only that something failed."""
-    from runbook.diagnose.all_rules import scanner  # imported only for a job that failed, since it takes time
+    from runbook.diagnose.all_rules import make_scanner  # imported only for a job that failed, since it takes time
 
-    scan = scanner()
+    scan = make_scanner()
     for member in sorted(members, key=lambda member: member is not first):
         for place in (*member.place.each, member.place):
             for end in ("err", "out"):
@@ -309,10 +320,10 @@ def _by_logs(kept: KeptProcesses, first: KeptProcess, members: Sequence[KeptProc
                 if path.is_file() and path.stat().st_size:
                     with path.open("rb") as file:
                         scan.feed(str(path), iter(functools.partial(file.read, 1 << 20), b""), (place.rank, place.node))
-    return surely(scan)
+    return certain_cause(scan)
 
 
-def _ended_well(kept: KeptProcesses, first: KeptProcess, *, later_s: float) -> list[KeptProcess]:
+def _well_ended_peers(kept: KeptProcesses, first: KeptProcess, *, later_s: float) -> list[KeptProcess]:
     """The processes that ended well and by themselves, from MAX_PEER_LOSS_DELAY_S before to `later_s` after the error
     of `first`."""
     if not first.raised or first.ended is None:
@@ -322,67 +333,75 @@ def _ended_well(kept: KeptProcesses, first: KeptProcess, *, later_s: float) -> l
     return [member for member in before if -later_s <= first.ended - (member.ended or 0.0) <= MAX_PEER_LOSS_DELAY_S]
 
 
-def _hidden_error(kept: KeptProcesses, first: KeptProcess) -> tuple[str, Finding] | None:
+def _hidden_exception_finding(kept: KeptProcesses, first: KeptProcess) -> tuple[str, Finding] | None:
     """The node and the finding about a process that ended before `first` with an exception, and with exit code 0; else
     None."""
-    for one in _ended_well(kept, first, later_s=0.0):
+    for one in _well_ended_peers(kept, first, later_s=0.0):
         if exception := last_exception(kept, one, one.place, MAX_LOST_OUTPUT_AGE_S):
-            says = f"{one.label} {HIDDEN_EXCEPTION_TEXT}: {exception}; {first.label} lost it after {_ran(first)}"
-            return one.place.node, finding_for("program-error", says, _tail(kept, one.place), way="hidden")
+            says = (
+                f"{one.label} {HIDDEN_EXCEPTION_TEXT}: {exception}; {first.label} lost it after {_run_time_text(first)}"
+            )
+            return one.place.node, finding_for("program-error", says, _output_tail(kept, one.place), way="hidden")
     return None
 
 
-def _left_the_others(kept: KeptProcesses, first: KeptProcess) -> tuple[str, Finding] | None:
+def _early_end_finding(kept: KeptProcesses, first: KeptProcess) -> tuple[str, Finding] | None:
     """The node and the finding about processes that ended well before `first` lost them in a collective, or up to
     MAX_INTERPRETER_EXIT_S later, since a process closes its connections some seconds before it ends. If most ranks had
     ended, the node is that of `first`. None if no process had ended."""
-    before = _ended_well(kept, first, later_s=MAX_INTERPRETER_EXIT_S)
+    before = _well_ended_peers(kept, first, later_s=MAX_INTERPRETER_EXIT_S)
     if not before:
         return None
     if gone := next((member for member in before if member.journal.get("swept")), None):
         says = (
-            f"{gone.label} ended with code 0 after {_ran(gone)} and left processes running ({gone.journal['swept']}), "
+            f"{gone.label} ended with code 0 after {_run_time_text(gone)} and left "
+            f"processes running ({gone.journal['swept']}), "
             f"which were ended after its grace; {first.label} lost it then"
         )
-        return gone.place.node, finding_for("program-error", says, _tail(kept, first.place), way="background")
+        return gone.place.node, finding_for("program-error", says, _output_tail(kept, first.place), way="background")
     earliest = min(before, key=lambda member: member.ended or 0.0)
     names = ", ".join(member.label for member in before[:4])
     says = (
-        f"{names} ended with code 0, the first after {_ran(earliest)}, and {first.label} was still in a call with it, "
-        f"and lost it after {_ran(first)}"
+        f"{names} ended with code 0, the first after {_run_time_text(earliest)}, and "
+        f"{first.label} was still in a call with it, "
+        f"and lost it after {_run_time_text(first)}"
     )
     most = 2 * sum(len(member.place.ranks) for member in before) > kept.ranks
     node = (first if most else earliest).place.node
-    return node, finding_for("mismatched-collectives", says, _tail(kept, first.place), way="left")
+    return node, finding_for("mismatched-collectives", says, _output_tail(kept, first.place), way="left")
 
 
-def _closed(kept: KeptProcesses, first: KeptProcess, frozen: Mapping[str, Facts]) -> tuple[str, Finding] | None:
+def _closed_connections_finding(
+    kept: KeptProcesses, first: KeptProcess, frozen: Mapping[str, Facts]
+) -> tuple[str, Finding] | None:
     """The node and the finding about a rank that lived, had raised nothing, had no connection any more and slept
     outside of a collective when `first` had lost it: it closed its connections, or became another program. Else None.
     """
     for one in seen_processes(kept, frozen) if first.raised else ():
         slept = one.state == "S" and one.cpu < MIN_COMPUTING_CPU_SHARE and not one.together
-        if one.connections != 0 or not slept or raised(kept, kept.place_of(one.label)):
+        if one.connections != 0 or not slept or has_traceback(kept, kept.place_of(one.label)):
             continue
-        if one.frames and TORCH_RENDEZVOUS_FILE.search(end_of(kept.log_of(first.place), LOG_TAIL_BYTES)):
+        if one.frames and TORCH_RENDEZVOUS_FILE.search(log_tail(kept.log_of(first.place), LOG_TAIL_BYTES)):
             says = (
                 f"{one.label} had not come to the rendezvous and slept {one.place}, when {first.label} gave up waiting "
-                f"for it after {_ran(first)}"
+                f"for it after {_run_time_text(first)}"
             )
-            seen = (*one.shown(), *_tail(kept, first.place))
-            return one.node, finding_for("ranks-missing", says, seen, way="hangs", node=one.node, pid=word(one.pid))
+            seen = (*one.shown(), *_output_tail(kept, first.place))
+            return one.node, finding_for(
+                "ranks-missing", says, seen, way="hangs", node=one.node, pid=shell_word(one.pid)
+            )
         where = f"slept {one.place}" if one.frames else f"had become another program (process {one.pid}, {one.comm})"
         says = (
             f"{one.label} had closed its connections to the others and {where}, when {first.label} was still in a call "
-            f"with it, and lost it after {_ran(first)}"
+            f"with it, and lost it after {_run_time_text(first)}"
         )
         return one.node, finding_for(
-            "mismatched-collectives", says, (*one.shown(), *_tail(kept, first.place)), way="left"
+            "mismatched-collectives", says, (*one.shown(), *_output_tail(kept, first.place)), way="left"
         )
     return None
 
 
-def _says_more(logged: Cause, finding: Finding, first: KeptProcess) -> bool:
+def _logs_say_more(logged: Cause, finding: Finding, first: KeptProcess) -> bool:
     """Whether the logs say more about the failure than the way in which the first process ended."""
     if first.lost is not None or first.keeper_gone or first.stop is not None:
         return False
@@ -397,11 +416,11 @@ def _finding_of_logs(kept: KeptProcesses, logged: Cause, first: KeptProcess, fin
     if node is None and logged.rank is not None:
         node = next((m.place.node for m in kept.members if logged.rank in m.place.ranks), None)
     lines = tuple(f"{Path(hit.line.source).name}:{hit.line.number}: {hit.line.shown}" for hit in logged.evidence[:6])
-    remedy = logged.remedy or mend(logged.cause)
+    remedy = logged.remedy or remedy_from_page(logged.cause)
     return node or first.place.node, Finding(logged.cause, f"{logged.says} ({finding.says})", remedy, lines)
 
 
-def _collateral(kept: KeptProcesses, first: KeptProcess) -> list[str]:
+def _other_process_ends(kept: KeptProcesses, first: KeptProcess) -> list[str]:
     """Lines that say how the other processes ended, as a consequence of the first."""
     lines = []
     for member in kept.members:
@@ -413,21 +432,21 @@ def _collateral(kept: KeptProcesses, first: KeptProcess) -> list[str]:
     return lines[:8]
 
 
-def _tail(kept: KeptProcesses, place: ProcessSpec) -> tuple[str, ...]:
+def _output_tail(kept: KeptProcesses, place: ProcessSpec) -> tuple[str, ...]:
     """The last lines that a process wrote to stderr; if there are none, to stdout."""
-    return _last_said(kept, place)[1]
+    return _last_output(kept, place)[1]
 
 
-def _log(kept: KeptProcesses, place: ProcessSpec) -> Path:
-    """The path of the log that holds the lines of `_tail`."""
-    return _last_said(kept, place)[0]
+def _tail_log_path(kept: KeptProcesses, place: ProcessSpec) -> Path:
+    """The path of the log that holds the lines of `_output_tail`."""
+    return _last_output(kept, place)[0]
 
 
-def _last_said(kept: KeptProcesses, place: ProcessSpec) -> tuple[Path, tuple[str, ...]]:
+def _last_output(kept: KeptProcesses, place: ProcessSpec) -> tuple[Path, tuple[str, ...]]:
     """The path of the log that has lines, of stderr or else of stdout, and its last lines."""
     for end in ("err", "out"):
         path = kept.log_of(place, end)
-        if lines := _last_lines(end_of(path, 8192)):
+        if lines := _last_lines(log_tail(path, 8192)):
             return path, lines
     return kept.log_of(place), ()
 
@@ -440,12 +459,12 @@ def last_exception(
     for end in ("err", "out"):
         path = kept.log_of(place, end)
         late = kept.written.get(path.name, -math.inf) >= (member.ended or 0.0) - within_s
-        if late and (exception := exception_at_end(end_of(path, LOG_TAIL_BYTES))):
+        if late and (exception := exception_at_end(log_tail(path, LOG_TAIL_BYTES))):
             return exception
     return ""
 
 
-def hidden_ends(kept: KeptProcesses, node: str) -> list[str]:
+def hidden_exception_texts(kept: KeptProcesses, node: str) -> list[str]:
     """Sentences about processes of a node that ended with code 0 although their last output is an exception."""
     voices = [(member, one) for member in kept.on(node) if member.code == 0 for one in member.place.voices]
     told = ((one.label, last_exception(kept, member, one)) for member, one in voices)
@@ -462,7 +481,7 @@ def _last_lines(text: str) -> tuple[str, ...]:
     return tuple(lines[-MAX_TAIL_LINES:])
 
 
-def _ran(member: KeptProcess) -> str:
+def _run_time_text(member: KeptProcess) -> str:
     """In words, how long a process ran."""
     if member.started is None or member.ended is None:
         return "an unknown time"

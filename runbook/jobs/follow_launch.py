@@ -19,22 +19,22 @@ from typing import Protocol
 from runbook.causes.catalogue import finding_for
 from runbook.checks.context import Context, Run
 from runbook.checks.ranks.pool import dismiss_pool
-from runbook.jobs.attach import kept_of, supervise
+from runbook.jobs.attach import kept_processes_of, supervise_job
 from runbook.jobs.attempt import Attempt, ProcessSpec, make_attempt
-from runbook.jobs.kept_processes import ENDED_STATE, KeptProcesses, stopped_by_user
-from runbook.jobs.known_jobs import Cluster, KnownJob, clean, living, stop
+from runbook.jobs.kept_processes import ENDED_STATE, KeptProcesses, user_stop_finding
+from runbook.jobs.known_jobs import Cluster, KnownJob, clean, living_processes, stop
 from runbook.jobs.launch import RunningAttempt, Stall
 from runbook.jobs.logs import RankLogs, job_secrets
 from runbook.jobs.retry import judge_retry
 from runbook.jobs.start import STACKS_FOLDER
 from runbook.jobs.stop_attempt import drain
-from runbook.jobs.watch import HELD_UP_KINDS, WatchEnd, watch
+from runbook.jobs.watch import HELD_UP_KINDS, WatchEnd, watch_processes
 from runbook.launch.job import Job
-from runbook.launch.ranks import narrow
+from runbook.launch.ranks import narrow_inventory
 from runbook.model.errors import FilesWrong, Unreachable
 from runbook.model.inventory import Inventory
 from runbook.model.redact import Redactor
-from runbook.model.units import counted, seconds_text
+from runbook.model.units import count_text, seconds_text
 from runbook.model.verdict import Outcome, Verdict
 from runbook.node.journal import attempt_folder, serial_of
 from runbook.transport.agent import SERVER_GONE
@@ -141,7 +141,7 @@ class Follower:
     def _inventory(self) -> Inventory:
         """The inventory without the nodes that spares have replaced: the files there belong to an earlier attempt."""
         gone = self._launched.spares.gone if self._launched else ()
-        return narrow(self._whole, [node for node in self._whole.nodes if node.name not in gone])
+        return narrow_inventory(self._whole, [node for node in self._whole.nodes if node.name not in gone])
 
     def _follow(self, nodes: Sequence[str]) -> list[Outcome] | None:
         """The work of `follow`, without the replaced nodes."""
@@ -151,13 +151,13 @@ class Follower:
             outcomes, after_s = self._ask() or ([], None)
             if after_s is not None:
                 outcomes = self._launch_again(after_s, outcomes) or []
-            if outcomes and not _left(outcomes):
+            if outcomes and not _is_detached_job(outcomes):
                 if after_s is not None:
                     self._clean()
                 return outcomes
             silent_s = time.monotonic() - self._heard
             if silent_s > (SILENT_NODES_TIMEOUT_S if self._ending() else ALL_SILENT_TIMEOUT_S):
-                return [_silent_node(name, silent_s) for name in nodes]
+                return [_silent_node_outcome(name, silent_s) for name in nodes]
             tries = 0 if time.monotonic() - before > LOST_NODE_RETRY_INTERVAL_S else tries + 1
             self._leaving.wait(RECONNECT_INTERVALS_S[min(tries, len(RECONNECT_INTERVALS_S) - 1)])
         return None
@@ -202,15 +202,15 @@ class Follower:
         def watched() -> tuple[WatchEnd, Stall]:
             if tried is not None:
                 return tried.watch(math.inf, enough, on_loss)
-            return watch(kept, stopping=enough, deadline=math.inf, on_loss=on_loss), Stall()
+            return watch_processes(kept, stopping=enough, deadline=math.inf, on_loss=on_loss), Stall()
 
-        end, outcomes, left = supervise(kept, grace_s=job.grace_s, watched=watched, leaving=self._leaving.is_set)
+        end, outcomes, left = supervise_job(kept, grace_s=job.grace_s, watched=watched, leaving=self._leaving.is_set)
         if end.kind in ("stopped", "lost") or self._leaving.is_set():
             return None
         if end.kind in HELD_UP_KINDS:
             self._held_up = outcomes  # ranks that a stall ended look, at the next look, as if the user had stopped them
         outcomes = self._held_up or outcomes
-        stopped = end.kind == "failed" and not self._held_up and _stopped(kept, ending=self._ending())
+        stopped = end.kind == "failed" and not self._held_up and _is_stopped_on_request(kept, ending=self._ending())
         if (left or lost) and not self._waited_enough(well=end.kind == "finished"):
             return None
         if not outcomes or stopped:
@@ -218,8 +218,8 @@ class Follower:
         self._say("", data={"ends": {"number": serial_of(job.attempt), "processes": kept.ends()}})
         silent_s = time.monotonic() - (self._since or time.monotonic())
         by_node = {one.node: one for one in outcomes if one.node not in lost or one.verdict is Verdict.FAIL}
-        by_node |= {name: Outcome.unknown(name, stopped_by_user(kept)) for name in removed}
-        outcomes = [by_node.get(name) or _silent_node(name, silent_s) for name in job.nodes]
+        by_node |= {name: Outcome.unknown(name, user_stop_finding(kept)) for name in removed}
+        outcomes = [by_node.get(name) or _silent_node_outcome(name, silent_s) for name in job.nodes]
         gone = self._gone(outcomes, end, lost)
         after_s = None if stopped or self._ending() else self._judge_retry(kept, job, outcomes, gone)
         if after_s is None and not left and not lost:
@@ -237,7 +237,7 @@ class Follower:
             if self._try is not None:
                 self._try.heard(place, stream, lines)
 
-        kept = kept_of(cluster, job, self._run_dir, tell, job_secrets(cluster, job), goes_on=True)
+        kept = kept_processes_of(cluster, job, self._run_dir, tell, job_secrets(cluster, job), goes_on=True)
         kept.logs = self._logs = self._logs or kept.logs
         launched = self._launched
         if launched is None:
@@ -293,7 +293,7 @@ class Follower:
                 site.open([node for node in launched.inventory.nodes if node.name not in self._leave_out])
                 if self._leave_out:
                     taken = self._take_over(launched, run)
-                    if taken is None and _server_gone(site):
+                    if taken is None and _is_server_gone(site):
                         after_s = RECONNECT_INTERVALS_S[-1]
                         continue
                     if taken is None:
@@ -306,7 +306,7 @@ class Follower:
                 outcomes = tried.run()
                 tried.say_ends()
             self._heard = time.monotonic()
-            if _left(outcomes) or self._leaving.is_set():
+            if _is_detached_job(outcomes) or self._leaving.is_set():
                 return outcomes
             if any(finding.cause == SERVER_GONE for one in outcomes for finding in one.findings):
                 after_s = RECONNECT_INTERVALS_S[-1]
@@ -361,13 +361,13 @@ class Follower:
         )
 
 
-def _server_gone(site: Site) -> bool:
+def _is_server_gone(site: Site) -> bool:
     """Whether a node is not reached because the server that the agents dial is down."""
     lost = [*site.failures.values(), *(one.lost for one in site.sessions.values() if one.lost)]
     return any(error.cause == SERVER_GONE for error in lost)
 
 
-def _left(outcomes: Sequence[Outcome]) -> bool:
+def _is_detached_job(outcomes: Sequence[Outcome]) -> bool:
     """Whether these outcomes are those of a detached job, whose ranks run by themselves now."""
     return any("job" in outcome.metrics for outcome in outcomes)
 
@@ -375,16 +375,16 @@ def _left(outcomes: Sequence[Outcome]) -> bool:
 def _outcomes_of_end(kept: KeptProcesses, stopped: bool, number: int) -> list[Outcome]:
     """The outcomes of a job that ended well, or was stopped. `number`: the attempt that ended."""
     if stopped:
-        return [Outcome.unknown(name, stopped_by_user(kept)) for name in kept.nodes]
+        return [Outcome.unknown(name, user_stop_finding(kept)) for name in kept.nodes]
     again = f", at attempt {number}" if number > 1 else ""
     well = sum(len(member.place.ranks) for member in kept.members if member.state == ENDED_STATE and member.code == 0)
     of = "" if well == kept.ranks else f"{well} of "
-    proof = f"{of}{counted(kept.ranks, 'rank')} ended with code 0 after {seconds_text(kept.seconds)}{again}"
+    proof = f"{of}{count_text(kept.ranks, 'rank')} ended with code 0 after {seconds_text(kept.seconds)}{again}"
     metrics = {"attempts": number, "seconds": round(kept.seconds, 3)}
     return [Outcome.passed(name, proof, metrics=metrics) for name in kept.nodes]
 
 
-def _stopped(kept: KeptProcesses, *, ending: bool) -> bool:
+def _is_stopped_on_request(kept: KeptProcesses, *, ending: bool) -> bool:
     """Whether all processes that did not end well were stopped by `runbook stop`, or by the run that had started them.
     `ending`: the job is to end; then a killed keeper, which recorded nothing, counts as stopped as well."""
     failed = [member for member in kept.members if member.failed and not member.lost]
@@ -393,7 +393,7 @@ def _stopped(kept: KeptProcesses, *, ending: bool) -> bool:
     return bool(stopped) and all(member in stopped or member.by_runbook for member in failed)
 
 
-def _silent_node(node: str, silent_s: float) -> Outcome:
+def _silent_node_outcome(node: str, silent_s: float) -> Outcome:
     """The outcome of a node that has not answered for so many seconds."""
     says = f"{node} has not answered for {seconds_text(silent_s)}; how its ranks ended is not known: they may still run"
     return Outcome.unknown(node, finding_for("insufficient-evidence", says, way="job-silent", node=node))
@@ -456,10 +456,10 @@ class ReplacedNodes:
         """Ends the job's processes on a node, fetches their logs and removes the files; whether nothing is left there.
         Raises Unreachable."""
         node = self._inventory.node(name)
-        with Cluster(narrow(self._inventory, [node]), forks=self._forks) as cluster:
+        with Cluster(narrow_inventory(self._inventory, [node]), forks=self._forks) as cluster:
             try:
                 job = cluster.job(self._id)
-                if living(job):
+                if living_processes(job):
                     ended = f"what ran there of {job.attempt} is ended: it was replaced"
                     self._say(f"{name} answers again, and {ended}", name)
                     stop(cluster, job, why="its node was replaced")
@@ -467,5 +467,5 @@ class ReplacedNodes:
             except FilesWrong:
                 return True  # the job's files there have been removed
             secrets = job_secrets(cluster, job)
-            kept = kept_of(cluster, job, self._run_dir, lambda *_: None, secrets, goes_on=True)
+            kept = kept_processes_of(cluster, job, self._run_dir, lambda *_: None, secrets, goes_on=True)
             return not drain(kept) and clean(cluster, job).removed == [name]

@@ -254,19 +254,19 @@ class KeptProcesses:
         return [name for name in self.nodes if name in sessions and not sessions[name].lost]
 
 
-def stopped_by_user(kept: KeptProcesses) -> Finding:
+def user_stop_finding(kept: KeptProcesses) -> Finding:
     """The finding that the user stopped the job."""
     logs = (f"logs: {kept.logs.folder}",)
     return finding_for("terminated-from-outside", "the job was stopped by the user", logs, way="asked")
 
 
-def ended_because_of(guilty: tuple[str, ...]) -> Finding:
+def peer_failure_finding(guilty: tuple[str, ...]) -> Finding:
     """The finding for all nodes other than the `guilty` ones, whose ranks failed."""
     names = ", ".join(guilty)
     return finding_for("peer-died", f"its ranks were ended because of {names}", (), guilty, node=names)
 
 
-def wait_for(kept: KeptProcesses, done: Callable[[], bool], timeout_s: float) -> bool:
+def wait_until_done(kept: KeptProcesses, done: Callable[[], bool], timeout_s: float) -> bool:
     """Processes messages until `done()`; False if `timeout_s` has passed, or the run is to end, before that."""
     deadline = time.monotonic() + timeout_s
     while not done():

@@ -12,11 +12,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from runbook.causes.catalogue import unreachable_for
-from runbook.checks.context import Facts, no_answer
+from runbook.checks.context import Facts, no_answer_outcome
 from runbook.jobs.attempt import ProcessSpec
 from runbook.model.errors import FilesWrong, Unreachable
 from runbook.model.inventory import Inventory, Node
-from runbook.node.journal import STOPPED_BY_USER, Odd, attempt_folder, belongs, serial_of
+from runbook.node.journal import STOPPED_BY_USER, Odd, attempt_folder, serial_of, verify_journal_place
 from runbook.transport.node_sessions import Site
 from runbook.transport.remote_program import ProgramNotStarted
 
@@ -50,7 +50,7 @@ class KnownJob:
 
     def join(self, other: KnownJob) -> None:
         """Adds another node's description of the job."""
-        self.about = max(self.about, other.about, key=_newest)
+        self.about = max(self.about, other.about, key=_completeness_key)
         self.folders |= other.folders
         self.attempts |= other.attempts
         self.damaged |= other.damaged
@@ -175,10 +175,10 @@ class Cluster:
         found: dict[str, KnownJob] = {}
         for name, answer in self.site.each(nodes, one, timeout_s=JOB_CONTROL_TIMEOUT_S + 5.0).items():
             try:
-                for seen in _jobs_of(answer, name):
+                for seen in _jobs_in_answer(answer, name):
                     found.setdefault(seen.id, KnownJob(seen.id, seen.about)).join(seen)
             except _SINGLE_NODE_ERRORS as error:
-                self.site.failures[name] = why_not(name, error)
+                self.site.failures[name] = no_answer_error(name, error)
             else:
                 self.site.failures.pop(name, None)
         for job in found.values():
@@ -213,18 +213,18 @@ _SINGLE_NODE_ERRORS = (Unreachable, ProgramNotStarted, TimeoutError, Odd)
 """Errors that concern only one node: its state is unknown, and the other nodes are still asked."""
 
 
-def why_not(node: str, error: BaseException) -> Unreachable:
+def no_answer_error(node: str, error: BaseException) -> Unreachable:
     """The error that says why a node gave no answer about its jobs."""
     if isinstance(error, Odd):
         says = f"{node} gives an invalid answer about its jobs: {error}"
         return unreachable_for("tool-output-unknown", says, way="another-answers", node=node)
     if isinstance(error, Unreachable):
         return error
-    finding = no_answer(node, "job_control", error).findings[0]
+    finding = no_answer_outcome(node, "job_control", error).findings[0]
     return Unreachable(finding.cause, finding.says, finding.remedy, finding.evidence)
 
 
-def _jobs_of(answer: Facts | BaseException, node: str) -> list[KnownJob]:
+def _jobs_in_answer(answer: Facts | BaseException, node: str) -> list[KnownJob]:
     """The jobs in a node's answer, as this node describes them. Raises Odd for a wrong field; if `answer` is an error,
     raises that."""
     if isinstance(answer, BaseException):
@@ -234,7 +234,9 @@ def _jobs_of(answer: Facts | BaseException, node: str) -> list[KnownJob]:
         about = seen["about"]
         if about["node"] != node:
             continue  # this node was not asked about the jobs of another node
-        journals = {name: _journals(name, every, node, about["job"]) for name, every in seen["attempts"].items()}
+        journals = {
+            name: _checked_journals(name, every, node, about["job"]) for name, every in seen["attempts"].items()
+        }
         job = KnownJob(about["job"], about, {node: seen["folder"]}, {node: journals}, clocks={node: answer["time"]})
         if seen.get("damaged"):
             job.damaged[node] = seen["damaged"]
@@ -242,10 +244,10 @@ def _jobs_of(answer: Facts | BaseException, node: str) -> list[KnownJob]:
     return found
 
 
-def _journals(attempt: str, journals: list[Facts], node: str, job: str) -> list[Facts]:
+def _checked_journals(attempt: str, journals: list[Facts], node: str, job: str) -> list[Facts]:
     """The journals of one attempt, if they are valid, with a name of its own for each process. Raises Odd."""
     for one in journals:
-        belongs(one, node, job, attempt)
+        verify_journal_place(one, node, job, attempt)
     names = [name for journal in journals for name in (journal["name"], *(journal.get("each") or ()))]
     twice = [name for name, times in Counter(names).items() if times > 1]
     if twice:
@@ -253,7 +255,7 @@ def _journals(attempt: str, journals: list[Facts], node: str, job: str) -> list[
     return journals
 
 
-def _newest(about: Facts) -> tuple[int, int]:
+def _completeness_key(about: Facts) -> tuple[int, int]:
     """The sort key that puts the fullest description of a job last: a node that a spare replaced knows only an earlier
     attempt, and a node whose job.json is damaged knows little."""
     return about.get("attempt") or 0, len(about)
@@ -285,18 +287,18 @@ class Stopped:
 def stop(cluster: Cluster, job: KnownJob, *, now: bool = False, why: str = STOPPED_BY_USER) -> Stopped:
     """Stops a job: every keeper gets TERM, gives its process the job's grace and records `why`. With `now`, and to all
     that outlive the grace, KILL."""
-    before = living(job)
+    before = living_processes(job)
     grace = 0.0 if now else min(job.grace_s, MAX_STOP_GRACE_S)
-    unsure = {name: _silent(cluster, name) for name in job.absent}
+    unsure = {name: _silence_reason(cluster, name) for name in job.absent}
     refused: dict[str, str] = {}
-    for attempt in _to_end(job):
+    for attempt in _attempts_to_end(job):
         folders = {name: f"{folder}/{attempt}" for name, folder in job.folders.items() if attempt in job.attempts[name]}
         for name, answer in cluster.ask({"do": "kill" if now else "stop", "why": why}, folders).items():
             if isinstance(answer, BaseException):
-                refused[name] = why_not(name, answer).says
+                refused[name] = no_answer_error(name, answer).says
     deadline = time.monotonic() + grace + STOP_KILL_TIMEOUT_S
     while True:
-        left, silent = alive(cluster, job)
+        left, silent = ask_living_processes(cluster, job)
         late = [name for name in silent if cluster.site.sessions[name].lost is None]
         if not (left or late) or time.monotonic() > deadline:
             break
@@ -308,7 +310,7 @@ def stop(cluster: Cluster, job: KnownJob, *, now: bool = False, why: str = STOPP
     return Stopped(max(0, asked - sum(map(len, left.values()))), left, unsure)
 
 
-def _to_end(job: KnownJob) -> list[str]:
+def _attempts_to_end(job: KnownJob) -> list[str]:
     """The names of the attempts of which processes may live: the latest, and those of which some were seen. A job with
     many retries has hundreds of other attempts, which are over."""
     found = {job.attempt, *(attempt_folder(journal["attempt"]) for journal in job.alive)}
@@ -318,7 +320,7 @@ def _to_end(job: KnownJob) -> list[str]:
     return sorted(found & known, key=serial_of)
 
 
-def living(job: KnownJob) -> dict[str, list[str]]:
+def living_processes(job: KnownJob) -> dict[str, list[str]]:
     """By node, the names of the job's processes that live, those of damaged journals included."""
     found: dict[str, list[str]] = {}
     for journal in job.alive:
@@ -330,15 +332,15 @@ def living(job: KnownJob) -> dict[str, list[str]]:
     return found
 
 
-def alive(cluster: Cluster, job: KnownJob) -> tuple[dict[str, list[str]], dict[str, str]]:
+def ask_living_processes(cluster: Cluster, job: KnownJob) -> tuple[dict[str, list[str]], dict[str, str]]:
     """By node, the names of the job's processes that live now; and by node, why it does not say: processes there were
     not seen to end."""
-    found = [living(known) for known in cluster.jobs(job.id) if known.id == job.id]
-    silent = {name: _silent(cluster, name) for name in job.folders if name in cluster.unreached}
+    found = [living_processes(known) for known in cluster.jobs(job.id) if known.id == job.id]
+    silent = {name: _silence_reason(cluster, name) for name in job.folders if name in cluster.unreached}
     return (found[0] if found else {}), silent
 
 
-def _silent(cluster: Cluster, name: str) -> str:
+def _silence_reason(cluster: Cluster, name: str) -> str:
     """In words, why a node says nothing about the job."""
     if error := cluster.unreached.get(name):
         return error.says
@@ -363,13 +365,13 @@ class Cleaned:
 
 def clean(cluster: Cluster, job: KnownJob) -> Cleaned:
     """Removes the job's folders, unless a process of it lives on any node."""
-    if lives := living(job):
+    if lives := living_processes(job):
         return Cleaned([], lives, {})
-    removed, unsure = [], {name: _silent(cluster, name) for name in job.absent}
+    removed, unsure = [], {name: _silence_reason(cluster, name) for name in job.absent}
     still: dict[str, list[str]] = {}
     for name, answer in cluster.ask({"do": "clean", "whole": True}, job.folders).items():
         if isinstance(answer, BaseException):
-            unsure[name] = why_not(name, answer).says
+            unsure[name] = no_answer_error(name, answer).says
         elif answer["removed"]:
             removed.append(name)
         elif answer["alive"]:

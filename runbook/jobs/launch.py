@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar
 
-from runbook.causes.catalogue import finding_for, of_kind
+from runbook.causes.catalogue import causes_of_kind, finding_for
 from runbook.checks.base import Check, Environment
 from runbook.checks.context import Context, Facts
 from runbook.checks.network.live_traffic import Between, between
@@ -20,8 +20,8 @@ from runbook.checks.ranks.pool import dismiss_pool
 from runbook.jobs import stop_attempt
 from runbook.jobs.attempt import Attempt, ProcessSpec, make_attempt
 from runbook.jobs.counters import CounterWatch
-from runbook.jobs.failure import hidden_ends, how_ended, judge_attempt
-from runbook.jobs.kept_processes import KeptProcesses, stopped_by_user
+from runbook.jobs.failure import hidden_exception_texts, judge_attempt, process_end_finding
+from runbook.jobs.kept_processes import KeptProcesses, user_stop_finding
 from runbook.jobs.logs import RankLogs
 from runbook.jobs.progress import MIN_FIRST_STEP_STALL_S, StepProgress
 from runbook.jobs.rendezvous import NETWORK_LOOK_TIMEOUT_S, RendezvousWatch
@@ -32,19 +32,19 @@ from runbook.jobs.start import (
     DEFAULT_START_TIMEOUT_S,
     KEEPER_KILL_TIMEOUT_S,
     Skew,
-    commit,
     measure_clocks,
     prepare,
-    running,
+    start_all_processes,
+    wait_until_running,
 )
 from runbook.jobs.unheard import Unheard
-from runbook.jobs.watch import HELD_UP_KINDS, Fetching, Lingering, WatchEnd, watch
+from runbook.jobs.watch import HELD_UP_KINDS, Fetching, Lingering, WatchEnd, watch_processes
 from runbook.launch.job import UNUSED_SPARE, Job
-from runbook.launch.launchers import begins_somewhere, cannot_start, worlds_of_their_own
-from runbook.model.command_quoting import word
+from runbook.launch.launchers import is_anchored_path, launcher_problems, nested_launcher_line
+from runbook.model.command_quoting import shell_word
 from runbook.model.errors import Problem, Unreachable
 from runbook.model.inventory import Node
-from runbook.model.units import counted, seconds_text
+from runbook.model.units import count_text, seconds_text
 from runbook.model.verdict import Finding, Outcome, Verdict
 from runbook.node.journal import STOPPED_BY_USER
 
@@ -109,7 +109,7 @@ class Launch(Check):
             help = "leave out `detach:`, and start runbook itself from a batch script (sbatch)"
             yield Problem("playbook.detach-over-slurm", message, help=help)
         for workdir in dict.fromkeys(program.workdir for program in self.job.programs.values()):
-            if workdir is not None and not begins_somewhere(workdir):
+            if workdir is not None and not is_anchored_path(workdir):
                 message = (
                     f"`workdir: {workdir}` begins nowhere: on the nodes, a run has no folder of yours to begin from"
                 )
@@ -120,10 +120,10 @@ class Launch(Check):
                     "write it from the root or the home folder on, as in `~/work`",
                 )
         # A run refuses Windows nodes itself, with a message of its own.
-        yield from cannot_start(self.job, [node for node in nodes if not node.windows])
+        yield from launcher_problems(self.job, [node for node in nodes if not node.windows])
 
     def run(self, at: Context) -> list[Outcome]:
-        if nested := worlds_of_their_own(self.job, at.nodes):
+        if nested := nested_launcher_line(self.job, at.nodes):
             says = f"every rank would start `{nested.name}`, and each of these a whole job of its own"
             finding = finding_for("world-size-mismatch", says, way="nested", launcher=nested.launcher)
             return [Outcome.failed(name, finding) for name in at.names]
@@ -150,10 +150,10 @@ class Launch(Check):
                 at.run.tried[at.stage] = causes
                 at.run.leaving.update(leaving)
                 return outcomes
-            _find_again(at)
+            _reconnect_lost_nodes(at)
 
 
-def _find_again(at: Context) -> None:
+def _reconnect_lost_nodes(at: Context) -> None:
     """Connects again to the nodes that were lost, and records those that stay unreachable."""
     for name, error in at.run.site.each(at.nodes, at.run.site.reopen, timeout_s=30.0).items():
         if isinstance(error, Unreachable):
@@ -231,13 +231,17 @@ class RunningAttempt:
         ) or measure_clocks(kept, kept.nodes)
         if problems:
             if any(member.remote for member in kept.members):  # otherwise no keeper was started
-                stop_attempt.end(kept, grace_s=0.0, why="not every node was ready")
+                stop_attempt.end_processes(kept, grace_s=0.0, why="not every node was ready")
             self._clean(kept.nodes)
-            return [problems.get(name) or _not_started(name, problems) for name in kept.nodes]
+            return [problems.get(name) or _not_started_outcome(name, problems) for name in kept.nodes]
         self._make_files()
         unsure: list[str] = []
         with Fetching(kept), self._counting():
-            self._skew = commit(kept) if self._job.launch.barrier == "controller" else running(kept, ready_s + 15.0)
+            self._skew = (
+                start_all_processes(kept)
+                if self._job.launch.barrier == "controller"
+                else wait_until_running(kept, ready_s + 15.0)
+            )
             if self._skew:
                 says = f"all {len(kept.members)} processes started {self._skew} of each other"
                 at.say(says, data={"skew_s": self._skew.seconds})
@@ -246,14 +250,16 @@ class RunningAttempt:
             if self._job.launch.detach and (end.kind == "late" or self._only_lost(end)):
                 return self._detached()
             if end.first and end.first.keeper_gone:
-                stop_attempt.learn_why(kept)
+                stop_attempt.learn_keeper_ends(kept)
             self.stopped = end.first is not None and end.first.by_user
             # The failure is reported at once: the verdict waits for the grace and for all output.
             if end.kind == "failed" and end.first:
-                at.say(f"failed: {how_ended(kept, end.first).says}", node=end.first.place.node)
+                at.say(f"failed: {process_end_finding(kept, end.first).says}", node=end.first.place.node)
             frozen = stop_attempt.freeze(kept) if end.kind in ("failed", "late") else {}
             if end.kind != "finished" or not all(member.gone for member in kept.members):
-                unsure = stop_attempt.end(kept, grace_s=self._job.launch.grace_s, why=_why(end), hurry=at.hurry.is_set)
+                unsure = stop_attempt.end_processes(
+                    kept, grace_s=self._job.launch.grace_s, why=_end_reason(end), hurry=at.hurry.is_set
+                )
         left = sorted({*stop_attempt.drain(kept), *unsure})
         self._clean([name for name in kept.nodes if name not in left])
         for name in left:
@@ -280,7 +286,7 @@ class RunningAttempt:
             for one in outcomes
             if one.verdict is Verdict.FAIL
             for finding in one.findings[:1]
-            if finding.cause in of_kind("of the node")
+            if finding.cause in causes_of_kind("of the node")
         }
         return lost | broken
 
@@ -303,7 +309,9 @@ class RunningAttempt:
             started = [member.started for member in self._kept.members if member.started is not None]
             self._progress.begin(max(0.0, time.time() - min(started, default=math.inf)))
         while True:
-            end = watch(self._kept, stopping=stopping, deadline=deadline, on_loss=on_loss, held_up=self._held_up)
+            end = watch_processes(
+                self._kept, stopping=stopping, deadline=deadline, on_loss=on_loss, held_up=self._held_up
+            )
             if end.kind not in HELD_UP_KINDS:
                 return end, Stall()
             if self._rendezvous.due():
@@ -455,7 +463,7 @@ class RunningAttempt:
         """The outcomes of an attempt that ended well; `left` names nodes that still have a part of the logs."""
         kept, number = self._kept, self._attempt.number
         seconds = kept.seconds
-        proof = f"{counted(kept.ranks, 'rank')} ended with code 0 after {seconds_text(seconds)}{self._details()}"
+        proof = f"{count_text(kept.ranks, 'rank')} ended with code 0 after {seconds_text(seconds)}{self._details()}"
         metrics = {"attempts": number, "seconds": round(seconds, 3), "skew_s": self._skew and self._skew.seconds}
         return [
             Outcome.passed(
@@ -465,7 +473,7 @@ class RunningAttempt:
                 warnings=[
                     *(f"stalled once: {says}" for says in dict.fromkeys(self._stalls)),
                     *([f"part of the logs is still on {name}: {kept.folders[name]}"] if name in left else []),
-                    *hidden_ends(kept, name),
+                    *hidden_exception_texts(kept, name),
                 ],
             )
             for name in kept.nodes
@@ -477,7 +485,7 @@ class RunningAttempt:
         job = self._at.run.run_id
         proof = (
             f"{self._kept.ranks} ranks run by themselves now{self._details()}; "
-            f"`runbook ps`, `runbook logs -f {word(job)}`, `runbook stop {word(job)}`"
+            f"`runbook ps`, `runbook logs -f {shell_word(job)}`, `runbook stop {shell_word(job)}`"
         )
         metrics = {"attempts": self._attempt.number, "job": job, "skew_s": self._skew and self._skew.seconds}
         lost = {member.place.node: member.lost for member in self._kept.members if member.lost}
@@ -502,7 +510,7 @@ class RunningAttempt:
         if end.kind == "stopped":
             may_go_on = self._job.launch.detach and name in unsure  # a follower of the run ends the ranks there
             metrics = {"job": self._at.run.run_id} if may_go_on else {}
-            return Outcome.unknown(name, stopped_by_user(self._kept), metrics=metrics)
+            return Outcome.unknown(name, user_stop_finding(self._kept), metrics=metrics)
         lived = len([member for member in self._kept.members if member.journal.get("why")])
         says = (
             f"the job did not end within the stage's `timeout:`; {lived} of {len(self._kept.members)} processes lived, "
@@ -535,7 +543,7 @@ class RunningAttempt:
             member.stop = event
 
 
-def _why(end: WatchEnd) -> str:
+def _end_reason(end: WatchEnd) -> str:
     """In words, why runbook ends the processes of an attempt."""
     if end.kind == "failed" and end.first is not None:
         return f"{end.first.label} failed"
@@ -547,7 +555,7 @@ def _why(end: WatchEnd) -> str:
     }.get(end.kind, "the time is up")
 
 
-def _not_started(node: str, problems: Mapping[str, Outcome]) -> Outcome:
+def _not_started_outcome(node: str, problems: Mapping[str, Outcome]) -> Outcome:
     """The outcome of a node that was ready while others were not."""
     names = tuple(sorted(problems))
     says = f"{node} was ready, and nothing was started because of {', '.join(names[:4])}"

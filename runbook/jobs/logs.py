@@ -22,8 +22,8 @@ from runbook.jobs.attempt import ProcessSpec
 from runbook.jobs.known_jobs import Cluster, KnownJob
 from runbook.launch.script import LAUNCH_SCRIPT_NAME
 from runbook.model.inventory import Inventory, Node
-from runbook.model.redact import Redactor, long_enough, secrets_of
-from runbook.model.safe_files import BadName, append_below, make_below
+from runbook.model.redact import Redactor, is_searchable_secret, known_inventory_secrets
+from runbook.model.safe_files import BadName, make_folders_below, open_append_below
 from runbook.model.secrets import Secret
 from runbook.transport.remote_program import MESSAGE_MARK
 
@@ -75,7 +75,7 @@ class RankLogs:
         self.unwritten: str | None = None  # why the controller could not write a part of the logs
         with contextlib.suppress(OSError, BadName):
             if self._keeps:
-                make_below(*self._place)
+                make_folders_below(*self._place)
 
     def begin(self, names: Iterable[str]) -> None:
         """Creates these files, empty: a file that stays empty says that its process wrote nothing."""
@@ -108,7 +108,7 @@ class RankLogs:
                 pieces.append(ready)
                 file.held = file.held[len(ready) :]
             self._pass_on(place, file, pieces)
-            if bar := shown(file.held):
+            if bar := progress_bar_text(file.held):
                 self.drawn(place, bar.decode("utf-8", "replace"))
 
     def close(self) -> None:
@@ -155,13 +155,13 @@ class RankLogs:
         if not self._keeps:
             return
         try:
-            with append_below(*self._place, name) as out:
+            with open_append_below(*self._place, name) as out:
                 out.write(data)
         except (OSError, BadName) as error:
             self.unwritten = f"{self.folder / name}: {getattr(error, 'strerror', None) or error}"
 
 
-def shown(line: bytes) -> bytes:
+def progress_bar_text(line: bytes) -> bytes:
     """The latest complete text of a progress bar in a line that has not ended; empty if there is none. A text is
     complete if the next was drawn over it (after a carriage return), or if it ends in a bracket, as tqdm's bars do."""
     before, over, last = line.rpartition(b"\r")
@@ -170,7 +170,7 @@ def shown(line: bytes) -> bytes:
     return last if last.rstrip().endswith(b"]") else before.rpartition(b"\r")[2]
 
 
-def end_of(path: Path, most: int) -> str:
+def log_tail(path: Path, most: int) -> str:
     """The last `most` bytes of a log as text; empty if the log cannot be read."""
     try:
         with path.open("rb") as file:
@@ -202,7 +202,7 @@ def job_secrets(cluster: Cluster, job: KnownJob) -> JobSecrets:
     """The secrets of a job, asked of every node that is reached. If a node gives no answer, only its secrets are
     unknown."""
     inventory = cluster.inventory
-    here = secrets_of(inventory)
+    here = known_inventory_secrets(inventory)
     nodes = [inventory.node(name) for name in job.folders if name in cluster.site.sessions]
 
     def ask(node: Node) -> bytes:
@@ -216,7 +216,7 @@ def job_secrets(cluster: Cluster, job: KnownJob) -> JobSecrets:
     of_nodes = {
         name: Redactor([*here, *(Secret(text, name) for text in found.values())]) for name, found in given.items()
     }
-    return JobSecrets(Redactor(here), of_nodes, tuple(dict.fromkeys(_unknown(inventory, given))))
+    return JobSecrets(Redactor(here), of_nodes, tuple(dict.fromkeys(_unmaskable_secret_texts(inventory, given))))
 
 
 def variables_in(data: bytes) -> dict[str, str]:
@@ -233,7 +233,7 @@ def variables_in(data: bytes) -> dict[str, str]:
     return found
 
 
-def _unknown(inventory: Inventory, given: Mapping[str, Mapping[str, str]]) -> list[str]:
+def _unmaskable_secret_texts(inventory: Inventory, given: Mapping[str, Mapping[str, str]]) -> list[str]:
     """Sentences about secrets that cannot be masked."""
     sentences = []
     for node in inventory.nodes:
@@ -245,6 +245,6 @@ def _unknown(inventory: Inventory, given: Mapping[str, Mapping[str, str]]) -> li
                 sentences.append(
                     f"{value.source} is not set here, and {node.name} does not give it: it cannot be masked"
                 )
-            elif not long_enough(text):
+            elif not is_searchable_secret(text):
                 sentences.append(f"{value.source} is too short to be masked safely: it is shown as it is")
     return sentences

@@ -16,7 +16,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from runbook.model.playbook import DEFAULT_BASELINE_S, Watch
-from runbook.node.training_steps import UNSTARTED_BAR, USUAL_STEP_PATTERN, epoch_in, number, step_in
+from runbook.node.training_steps import (
+    UNSTARTED_BAR,
+    USUAL_STEP_PATTERN,
+    digits_as_integer,
+    epoch_in_line,
+    step_in_line,
+)
 
 MIN_SPEED_LOSS = 0.2
 """The least part of its speed that a training has to lose before it is reported."""
@@ -97,7 +103,7 @@ class StepTimes:
         if not self._parts or timing[0] - self._parts[-1][0] >= part_s:
             since = self._parts[-1][0] if self._parts else self._begun
             here = [one for one in (*self._early[-MIN_TIMINGS * 20 :], *self._late) if since < one[0]]
-            self._parts = [*self._parts[-MAX_TIME_PARTS:], (timing[0], quantile(here, 0.5))]
+            self._parts = [*self._parts[-MAX_TIME_PARTS:], (timing[0], step_time_quantile(here, 0.5))]
 
     def age_s(self, now: float) -> float:
         """Seconds since the first step; 0 before it."""
@@ -113,14 +119,16 @@ class StepTimes:
                 recent = list(self._late)[-MIN_TIMINGS:]
             if len(self._early) < MIN_TIMINGS or len(recent) < MIN_TIMINGS:
                 return None
-            pairs = [(quantile(self._early, share), quantile(recent, share)) for share in (0.25, 0.5)]
+            pairs = [
+                (step_time_quantile(self._early, share), step_time_quantile(recent, share)) for share in (0.25, 0.5)
+            ]
             if any(before > after * (1 - MIN_SPEED_LOSS) for before, after in pairs):
                 return None
             before, after = pairs[1]
             return Slowdown(before, after, at_once([one for _, one in self._parts], after / before))
 
 
-def quantile(timings: Iterable[Timing], share: float) -> float:
+def step_time_quantile(timings: Iterable[Timing], share: float) -> float:
     """The seconds a step at this quantile of all steps."""
     ordered = sorted((seconds, steps) for _, seconds, steps in timings)
     wanted = share * sum(steps for _, steps in ordered)
@@ -136,13 +144,13 @@ def at_once(seconds: Sequence[float], whole: float) -> bool:
     """Whether at least half of the slowing down by the factor `whole` lies between two neighbouring groups of three
     parts. `seconds`: the seconds a step in each part of the time."""
     steepest = max(
-        (_middle(seconds[at : at + 3]) / _middle(seconds[at - 3 : at]) for at in range(3, len(seconds) - 2)),
+        (_median(seconds[at : at + 3]) / _median(seconds[at - 3 : at]) for at in range(3, len(seconds) - 2)),
         default=1.0,
     )
     return steepest >= math.sqrt(whole)
 
 
-def _middle(seconds: Sequence[float]) -> float:
+def _median(seconds: Sequence[float]) -> float:
     """The median."""
     return sorted(seconds)[len(seconds) // 2]
 
@@ -234,19 +242,19 @@ class StepProgress:
         """Takes lines that a rank printed; `rank` is None for the output of several ranks. `late`: the lines were
         printed before anybody listened and arrive all at once, so they show how far the job is, but not how fast."""
         for line in lines:
-            step = step_in(line, self._pattern)
+            step = step_in_line(line, self._pattern)
             if step == 0 and not self._steps and UNSTARTED_BAR.search(line):
                 continue  # a bar that is drawn before the first step, which may be as long as an epoch
             if step is not None:
                 self.reached(rank, step, late=late)
-            elif self._pattern is USUAL_STEP_PATTERN and (passed := epoch_in(line)) is not None:
+            elif self._pattern is USUAL_STEP_PATTERN and (passed := epoch_in_line(line)) is not None:
                 self._passed(rank, passed, late=late)
 
     def written(self, steps: Mapping[str, str], ranks: Mapping[str, int | None], *, late: bool = False) -> None:
         """Takes the contents of step files, by the names of the processes. `ranks`: by the same names, the rank.
         `late`: as in `heard`."""
         for name, text in steps.items():
-            step = number(text)
+            step = digits_as_integer(text)
             if step is not None and name in ranks:
                 self.reached(ranks[name], step, late=late)
                 # A step file holds only the last step: the steps before it were counts that did not arrive.

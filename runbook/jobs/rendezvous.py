@@ -20,20 +20,26 @@ from dataclasses import dataclass, replace
 
 from runbook.causes.catalogue import finding_for
 from runbook.checks.context import Context, Facts
-from runbook.checks.network.dial import number
+from runbook.checks.network.dial import numeric_node_address
 from runbook.checks.network.live_traffic import between, names_by_address, rank_connections
 from runbook.checks.ranks.evidence import rank_stopped
-from runbook.files.address import is_ip, is_loopback, one_spelling
+from runbook.files.address import is_ip, is_loopback, normal_spelling
 from runbook.jobs.attempt import ProcessSpec
 from runbook.jobs.kept_processes import ENDED_STATE, KeptProcess, KeptProcesses
-from runbook.jobs.logs import end_of
-from runbook.jobs.seen_processes import MIN_WORKING_CPU_SHARE, StackFrame, frames_of, shown, unlike_settings
+from runbook.jobs.logs import log_tail
+from runbook.jobs.seen_processes import (
+    MIN_WORKING_CPU_SHARE,
+    StackFrame,
+    frame_lines,
+    main_thread_frames,
+    unlike_settings,
+)
 from runbook.jobs.stop_attempt import freeze
 from runbook.launch.ranks import dialled_address, endpoint
-from runbook.model.command_quoting import word
-from runbook.model.grouping import grouped
+from runbook.model.command_quoting import shell_word
+from runbook.model.grouping import values_by_key
 from runbook.model.inventory import Inventory
-from runbook.model.units import seconds_text, some
+from runbook.model.units import first_items_text, seconds_text
 from runbook.model.verdict import Finding
 from runbook.node.proc import SHELLS
 from runbook.transport.node_answers import RankConnections
@@ -42,16 +48,16 @@ BARRIER_REASON_PREFIX = "barrier: "
 """The beginning of a journal's `why` if the keeper did not start its process because of the barrier."""
 
 
-def failed_to_meet(member: KeptProcess) -> bool:
+def failed_at_barrier(member: KeptProcess) -> bool:
     """Whether the keeper of this process waited in vain at the barrier of files."""
     return member.code is None and str(member.journal.get("why") or "").startswith(BARRIER_REASON_PREFIX)
 
 
-def why_not_met(kept: KeptProcesses, first: KeptProcess) -> tuple[str, Finding]:
+def missed_barrier_finding(kept: KeptProcesses, first: KeptProcess) -> tuple[str, Finding]:
     """The node at fault, and the finding, if the nodes did not meet at the barrier of files. `first` waited in vain."""
     waiting = {name: kept.on(name)[0] for name in kept.nodes}  # the process whose keeper announces the node
     owner = next((member for member in kept.members if 0 in member.place.ranks), first)
-    met = _met(waiting[owner.place.node])
+    met = _nodes_met(waiting[owner.place.node])
     absent = [name for name in kept.nodes if name not in met]
     for name in absent or [first.place.node]:
         member = waiting[name]
@@ -62,43 +68,54 @@ def why_not_met(kept: KeptProcesses, first: KeptProcess) -> tuple[str, Finding]:
         if why.startswith("the shared folder"):
             says = f"{name} could not meet the others: {why}"
             return name, finding_for(
-                "ranks-missing", says, _seen(waiting), way="barrier-folder", name=name, folder=word(_parent(folder))
+                "ranks-missing",
+                says,
+                _barrier_lines(waiting),
+                way="barrier-folder",
+                name=name,
+                folder=shell_word(_shared_folder(folder)),
             )
-        if name in _met(member):
+        if name in _nodes_met(member):
             there = owner.place.node
             says = (
-                f"{_parent(folder)} on {name} is not the folder of that name on {there}: the two nodes wait in it and "
+                f"{_shared_folder(folder)} on {name} is not the folder of that name on {there}: "
+                "the two nodes wait in it and "
                 "do not see each other's files, so it is not shared"
             )
             return name, finding_for(
-                "ranks-missing", says, _seen(waiting), (there,), way="barrier-not-shared", folder=word(_parent(folder))
+                "ranks-missing",
+                says,
+                _barrier_lines(waiting),
+                (there,),
+                way="barrier-not-shared",
+                folder=shell_word(_shared_folder(folder)),
             )
     missing = ", ".join(absent) or owner.place.node
     return (absent or [owner.place.node])[0], finding_for(
         "ranks-missing",
         f"{missing} did not come to the barrier of files in time: {first.journal.get('why')}",
-        _seen(waiting),
+        _barrier_lines(waiting),
         way="barrier",
         missing=missing,
-        barrier=word(_parent(str(first.journal.get("barrier")))),
+        barrier=shell_word(_shared_folder(str(first.journal.get("barrier")))),
     )
 
 
-def _met(member: KeptProcess) -> list[str]:
+def _nodes_met(member: KeptProcess) -> list[str]:
     """The nodes that this process's keeper met at the barrier."""
     return list(member.journal.get("met") or ())
 
 
-def _seen(waiting: dict[str, KeptProcess]) -> tuple[str, ...]:
+def _barrier_lines(waiting: dict[str, KeptProcess]) -> tuple[str, ...]:
     """Lines of evidence: which nodes each keeper met at the barrier."""
     lines = []
     for name, member in list(waiting.items())[:8]:
         place = f", {member.journal['met_on']}" if member.journal.get("met_on") else ""
-        lines.append(f"{name} saw there: {', '.join(_met(member)) or 'nobody'}{place}")
+        lines.append(f"{name} saw there: {', '.join(_nodes_met(member)) or 'nobody'}{place}")
     return tuple(lines)
 
 
-def _parent(folder: str) -> str:
+def _shared_folder(folder: str) -> str:
     """The shared folder in which an attempt's barrier folder, which is gone by now, was made."""
     return folder.rpartition("/")[0] or "/"
 
@@ -107,13 +124,15 @@ JAX_REGISTER_CALL = "CoordinationService/RegisterTask"
 """The call in which JAX waits for all processes, by the name that JAX prints when it gives up."""
 
 
-def never_met(kept: KeptProcesses, first: KeptProcess, frozen: Mapping[str, Facts]) -> tuple[str, Finding] | None:
+def jax_rendezvous_finding(
+    kept: KeptProcesses, first: KeptProcess, frozen: Mapping[str, Facts]
+) -> tuple[str, Finding] | None:
     """The node at fault, and the finding, if `first` gave up waiting for the others at JAX's coordinator; else None."""
-    if not _waited(kept, first):
+    if not _gave_up_at_coordinator(kept, first):
         return None
-    late = [member for member in kept.members if not _waited(kept, member)]
+    late = [member for member in kept.members if not _gave_up_at_coordinator(kept, member)]
     waited = len(kept.members) - len(late)
-    absent = {member.label: how for member in late if (how := _absent(member, frozen))}
+    absent = {member.label: how for member in late if (how := _absence_proof(member, frozen))}
     wait = f"after {seconds_text(first.ended - first.started)}" if first.ended and first.started else "in the end"
     if not absent:
         master = kept.at.inventory.rendezvous.master
@@ -123,18 +142,18 @@ def never_met(kept: KeptProcesses, first: KeptProcess, frozen: Mapping[str, Fact
         )
         return first.place.node, finding_for("ranks-missing", says, way="not-reached")
     who = next(member for member in kept.members if member.label in absent)
-    shown = some([f"{label} {how}" for label, how in absent.items()], 4, "; ")
+    shown = first_items_text([f"{label} {how}" for label, how in absent.items()], 4, "; ")
     says = f"{shown}: {waited} of {len(kept.members)} processes waited at JAX's coordinator, and gave up {wait}"
-    log = word(kept.logs.folder / who.place.name)
-    return who.place.node, finding_for("ranks-missing", says, _doing(who, frozen), way="instead", log=log)
+    log = shell_word(kept.logs.folder / who.place.name)
+    return who.place.node, finding_for("ranks-missing", says, _activity_lines(who, frozen), way="instead", log=log)
 
 
-def _waited(kept: KeptProcesses, member: KeptProcess) -> bool:
+def _gave_up_at_coordinator(kept: KeptProcesses, member: KeptProcess) -> bool:
     """Whether a process gave up waiting at JAX's coordinator."""
-    return JAX_REGISTER_CALL in end_of(kept.log_of(member.place), 65536)
+    return JAX_REGISTER_CALL in log_tail(kept.log_of(member.place), 65536)
 
 
-def _absent(member: KeptProcess, frozen: Mapping[str, Facts]) -> str:
+def _absence_proof(member: KeptProcess, frozen: Mapping[str, Facts]) -> str:
     """In words, the proof that a process did not come to the coordinator; empty without a proof."""
     if member.state == ENDED_STATE and member.code == 0:
         return "ended with code 0 before it came"
@@ -142,7 +161,7 @@ def _absent(member: KeptProcess, frozen: Mapping[str, Facts]) -> str:
     return "lived, and had not connected to anything" if facts and facts["connections"] == 0 else ""
 
 
-def _doing(member: KeptProcess, frozen: Mapping[str, Facts]) -> tuple[str, ...]:
+def _activity_lines(member: KeptProcess, frozen: Mapping[str, Facts]) -> tuple[str, ...]:
     """Lines of evidence for what a process was doing."""
     facts = member.seen_in(frozen) or {}
     if facts.get("stack"):
@@ -195,7 +214,7 @@ class Arrival:
     @property
     def waits(self) -> bool:
         """Whether the rank dials, or is in a call that joins the others."""
-        return bool(self.dials) or any(map(_joins, self.stacks))
+        return bool(self.dials) or any(map(_is_joining, self.stacks))
 
     @property
     def does(self) -> str:
@@ -210,10 +229,10 @@ class Arrival:
 
     def shown(self) -> tuple[str, ...]:
         """Lines of evidence for where the first process stands; none without frames."""
-        return tuple(line for frames in self.stacks[:1] for line in shown(self.place.label, frames))
+        return tuple(line for frames in self.stacks[:1] for line in frame_lines(self.place.label, frames))
 
 
-def _joins(frames: Sequence[StackFrame]) -> bool:
+def _is_joining(frames: Sequence[StackFrame]) -> bool:
     """Whether a thread is in a call that joins the other ranks."""
     return any(RENDEZVOUS_FILES.search(frame.file) or frame.function == RENDEZVOUS_FUNCTION for frame in frames)
 
@@ -255,16 +274,16 @@ class RendezvousWatch:
         at = replace(kept.at, inventory=self._inventory, deadline=time.monotonic() + RENDEZVOUS_OBSERVATION_S)
         rendezvous = at.inventory.rendezvous
         ours = set(names_by_address(at))
-        answers = within_job(rank_connections(at), ours, rendezvous.port)
+        answers = connections_within_job(rank_connections(at), ours, rendezvous.port)
         for line in () if self._told else unlike_settings(kept, answers):
             kept.at.say(line)
         self._told = True
         came = all_connected(kept, answers, rendezvous.port)
-        if kept.ranks < 2 or (came and talk_together(answers, ours, rendezvous.port)):
+        if kept.ranks < 2 or (came and are_ranks_connected(answers, ours, rendezvous.port)):
             self.met()
             return {}
         self._due = time.monotonic() + max(IDLE_RECHECK_INTERVAL_S, self.seconds)
-        arrivals = list(arrivals_of(kept, answers, freeze(kept, seconds=RENDEZVOUS_OBSERVATION_S), rendezvous.port))
+        arrivals = list(rank_arrivals(kept, answers, freeze(kept, seconds=RENDEZVOUS_OBSERVATION_S), rendezvous.port))
         if came:
             return self._held(arrivals, answers)
         if not any(one.waits for one in arrivals):
@@ -275,14 +294,14 @@ class RendezvousWatch:
         opened = rendezvous.port in {one["port"] for one in answers.get(rendezvous.master, NO_CONNECTIONS)["listening"]}
         blind = sorted({node.name for node in at.nodes} - answers.keys())
         return (
-            _stopped(arrivals, since)
-            or _kept_apart(at, arrivals)
+            _stopped_rank_findings(arrivals, since)
+            or _blocked_path_findings(at, arrivals)
             or self._absent(
                 kept,
                 arrivals,
                 since,
                 where=where,
-                right=_dial_the_master(at, arrivals, ours),
+                right=_ranks_dialling_master(at, arrivals, ours),
                 opened=opened,
                 blind=blind,
             )
@@ -304,7 +323,7 @@ class RendezvousWatch:
         port = self._inventory.rendezvous.port
         listen = {one["rank"] for its in answers.values() for one in its["listening"] if one["port"] == port}
         if twice := [one for one in arrivals if one.place.rank and one.place.rank in listen]:
-            return grouped((one.place.node, _second(one, port)) for one in twice)
+            return values_by_key((one.place.node, _second_listener_finding(one, port)) for one in twice)
         says = (
             f"all {len(arrivals)} ranks of the job are connected to the rendezvous and wait there, in two looks "
             f"{IDLE_RECHECK_INTERVAL_S:.0f} s apart: for more ranks than there are, after {seconds_text(self.seconds)}"
@@ -345,7 +364,11 @@ class RendezvousWatch:
         names = frozenset(one.place.label for one in late)
         idle = bool(late) and not blind and all(one.processes and not one.works for one in late)
         if idle and names <= self._idle:
-            return _missing(arrivals, absent, since) or _astray(astray, since, where) or _strangers(late, since, where)
+            return (
+                _missing_rank_findings(arrivals, absent, since)
+                or _misdirected_rank_findings(astray, since, where)
+                or _unshared_place_findings(late, since, where)
+            )
         self._idle = names if idle else frozenset()
         if idle:
             self._due = time.monotonic() + IDLE_RECHECK_INTERVAL_S
@@ -360,7 +383,7 @@ class RendezvousWatch:
         return {}
 
 
-def _strangers(late: Sequence[Arrival], since: str, where: str) -> dict[str, list[Finding]]:
+def _unshared_place_findings(late: Sequence[Arrival], since: str, where: str) -> dict[str, list[Finding]]:
     """Findings for all ranks if they wait for each other in a place of the program's own choice, such as a file, that
     they do not share."""
     says = (
@@ -369,19 +392,19 @@ def _strangers(late: Sequence[Arrival], since: str, where: str) -> dict[str, lis
         'meet elsewhere, as by `init_method="file://…"`, and they do not find each other there'
     )
     lines = tuple(line for one in late[:2] for line in one.shown())
-    return grouped(
+    return values_by_key(
         (one.place.node, finding_for("ranks-missing", says, lines, way="of-its-own", where=where))
         for one in {one.place.node: one for one in late}.values()
     )
 
 
-def _dial_the_master(at: Context, arrivals: Sequence[Arrival], known: Set[str]) -> set[str]:
+def _ranks_dialling_master(at: Context, arrivals: Sequence[Arrival], known: Set[str]) -> set[str]:
     """The labels of the ranks that dial the rendezvous port at an address of the master. `known`: the nodes' addresses.
     If the port is dialled by a name, an address that no node knows counts too: a name may resolve to such an address.
     """
     rendezvous = at.inventory.rendezvous
-    written = one_spelling(dialled_address(rendezvous, len(at.nodes)))
-    home = {written, number(at, rendezvous.master), *at.own_addresses(rendezvous.master)}
+    written = normal_spelling(dialled_address(rendezvous, len(at.nodes)))
+    home = {written, numeric_node_address(at, rendezvous.master), *at.own_addresses(rendezvous.master)}
 
     def leads_home(address: str, place: ProcessSpec) -> bool:
         if is_loopback(address):
@@ -395,7 +418,9 @@ def _dial_the_master(at: Context, arrivals: Sequence[Arrival], known: Set[str]) 
     }
 
 
-def within_job(answers: Mapping[str, RankConnections], ours: Set[str], port: int) -> dict[str, RankConnections]:
+def connections_within_job(
+    answers: Mapping[str, RankConnections], ours: Set[str], port: int
+) -> dict[str, RankConnections]:
     """The answers without dials that lead out of the job: a rank that waits for a server of its own does not wait for
     the other ranks. `ours`: the nodes' addresses."""
     return {
@@ -415,14 +440,14 @@ def all_connected(kept: KeptProcesses, answers: Mapping[str, RankConnections], p
     """Whether every living rank is connected to this port, or listens there, and no rank dials without an answer."""
     for member in kept.living:
         its = answers.get(member.place.node)
-        if its is None or not set(member.place.ranks) <= _ranks_at(its, port):
+        if its is None or not set(member.place.ranks) <= _ranks_at_port(its, port):
             return False
         if any(not one["open"] for one in its["connections"] if one["rank"] in member.place.ranks):
             return False
     return True
 
 
-def talk_together(answers: Mapping[str, RankConnections], ours: Set[str], port: int) -> bool:
+def are_ranks_connected(answers: Mapping[str, RankConnections], ours: Set[str], port: int) -> bool:
     """Whether any two ranks have a connection other than to the rendezvous port. If so, the rendezvous is over: all
     ranks were told who takes part."""
     return any(
@@ -434,7 +459,7 @@ def talk_together(answers: Mapping[str, RankConnections], ours: Set[str], port: 
     )
 
 
-def _ranks_at(sockets: RankConnections, port: int) -> set[int | None]:
+def _ranks_at_port(sockets: RankConnections, port: int) -> set[int | None]:
     """The ranks that listen on a port, or are connected to it."""
     found = {one["rank"] for one in sockets["listening"] if one["port"] == port}
     return found | {
@@ -442,7 +467,7 @@ def _ranks_at(sockets: RankConnections, port: int) -> set[int | None]:
     }
 
 
-def arrivals_of(
+def rank_arrivals(
     kept: KeptProcesses, answers: Mapping[str, RankConnections], frozen: Mapping[str, Facts], port: int
 ) -> Iterator[Arrival]:
     """How far each living rank has come, from its sockets (`answers`) and its processes (`frozen`), both by node."""
@@ -451,24 +476,24 @@ def arrivals_of(
         seen = member.seen_in(frozen) or {}
         its = answers.get(place.node, NO_CONNECTIONS)
         if place.each and {one["rank"] for one in seen.get("processes", ())} & set(place.ranks):
-            yield from (_of_a_launcher(one, its, seen, port) for one in place.each)
+            yield from (_launched_rank_arrival(one, its, seen, port) for one in place.each)
         else:
-            yield _of_member(member, its, seen, port)
+            yield _member_arrival(member, its, seen, port)
 
 
-def _of_member(member: KeptProcess, sockets: RankConnections, seen: Facts, port: int) -> Arrival:
+def _member_arrival(member: KeptProcess, sockets: RankConnections, seen: Facts, port: int) -> Arrival:
     """How far a kept process with all its children has come: a rank, or a launcher, which has no rank number."""
     place = member.place
     processes = tuple(seen.get("processes", ()))
     texts = [*seen.get("own_stacks", {}).values(), seen.get("stack") or ""]
     # A rank that waits for more ranks to join asks the store again and again, which is no work.
-    least = MIN_WORKING_BYTES if any(_joins(frames_of(text)) for text in texts) else 1
+    least = MIN_WORKING_BYTES if any(_is_joining(main_thread_frames(text)) for text in texts) else 1
     works = bool(seen.get("works")) or (seen.get("moved") or 0) >= least or any(p["state"] in "RD" for p in processes)
     ranks: set[int | None] = {None} if place.each else {*place.ranks}
-    return _arrival(place, ranks, sockets, port, processes, texts, works=works)
+    return _make_arrival(place, ranks, sockets, port, processes, texts, works=works)
 
 
-def _of_a_launcher(place: ProcessSpec, sockets: RankConnections, seen: Facts, port: int) -> Arrival:
+def _launched_rank_arrival(place: ProcessSpec, sockets: RankConnections, seen: Facts, port: int) -> Arrival:
     """How far a rank that a launcher started has come."""
     processes = tuple(one for one in seen["processes"] if one["rank"] in place.ranks)
     texts = [text for one in processes if (text := seen["own_stacks"].get(str(one["pid"])))]
@@ -477,10 +502,10 @@ def _of_a_launcher(place: ProcessSpec, sockets: RankConnections, seen: Facts, po
     works = (seen.get("moved") or 0) >= MIN_WORKING_BYTES or any(
         one["state"] in "RD" or one["cpu"] >= MIN_WORKING_CPU_SHARE for one in processes
     )
-    return _arrival(place, {*place.ranks}, sockets, port, processes, texts, works=works)
+    return _make_arrival(place, {*place.ranks}, sockets, port, processes, texts, works=works)
 
 
-def _arrival(
+def _make_arrival(
     place: ProcessSpec,
     ranks: set[int | None],
     sockets: RankConnections,
@@ -493,25 +518,25 @@ def _arrival(
     mine = [one for one in sockets["connections"] if one["rank"] in ranks]
     return Arrival(
         place,
-        connected=bool(_ranks_at(sockets, port) & ranks),
+        connected=bool(_ranks_at_port(sockets, port) & ranks),
         dials=tuple(dict.fromkeys((one["remote"], one["remote_port"]) for one in mine if not one["open"])),
         processes=processes,
-        stacks=tuple(frames for text in texts if (frames := frames_of(text))),
+        stacks=tuple(frames for text in texts if (frames := main_thread_frames(text))),
         works=works,
     )
 
 
-def _stopped(arrivals: Sequence[Arrival], since: str) -> dict[str, list[Finding]]:
+def _stopped_rank_findings(arrivals: Sequence[Arrival], since: str) -> dict[str, list[Finding]]:
     """Findings about ranks whose own process is stopped. A rank that works does not count: only a helper is stopped."""
     own = ((one.place, process) for one in arrivals if not one.works and (process := one.own))
-    return grouped(
+    return values_by_key(
         (place.node, rank_stopped(place.label, place.node, one["pid"], one["state"], one["wchan"], since))
         for place, one in own
         if one["state"] == "T"
     )
 
 
-def _kept_apart(at: Context, arrivals: Sequence[Arrival]) -> dict[str, list[Finding]]:
+def _blocked_path_findings(at: Context, arrivals: Sequence[Arrival]) -> dict[str, list[Finding]]:
     """Findings by node about what blocks the way between the nodes; looked for only if ranks dial in vain, or may."""
     trying = [one for one in arrivals if one.dials or (not one.connected and (one.waits or not one.stacks))]
     if not trying or len(at.nodes) < 2 or at.inventory.one_machine:
@@ -523,7 +548,7 @@ def _kept_apart(at: Context, arrivals: Sequence[Arrival]) -> dict[str, list[Find
     }
 
 
-def _astray(astray: Sequence[Arrival], since: str, where: str) -> dict[str, list[Finding]]:
+def _misdirected_rank_findings(astray: Sequence[Arrival], since: str, where: str) -> dict[str, list[Finding]]:
     """Findings about ranks that wait in the call that joins, and have no connection to the ranks that met, although
     nothing blocks the way."""
 
@@ -534,10 +559,10 @@ def _astray(astray: Sequence[Arrival], since: str, where: str) -> dict[str, list
         )
         return finding_for("master-addr-wrong-host", says, arrival.shown(), way="program")
 
-    return grouped((arrival.place.node, finding(arrival)) for arrival in astray)
+    return values_by_key((arrival.place.node, finding(arrival)) for arrival in astray)
 
 
-def _second(arrival: Arrival, port: int) -> Finding:
+def _second_listener_finding(arrival: Arrival, port: int) -> Finding:
     """The finding about a rank that listens on the rendezvous port, as only rank 0 should."""
     says = (
         f"{arrival.place.label} listens on port {port} itself, as only rank 0 does: its program takes it for rank 0, "
@@ -546,7 +571,9 @@ def _second(arrival: Arrival, port: int) -> Finding:
     return finding_for("duplicate-rank", says, arrival.shown(), way="set-there", node=arrival.place.node)
 
 
-def _missing(arrivals: Sequence[Arrival], absent: Sequence[Arrival], since: str) -> dict[str, list[Finding]]:
+def _missing_rank_findings(
+    arrivals: Sequence[Arrival], absent: Sequence[Arrival], since: str
+) -> dict[str, list[Finding]]:
     """Findings about the ranks that have not come to the rendezvous."""
     waiting = [one for one in arrivals if one.connected or one.waits]
 
@@ -561,7 +588,7 @@ def _missing(arrivals: Sequence[Arrival], absent: Sequence[Arrival], since: str)
             f"{label}: process {one['pid']} ({one['comm']}), state {one['state']}" for one in arrival.processes[:4]
         )
         peers = tuple(sorted({one.place.node for one in waiting} - {node}))
-        pid = word(arrival.processes[-1]["pid"])
+        pid = shell_word(arrival.processes[-1]["pid"])
         return finding_for("ranks-missing", says, (*states, *arrival.shown()), peers, way="hangs", node=node, pid=pid)
 
-    return grouped((arrival.place.node, finding(arrival)) for arrival in absent)
+    return values_by_key((arrival.place.node, finding(arrival)) for arrival in absent)

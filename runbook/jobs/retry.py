@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from runbook.causes.catalogue import of_kind
+from runbook.causes.catalogue import causes_of_kind
 from runbook.checks.context import Context
 from runbook.jobs.attempt import Attempt
 from runbook.model.verdict import Outcome, Verdict
@@ -29,7 +29,7 @@ class Decision:
     after_s: float = 0.0
 
 
-def decide(
+def decide_retry(
     causes: Sequence[str],
     retries: int,
     *,
@@ -45,9 +45,9 @@ def decide(
         return Decision(again=False, why="")
     if replaced and made <= retries:
         return Decision(again=True, why=f"a spare takes its place: attempt {made + 1} of {retries + 1}")
-    if cause not in of_kind("transient") | of_kind("once") and not may_be_gone:
+    if cause not in causes_of_kind("transient") | causes_of_kind("once") and not may_be_gone:
         return Decision(again=False, why=f"{cause} would come again: not tried again")
-    if cause in of_kind("once") and not may_be_gone and made > 1 and causes[-2] == cause:
+    if cause in causes_of_kind("once") and not may_be_gone and made > 1 and causes[-2] == cause:
         return Decision(again=False, why=f"{cause} happened twice in a row: not tried again")
     if made > retries:
         return Decision(again=False, why=f"tried {made} times")
@@ -71,7 +71,7 @@ def judge_retry(
     the next attempt, None for no further one; and the nodes that spares replace in it, which are either all of the
     `gone` nodes or none. `causes` are those of the attempts before; this attempt's cause is added. `stalled`: a stall
     ended the attempt."""
-    guilty = _guilty(outcomes)
+    guilty = _failure_outcome(outcomes)
     if guilty is None or at.stopping.is_set():
         return outcomes, None, {}
     causes.append(guilty.findings[0].cause)
@@ -79,7 +79,7 @@ def judge_retry(
     leaving = gone if len(gone) <= len(job.spares) else {}
     if stalled and job.launch.watch and job.launch.watch.on_stall == "stop":
         return outcomes, None, leaving
-    decision = decide(causes, job.launch.retries, may_be_gone=stalled, replaced=bool(leaving))
+    decision = decide_retry(causes, job.launch.retries, may_be_gone=stalled, replaced=bool(leaving))
     if decision.again and time.monotonic() + decision.after_s > at.deadline:
         decision = Decision(again=False, why=f"the stage's `timeout:` leaves no time for attempt {attempt.number + 1}")
     if decision.why:
@@ -91,7 +91,7 @@ def judge_retry(
     return judged, decision.after_s if decision.again else None, leaving
 
 
-def _guilty(outcomes: list[Outcome]) -> Outcome | None:
+def _failure_outcome(outcomes: list[Outcome]) -> Outcome | None:
     """The outcome that says why the attempt failed; None if it did not fail."""
     failed = [outcome for outcome in outcomes if outcome.verdict is Verdict.FAIL]
     unknown = [outcome for outcome in outcomes if outcome.verdict is Verdict.UNKNOWN]

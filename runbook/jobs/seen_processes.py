@@ -11,10 +11,10 @@ from typing import Any
 from runbook.checks.context import Facts
 from runbook.jobs.attempt import ProcessSpec
 from runbook.jobs.kept_processes import KeptProcess, KeptProcesses
-from runbook.jobs.logs import end_of
+from runbook.jobs.logs import log_tail
 from runbook.jobs.watch import exception_at_end
 from runbook.launch.ranks import network_environment
-from runbook.model.units import bytes_text, some
+from runbook.model.units import bytes_text, first_items_text
 from runbook.node.proc import SHELLS
 from runbook.transport.node_answers import RankConnections
 
@@ -171,7 +171,7 @@ class SeenProcess:
     @property
     def together(self) -> bool:
         """Whether the main thread is in a call that waits for other ranks."""
-        return self.awaits or in_a_call(self.frames)
+        return self.awaits or is_waiting_for_peers(self.frames)
 
     @property
     def awaits(self) -> bool:
@@ -211,7 +211,7 @@ class SeenProcess:
     @property
     def own(self) -> StackFrame:
         """The program's own frame: where it stands, whatever library it has called."""
-        return own_frame(self.frames)
+        return program_frame(self.frames)
 
     @property
     def place(self) -> str:
@@ -244,10 +244,10 @@ class SeenProcess:
         )
 
     def shown(self) -> list[str]:
-        return shown(self.label, self.frames)
+        return frame_lines(self.label, self.frames)
 
 
-def in_a_call(frames: Sequence[StackFrame]) -> bool:
+def is_waiting_for_peers(frames: Sequence[StackFrame]) -> bool:
     """Whether a thread is in a call that waits for other ranks, by PEER_WAIT_FILES. If that call has called back into
     the program, as for the forward of a wrapped model or a gradient's hook, the thread is in the program again. Files
     installed beside the library count as libraries."""
@@ -258,7 +258,7 @@ def in_a_call(frames: Sequence[StackFrame]) -> bool:
     return False
 
 
-def own_frame(frames: Sequence[StackFrame]) -> StackFrame:
+def program_frame(frames: Sequence[StackFrame]) -> StackFrame:
     """The innermost frame in the folder of the program's main file that is no library's; else the outermost frame."""
     main = next((frame for frame in reversed(frames) if not frame.file.startswith("<")), frames[-1])
     home = main.file.rpartition("/")[0]
@@ -266,7 +266,7 @@ def own_frame(frames: Sequence[StackFrame]) -> StackFrame:
     return within[0] if within else main
 
 
-def shown(label: str, frames: Sequence[StackFrame]) -> list[str]:
+def frame_lines(label: str, frames: Sequence[StackFrame]) -> list[str]:
     """Lines of evidence for where the process called `label` stands; none without frames."""
     lines = (f"  {frame}{f': {frame.source}' if frame.source else ''}" for frame in frames[:MAX_SHOWN_FRAMES])
     return [f"{label} is in:", *lines] if frames else []
@@ -277,25 +277,25 @@ def seen_processes(kept: KeptProcesses, frozen: Mapping[str, Facts]) -> Iterator
     for member in kept.members:
         if (seen := member.seen_in(frozen)) is not None:
             facts = frozen[member.place.node]
-            log = end_of(kept.log_of(member.place), LOG_TAIL_BYTES)
+            log = log_tail(kept.log_of(member.place), LOG_TAIL_BYTES)
             ended = [f"its thread {name} has ended with {error}" for name, error in THREAD_EXCEPTION.findall(log)[-1:]]
-            for one in _of_member(member, seen, facts.get("gpu_use") or {}, facts["seconds"]):
-                raised = exception_at_end(log) if one.ending or _at_exit(one.frames) else ""
+            for one in _member_rank_processes(member, seen, facts.get("gpu_use") or {}, facts["seconds"]):
+                raised = exception_at_end(log) if one.ending or _is_at_exit(one.frames) else ""
                 yield replace(one, beside=(*one.beside, *ended), raised=raised) if not member.place.each else one
 
 
-def _of_member(
+def _member_rank_processes(
     member: KeptProcess, seen: Mapping[str, Any], gpu_use: Mapping[str, int], seconds: float
 ) -> Iterator[SeenProcess]:
     """The main process of each rank of one kept process, which is a rank or a launcher."""
-    stacks = {int(pid): frames_of(text) for pid, text in seen["own_stacks"].items()}
+    stacks = {int(pid): main_thread_frames(text) for pid, text in seen["own_stacks"].items()}
     of_ranks: dict[int, list[Mapping[str, Any]]] = {}
     for process in sorted(seen["processes"], key=lambda one: int(one["pid"])):
         if process["rank"] in member.place.ranks and process["comm"] not in SHELLS:
             of_ranks.setdefault(process["rank"], []).append(process)
-    spied = frames_of(seen["stack"] or "") if len(of_ranks) == 1 else ()
+    spied = main_thread_frames(seen["stack"] or "") if len(of_ranks) == 1 else ()
     for of_rank in of_ranks.values():
-        process = _main(of_rank, stacks)
+        process = _main_process(of_rank, stacks)
         label = f"rank {process['rank']} on {member.place.node}" if member.place.each else member.label
         frames = stacks.get(process["pid"]) or spied
         yield SeenProcess(
@@ -307,7 +307,7 @@ def _of_member(
             cpu=process["cpu"],
             has_gpu=bool(member.place.gpus),
             frames=frames,
-            gpu_use=gpu_use.get(str(_gpu(member.place, process["rank"]))),
+            gpu_use=gpu_use.get(str(_gpu_of_rank(member.place, process["rank"]))),
             waited=process["waited"],
             throttled=seen["throttled"],
             stays=process["stays"],
@@ -317,30 +317,30 @@ def _of_member(
             connections=seen["connections"],
             copied=sum(one["copied"] for one in of_rank) / max(0.1, seconds),
             beside=(
-                *_stopped_children(process, of_rank),
-                *_where_children_are(process, of_rank, stacks),
-                *_held_at_exit(frames, seen["own_stacks"].get(str(process["pid"]), "")),
-                *_awaits_an_item(frames, seen["own_stacks"].get(str(process["pid"]), "")),
+                *_stopped_child_texts(process, of_rank),
+                *_child_place_texts(process, of_rank, stacks),
+                *_exit_wait_texts(frames, seen["own_stacks"].get(str(process["pid"]), "")),
+                *_queue_wait_texts(frames, seen["own_stacks"].get(str(process["pid"]), "")),
             ),
             stopped_pid=next(
-                (one["pid"] for one in of_rank if _stopped_child(process, one) and one["state"] == "T"), 0
+                (one["pid"] for one in of_rank if _is_stopped_child(process, one) and one["state"] == "T"), 0
             ),
         )
 
 
-def _stopped_children(process: Mapping[str, Any], of_rank: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _stopped_child_texts(process: Mapping[str, Any], of_rank: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """In words, each child that is stopped or held by a debugger."""
     for one in of_rank:
-        if _stopped_child(process, one):
+        if _is_stopped_child(process, one):
             yield f"process {one['pid']}, which it started, {CHILD_STATES[one['state']]}"
 
 
-def _stopped_child(process: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+def _is_stopped_child(process: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Whether another process of the rank is a stopped child of this process."""
     return bool(other["pid"] > process["pid"] and other["state"] in CHILD_STATES)
 
 
-def _where_children_are(
+def _child_place_texts(
     process: Mapping[str, Any], of_rank: Sequence[Mapping[str, Any]], stacks: Mapping[int, Sequence[StackFrame]]
 ) -> Iterator[str]:
     """In words, where the children stand for which the main thread of a process waits."""
@@ -348,43 +348,43 @@ def _where_children_are(
     if any(CHILD_WAIT_FILES.search(frame.file) for frame in frames):
         for one in of_rank:
             its = stacks.get(one["pid"], ())
-            if one["pid"] != process["pid"] and any(map(_starts_a_child, its)):
-                yield f"process {one['pid']}, which it started, is in {_of_no_library(its) or its[0]}"
+            if one["pid"] != process["pid"] and any(map(_is_child_start, its)):
+                yield f"process {one['pid']}, which it started, is in {_non_library_frame(its) or its[0]}"
 
 
-def _of_no_library(frames: Sequence[StackFrame]) -> StackFrame | None:
+def _non_library_frame(frames: Sequence[StackFrame]) -> StackFrame | None:
     """The innermost frame that is the program's own and not a library's."""
     return next((frame for frame in frames if not LIBRARY_FILES.search(frame.file)), None)
 
 
-def _at_exit(frames: Sequence[StackFrame]) -> bool:
+def _is_at_exit(frames: Sequence[StackFrame]) -> bool:
     """Whether the program is over, and its interpreter waits for its threads."""
     return any(frame.function == "_shutdown" and frame.file.endswith("/threading.py") for frame in frames)
 
 
-def _held_at_exit(frames: Sequence[StackFrame], text: str) -> Iterator[str]:
+def _exit_wait_texts(frames: Sequence[StackFrame], text: str) -> Iterator[str]:
     """In words, the thread that keeps a process alive whose program is over."""
-    if _at_exit(frames):
-        others = (_frames(block) for block in THREAD_BLOCK_START.split(text))
+    if _is_at_exit(frames):
+        others = (_all_frames(block) for block in THREAD_BLOCK_START.split(text))
         held = [each for each in others if each and not any(frame.function == "_shutdown" for frame in each)]
-        places = [frame for frame in map(_of_no_library, held) if frame]
+        places = [frame for frame in map(_non_library_frame, held) if frame]
         yield "at its exit it waits for a thread of its own" + (f", in {places[0]}" if places else "")
 
 
-def _awaits_an_item(frames: Sequence[StackFrame], text: str) -> Iterator[str]:
+def _queue_wait_texts(frames: Sequence[StackFrame], text: str) -> Iterator[str]:
     """In words, that the main thread waits for a queue. A thread that ended silently (`sys.exit`) never fills it."""
     if any(frame.function == "get" and QUEUE_FILES.search(frame.file) for frame in frames):
         alone = ": no other thread of it runs Python" if len(THREAD_BLOCK_START.split(text)) == 2 else ""
         yield f"waits for what another thread or process is to put into a queue{alone}"
 
 
-def _frames(text: str) -> list[StackFrame]:
+def _all_frames(text: str) -> list[StackFrame]:
     """All frames in a text."""
-    found = map(_frame, text.splitlines())
+    found = map(_parse_frame, text.splitlines())
     return [frame for frame in found if frame is not None]
 
 
-def _frame(line: str) -> StackFrame | None:
+def _parse_frame(line: str) -> StackFrame | None:
     """The frame in a line of a dump by faulthandler or py-spy; None if the line is no frame."""
     if match := FAULTHANDLER_FRAME.match(line):
         return StackFrame(match[1], int(match[2]), match[3])
@@ -393,17 +393,19 @@ def _frame(line: str) -> StackFrame | None:
     return None
 
 
-def _gpu(place: ProcessSpec, rank: int) -> int | None:
+def _gpu_of_rank(place: ProcessSpec, rank: int) -> int | None:
     """The index of the GPU that a rank uses; None if it has none, or several."""
     of_rank = dict(zip(place.ranks, place.gpus, strict=False)) if len(place.gpus) == len(place.ranks) else {}
     return of_rank.get(rank)
 
 
-def _main(of_rank: Sequence[Mapping[str, Any]], stacks: Mapping[int, Sequence[StackFrame]]) -> Mapping[str, Any]:
+def _main_process(
+    of_rank: Sequence[Mapping[str, Any]], stacks: Mapping[int, Sequence[StackFrame]]
+) -> Mapping[str, Any]:
     """The main process of a rank: of the processes whose stack was read or cannot be asked for, the first started that
     is no child of multiprocessing, such as a data loader. If only such children qualify, the first process of all; if
     none qualifies, the process that uses most of the CPU. `of_rank` is in the order of pids."""
-    of_loaders = {pid for pid, frames in stacks.items() if any(map(_starts_a_child, frames))}
+    of_loaders = {pid for pid, frames in stacks.items() if any(map(_is_child_start, frames))}
     readable = [one for one in of_rank if stacks.get(one["pid"]) or one["state"] in "TtD"]
     mains = [one for one in readable if one["pid"] not in of_loaders]
     if mains:
@@ -411,12 +413,12 @@ def _main(of_rank: Sequence[Mapping[str, Any]], stacks: Mapping[int, Sequence[St
     return of_rank[0] if readable else max(of_rank, key=lambda process: process["cpu"])
 
 
-def _starts_a_child(frame: StackFrame) -> bool:
+def _is_child_start(frame: StackFrame) -> bool:
     """Whether this frame is the one in which Python's multiprocessing begins the work of a child."""
     return frame.function == "_bootstrap" and frame.file.endswith("/multiprocessing/process.py")
 
 
-def frames_of(text: str) -> tuple[StackFrame, ...]:
+def main_thread_frames(text: str) -> tuple[StackFrame, ...]:
     """The main thread's frames in a dump by faulthandler or py-spy, the innermost first; empty for another text.
     Faulthandler writes the oldest thread last, whichever thread took the signal: a thread that blocks signals leaves
     them to another."""
@@ -428,7 +430,7 @@ def frames_of(text: str) -> tuple[StackFrame, ...]:
     return _frames_of_thread((named or dumped[-1:] or [""])[0])
 
 
-def frames_of_crash(log: str) -> tuple[StackFrame, ...]:
+def crashed_thread_frames(log: str) -> tuple[StackFrame, ...]:
     """The frames of the thread in which the process crashed, if Python wrote them at the end of the log; else empty."""
     threads = THREAD_BLOCK_START.split(log.rpartition(FATAL_ERROR_PREFIX)[2])[1:] if FATAL_ERROR_PREFIX in log else []
     return _frames_of_thread(next((one for one in threads if not one.startswith("Thread ")), ""))
@@ -438,7 +440,7 @@ def _frames_of_thread(text: str) -> tuple[StackFrame, ...]:
     """The frames in one thread's block of a dump, with the source of the innermost."""
     found: list[StackFrame] = []
     for line in text.splitlines():
-        if frame := _frame(line):
+        if frame := _parse_frame(line):
             found.append(frame)
         elif len(found) == 1 and (match := SOURCE_LINE.match(line)):
             found[0] = replace(found[0], source=match[1])
@@ -454,7 +456,7 @@ EnvironmentValues = Mapping[str, str]
 """Values of environment variables by name."""
 
 
-def settings_of(kept: KeptProcesses, told: Mapping[str, Facts | RankConnections]) -> dict[str, EnvironmentValues]:
+def rank_variables(kept: KeptProcesses, told: Mapping[str, Facts | RankConnections]) -> dict[str, EnvironmentValues]:
     """The variables of each rank, by the rank's label, with secrets masked. `told`: the answers of the nodes."""
     found: dict[str, EnvironmentValues] = {}
     for node, answer in told.items():
@@ -467,7 +469,7 @@ def settings_of(kept: KeptProcesses, told: Mapping[str, Facts | RankConnections]
 def unlike_settings(kept: KeptProcesses, told: Mapping[str, Facts | RankConnections]) -> list[str]:
     """A line for each variable of torch, NCCL or gloo whose value differs between the ranks that were seen. Variables
     that the inventory's network settings explain are left out."""
-    seen, inventory = settings_of(kept, told), kept.at.inventory
+    seen, inventory = rank_variables(kept, told), kept.at.inventory
     explained = {name for node in inventory.nodes for name in network_environment(inventory, node)}
     lines = []
     for name in sorted({name for settings in seen.values() for name in settings} - explained):
@@ -475,12 +477,12 @@ def unlike_settings(kept: KeptProcesses, told: Mapping[str, Facts | RankConnecti
         for label, settings in seen.items():
             labels.setdefault(settings.get(name), []).append(label)
         if len(labels) > 1:
-            each = (f"{_shown(value)} for {some(those, 4)}" for value, those in labels.items())
+            each = (f"{_value_text(value)} for {first_items_text(those, 4)}" for value, those in labels.items())
             lines.append(f"{name} is not the same everywhere: {', '.join(each)}")
     return lines[:MAX_REPORTED_VARIABLES]
 
 
-def _shown(value: str | None) -> str:
+def _value_text(value: str | None) -> str:
     if value is None:
         return "not set"
     return f"`{value if len(value) <= MAX_VALUE_CHARACTERS else value[:MAX_VALUE_CHARACTERS] + '…'}`"

@@ -19,15 +19,15 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from runbook.causes.catalogue import finding_for, mend
+from runbook.causes.catalogue import finding_for, remedy_from_page
 from runbook.checks.bandwidth import adapters
 from runbook.checks.bandwidth.adapters import SlowReason
 from runbook.checks.context import Context
 from runbook.checks.network.live_traffic import names_by_address
-from runbook.jobs.counters import CounterWatch, clocks, gpus_of, rise
+from runbook.jobs.counters import CounterWatch, counter_rise, gpu_clock_text, gpus_in_reading
 from runbook.jobs.kept_processes import KeptProcesses
 from runbook.jobs.progress import Slowdown, StepTimes
-from runbook.jobs.seen_processes import frames_of, in_a_call
+from runbook.jobs.seen_processes import is_waiting_for_peers, main_thread_frames
 from runbook.model.inventory import Node
 from runbook.model.units import bytes_text, seconds_text
 from runbook.model.verdict import Finding, Outcome
@@ -106,7 +106,7 @@ class SlowNetwork:
     evidence: tuple[str, ...]
 
 
-def suspects(ways: Iterable[Way]) -> list[Suspect]:
+def network_suspects(ways: Iterable[Way]) -> list[Suspect]:
     """The nodes each of which alone would explain what is slow; empty if nothing is slow."""
     ways = [way for way in ways if way.bytes >= MIN_RATE_BYTES]
     found: list[Suspect] = []
@@ -115,26 +115,26 @@ def suspects(ways: Iterable[Way]) -> list[Suspect]:
         gets = tuple(way for way in ways if way.destination == node)
         for how, its in (("sends", sends), ("gets", gets), ("both", (*sends, *gets))):
             # Data sent to a slow sender waits for its acknowledgements, perhaps less: one direction has to be busy.
-            busy = _busy(sends) or _busy(gets) if how == "both" else _busy(its)
-            if busy and _stands_out(its, _without(ways, its)):
+            busy = _are_ways_busy(sends) or _are_ways_busy(gets) if how == "both" else _are_ways_busy(its)
+            if busy and _are_ways_slower(its, _other_ways(ways, its)):
                 found.append(Suspect(node, how, its))
                 break
     return found
 
 
-def _busy(ways: Sequence[Way]) -> bool:
+def _are_ways_busy(ways: Sequence[Way]) -> bool:
     """Whether data was on its way long enough on all of these ways."""
     return bool(ways) and all(way.busy >= MIN_PATH_BUSY_SHARE for way in ways)
 
 
-def _stands_out(its: Sequence[Way], others: Sequence[Way]) -> bool:
+def _are_ways_slower(its: Sequence[Way], others: Sequence[Way]) -> bool:
     """Whether these ways are at least MIN_SLOW_PATH_FACTOR slower than all others that can be compared."""
     most = max(way.bytes for way in its)
     measure = [way.rate for way in others if way.bytes >= MIN_COMPARED_BYTES_SHARE * most]
     return bool(measure) and max(way.rate for way in its) * MIN_SLOW_PATH_FACTOR <= min(measure)
 
 
-def _without(ways: Iterable[Way], its: Iterable[Way]) -> list[Way]:
+def _other_ways(ways: Iterable[Way], its: Iterable[Way]) -> list[Way]:
     """The ways that are not among `its`."""
     ends = {(way.source, way.destination) for way in its}
     return [way for way in ways if (way.source, way.destination) not in ends]
@@ -143,7 +143,7 @@ def _without(ways: Iterable[Way], its: Iterable[Way]) -> list[Way]:
 def judge_network(looks: Sequence[Sequence[Way]], reasons: Mapping[str, Sequence[SlowReason]]) -> SlowNetwork | None:
     """What independent looks show about a slow network; None if no node explains all of them. `reasons`: by node that
     was asked, why its adapters are slow by its own account."""
-    seen = [suspects(ways) for ways in looks]
+    seen = [network_suspects(ways) for ways in looks]
     alike = [one for one in (seen or [[]])[-1] if all(any(one.agrees(other) for other in each) for each in seen)]
     if not alike:
         return None
@@ -153,22 +153,24 @@ def judge_network(looks: Sequence[Sequence[Way]], reasons: Mapping[str, Sequence
     evidence = tuple(str(way) for one in alike[:1] for way in one.ways[:6])
     if len(chosen) != 1:
         between = " or ".join(SLOW_TRAFFIC_TEXTS[one.how].format(one.node) for one in alike)
-        says = f"{between} is {_how_slow(alike[0], looks[-1])}, and it is not known which: their adapters look alike"
+        says = (
+            f"{between} is {_slow_ways_text(alike[0], looks[-1])}, and it is not known which: their adapters look alike"
+        )
         nodes = " and ".join(one.node for one in alike)
-        return SlowNetwork(None, says, mend("training-slowed", "network", nodes=nodes), evidence)
+        return SlowNetwork(None, says, remedy_from_page("training-slowed", "network", nodes=nodes), evidence)
     (one,) = chosen
     why = because[one.node]
-    says = f"{SLOW_TRAFFIC_TEXTS[one.how].format(one.node)} is {_how_slow(one, looks[-1])}"
+    says = f"{SLOW_TRAFFIC_TEXTS[one.how].format(one.node)} is {_slow_ways_text(one, looks[-1])}"
     says += "".join(f"; {reason.says}" for reason in why)
-    remedy = why[0].command if why else mend("training-slowed", "network", nodes=one.node)
+    remedy = why[0].command if why else remedy_from_page("training-slowed", "network", nodes=one.node)
     return SlowNetwork(one.node, says, remedy, (*evidence, *(reason.evidence for reason in why)))
 
 
-def _how_slow(one: Suspect, ways: Sequence[Way]) -> str:
+def _slow_ways_text(one: Suspect, ways: Sequence[Way]) -> str:
     """In words, how slow the ways of a suspect are, and how fast all others."""
     busy = max(way.busy for way in one.ways)
     rate = max(way.rate for way in one.ways)
-    others = min((way.rate for way in _without(ways, one.ways) if way.bytes >= MIN_RATE_BYTES), default=0.0)
+    others = min((way.rate for way in _other_ways(ways, one.ways) if way.bytes >= MIN_RATE_BYTES), default=0.0)
     measure = f"; every other way carries at least {bytes_text(round(others))}/s" if 0 < others < float("inf") else ""
     return f"on its way for {busy:.0%} of the time, at {bytes_text(round(rate))}/s{measure}"
 
@@ -231,24 +233,24 @@ class LateNode:
     evidence: tuple[str, ...] = ()
 
 
-def waits(
+def waits_by_samples(
     node: str, label: str, states: str, stacks: Sequence[str], *, by_stack: bool, for_cpu: float | None = None
 ) -> Waits:
     """How much a rank waits, by the samples of its main thread: by the states alone, or with `by_stack` by the stacks.
     `states` has one letter, `stacks` one dump for each sample."""
     waited: list[bool] = []
     for state, text in zip(states, stacks, strict=False):
-        frames = frames_of(text) if by_stack else ()
+        frames = main_thread_frames(text) if by_stack else ()
         if state in "RD":
             waited.append(False)
         elif state == "S" and (frames or not by_stack):
-            waited.append(not by_stack or in_a_call(frames))
+            waited.append(not by_stack or is_waiting_for_peers(frames))
     return Waits(
         node, label, sum(waited) / len(waited) if len(waited) >= MAIN_THREAD_SAMPLES / 2 else None, for_cpu or 0.0
     )
 
 
-def late(seen: Sequence[Waits]) -> LateNode | None:
+def find_late_node(seen: Sequence[Waits]) -> LateNode | None:
     """The node that all others wait for; None if no node stands out, or a rank gave too few samples."""
     shares = [(one, one.share) for one in seen if one.share is not None]
     if len(shares) < len(seen):
@@ -264,19 +266,19 @@ def late(seen: Sequence[Waits]) -> LateNode | None:
     )
 
 
-def chance(node: str, seen: Sequence[Waits], why: Mapping[str, ReasonsByKind]) -> str:
+def why_late_by_chance(node: str, seen: Sequence[Waits], why: Mapping[str, ReasonsByKind]) -> str:
     """In words, why it is chance that the others wait for this node: ranks of other nodes hardly get a CPU as well.
     Empty if the node itself may be the reason."""
     starved = [one for one in seen if one.for_cpu >= MIN_CPU_WAIT_SHARE]
     elsewhere = [one for one in starved if one.node != node]
-    explained = any(kind.startswith(NODE_REASON_PREFIXES) for kind in own(why, node))
+    explained = any(kind.startswith(NODE_REASON_PREFIXES) for kind in own_reasons(why, node))
     if len(elsewhere) == len(starved) or not elsewhere or explained:
         return ""
     names = ", ".join(dict.fromkeys(one.node for one in starved))
     return f"ranks of {names} wait for a CPU, so it is chance which one is late"
 
 
-def reasons(
+def slow_node_reasons(
     node: str,
     then: node_answers.Counters | None,
     now: node_answers.Counters | None,
@@ -284,10 +286,12 @@ def reasons(
 ) -> ReasonsByKind:
     """The reasons that slow a node down, as far as its own counters show, between the readings `then` and `now`.
     `busy`: the processes of others that use its CPUs."""
-    found = dict(_of_machine(node, then, now)) if then is not None and now is not None else {}
-    for gpu in gpus_of(now) if now is not None else ():
+    found = dict(_machine_reasons(node, then, now)) if then is not None and now is not None else {}
+    for gpu in gpus_in_reading(now) if now is not None else ():
         if held := gpu.slowed_by:
-            found[f"gpu {gpu.index}"] = f"GPU {gpu.index} of {node} is slowed down: {', '.join(held)}{clocks(gpu)}"
+            found[f"gpu {gpu.index}"] = (
+                f"GPU {gpu.index} of {node} is slowed down: {', '.join(held)}{gpu_clock_text(gpu)}"
+            )
     for one in busy:
         if one["cpu"] >= MIN_NAMED_CPU_SHARE:
             found[f"process {one['pid']}"] = (
@@ -297,12 +301,12 @@ def reasons(
     return found
 
 
-def _of_machine(node: str, then: node_answers.Counters, now: node_answers.Counters) -> Iterator[tuple[str, str]]:
+def _machine_reasons(node: str, then: node_answers.Counters, now: node_answers.Counters) -> Iterator[tuple[str, str]]:
     """The reasons in the machine's own counters, each with its kind."""
     seconds: float = max(0.001, now["clock"] - then["clock"])
 
     def risen(name: str) -> float:
-        return float(rise(then["machine"].get(name), now["machine"].get(name)) or 0) / seconds
+        return float(counter_rise(then["machine"].get(name), now["machine"].get(name)) or 0) / seconds
 
     if (share := risen("quota_us") / 1e6) >= MIN_THROTTLED_SHARE:
         yield (
@@ -317,7 +321,7 @@ def _of_machine(node: str, then: node_answers.Counters, now: node_answers.Counte
         yield "cpu", f"processes on {node} wait for a CPU {share:.0%} of the time"
 
 
-def own(why: Mapping[str, ReasonsByKind], node: str) -> ReasonsByKind:
+def own_reasons(why: Mapping[str, ReasonsByKind], node: str) -> ReasonsByKind:
     """The reasons of this node whose kind does not hold for all nodes."""
     return {
         kind: says
@@ -326,7 +330,7 @@ def own(why: Mapping[str, ReasonsByKind], node: str) -> ReasonsByKind:
     }
 
 
-def judge(
+def judge_slowdown(
     slower: Slowdown | None,
     found: LateNode | None,
     why: Mapping[str, ReasonsByKind],
@@ -340,22 +344,22 @@ def judge(
     if found is None and network is not None and network.node is not None:
         found = LateNode(network.node, network.says, network.remedy, network.evidence)
     if found is not None:
-        known = own(why, found.node)
+        known = own_reasons(why, found.node)
         says = "; ".join([*([how_slow] if how_slow else []), found.says, *list(known.values())[:2]])
         evidence = (*found.evidence, *known.values(), *seen)
-        judged = _finding(found.node, says, evidence, known)
+        judged = _slow_node_finding(found.node, says, evidence, known)
         return (found.node,), replace(judged, remedy=found.remedy or judged.remedy)
     if slower is None:
         return None
     if network is not None:
         says = f"{how_slow}; {network.says}"
         return tuple(why), Finding("training-slowed", says, network.remedy, network.evidence)
-    suspects = [node for node in why if own(why, node)]
+    suspects = [node for node in why if own_reasons(why, node)]
     if len(suspects) == 1:
-        node, known = suspects[0], own(why, suspects[0])
+        node, known = suspects[0], own_reasons(why, suspects[0])
         evidence = (*known.values(), *seen)
         says = f"{how_slow}; no node is measurably late; only {node} shows a possible reason: {evidence[0]}"
-        return (node,), _finding(node, says, evidence, known)
+        return (node,), _slow_node_finding(node, says, evidence, known)
     lines = [line for each in why.values() for line in each.values()]
     if not lines and not slower.at_once:
         return None  # the steps themselves may have become longer
@@ -370,7 +374,7 @@ def slowdown_text(slower: Slowdown) -> str:
     return f"the training is {slower.lost:.0%} slower than in its first minutes, {how}: {now} a step, {was} before"
 
 
-def _finding(node: str, says: str, evidence: Iterable[str], known: ReasonsByKind) -> Finding:
+def _slow_node_finding(node: str, says: str, evidence: Iterable[str], known: ReasonsByKind) -> Finding:
     """The finding about a slow node. The first of the `known` reasons chooses the remedy."""
     first = next(iter(known), "")
     way = "gpu" if first.startswith("gpu ") else {"quota": "quota", "memory": "memory"}.get(first, "node")
@@ -428,7 +432,7 @@ class SlowdownSearch:
             return
         by_state = self._late(by_stack=False)
         found, looks = by_state, [self._ways]
-        if by_state is not None or slower is not None or suspects(self._ways):
+        if by_state is not None or slower is not None or network_suspects(self._ways):
             found = self._late(by_stack=True)
             looks.append(self._ways)
         if any(member.over for member in self._kept.members):
@@ -457,10 +461,10 @@ class SlowdownSearch:
     def _say_what(self, slower: Slowdown | None, found: LateNode | None, network: SlowNetwork | None) -> None:
         """Reports the late node, the slow network, or that steps grew."""
         why = {name: self._why(name) for name in self._kept.nodes}
-        if found is not None and (unclear := chance(found.node, self._seen, why)):
+        if found is not None and (unclear := why_late_by_chance(found.node, self._seen, why)):
             self._say(f"{found.says}; but {unclear}")
             found = None
-        judged = judge(slower, found, why, [str(one) for one in self._seen[:MAX_SHOWN_RANKS]], network)
+        judged = judge_slowdown(slower, found, why, [str(one) for one in self._seen[:MAX_SHOWN_RANKS]], network)
         self._reported = judged is not None or slower is not None
         if judged is not None:
             self._tell(*judged)
@@ -473,7 +477,7 @@ class SlowdownSearch:
         """The reasons that slow a node down, by its latest readings."""
         then, now = self._counters.before.get(name), self._counters.last.get(name)
         rose = {says: says for says in self._counters.rose.get(name, ())}
-        return {**reasons(name, then, now, self._busy.get(name, ())), **rose}
+        return {**slow_node_reasons(name, then, now, self._busy.get(name, ())), **rose}
 
     def _late(self, *, by_stack: bool) -> LateNode | None:
         """Samples all ranks; the node that the others wait for. None also if a rank has a GPU: waiting for a GPU looks
@@ -497,32 +501,37 @@ class SlowdownSearch:
         answers = {name: answer for name, answer in said.items() if not isinstance(answer, BaseException)}
         self._busy = {name: answer["busy"] for name, answer in answers.items()}
         self._seen = [
-            _waits(name, rank, ranks.get(str(rank)), by_stack=by_stack)
+            _rank_waits(name, rank, ranks.get(str(rank)), by_stack=by_stack)
             for name, ranks in ((name, answers[name]["ranks"] if name in answers else {}) for name in said)
             for rank in (rank for member in kept.on(name) for rank in member.place.ranks)
         ]
         whole = len(answers) == len(kept.nodes)  # otherwise the late rank may be on a node without an answer
-        self._ways = ways_of(kept.at, answers) if whole else []
-        return late(self._seen) if whole and not gpus else None
+        self._ways = ways_between_nodes(kept.at, answers) if whole else []
+        return find_late_node(self._seen) if whole and not gpus else None
 
     def _network(self, looks: Sequence[Sequence[Way]]) -> SlowNetwork | None:
         """What is known about a slow network, from two looks; None if they do not show any."""
-        if len(looks) < 2 or not all(map(suspects, looks)):
+        if len(looks) < 2 or not all(map(network_suspects, looks)):
             return None
-        answers = adapters.ask(replace(self._kept.at, deadline=time.monotonic() + SAMPLES_TIMEOUT_S))
+        answers = adapters.ask_adapters(replace(self._kept.at, deadline=time.monotonic() + SAMPLES_TIMEOUT_S))
         wires = {name: one for name, one in answers.items() if not isinstance(one, Outcome)}
-        why = {name: adapters.reasons(one, [w for w in wires.values() if w is not one]) for name, one in wires.items()}
+        why = {
+            name: adapters.slow_adapter_reasons(one, [w for w in wires.values() if w is not one])
+            for name, one in wires.items()
+        }
         return judge_network(looks, why)
 
 
-def _waits(node: str, rank: int, samples: node_answers.RankSamples | None, *, by_stack: bool) -> Waits:
+def _rank_waits(node: str, rank: int, samples: node_answers.RankSamples | None, *, by_stack: bool) -> Waits:
     label = f"rank {rank} on {node}"
     if samples is None:
         return Waits(node, label, None)
-    return waits(node, label, samples["states"], samples["stacks"], by_stack=by_stack, for_cpu=samples["waited"])
+    return waits_by_samples(
+        node, label, samples["states"], samples["stacks"], by_stack=by_stack, for_cpu=samples["waited"]
+    )
 
 
-def ways_of(at: Context, answers: Mapping[str, node_answers.StackSamples]) -> list[Way]:
+def ways_between_nodes(at: Context, answers: Mapping[str, node_answers.StackSamples]) -> list[Way]:
     """The ways from each node to each other node, with what their ranks sent while they were sampled."""
     names = names_by_address(at)
     found: dict[tuple[str, str], Way] = {}

@@ -15,16 +15,16 @@ from dataclasses import dataclass
 from importlib import resources
 
 from runbook.causes.catalogue import finding_for
-from runbook.checks.context import Context, Facts, no_answer
-from runbook.checks.ping.host_names import gloo_announces, own_name_finding
+from runbook.checks.context import Context, Facts, no_answer_outcome
+from runbook.checks.ping.host_names import gloo_announced_address, own_name_finding
 from runbook.checks.ping.observations import Observations
-from runbook.checks.port import holders
-from runbook.jobs.attempt import LAUNCHER_LOGS_FOLDER, Attempt, about
-from runbook.jobs.kept_processes import KeptProcess, KeptProcesses, stopped_by_user, wait_for
+from runbook.checks.port import held_port_findings
+from runbook.jobs.attempt import LAUNCHER_LOGS_FOLDER, Attempt, job_description
+from runbook.jobs.kept_processes import KeptProcess, KeptProcesses, user_stop_finding, wait_until_done
 from runbook.launch.quote import CannotQuote
 from runbook.launch.ranks import network_environment
 from runbook.launch.script import LAUNCH_SCRIPT_NAME
-from runbook.model.command_quoting import word
+from runbook.model.command_quoting import shell_word
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node
 from runbook.model.verdict import Finding, Outcome
@@ -75,16 +75,16 @@ def prepare(
                 name, finding_for("program-error", f"the launch script for {name}: {answer}", way="value")
             )
         elif isinstance(answer, BaseException):
-            problems[name] = no_answer(name, "job_control", answer)
-        elif finding := _in_the_way(name, answer):
+            problems[name] = no_answer_outcome(name, "job_control", answer)
+        elif finding := _gpu_busy_finding(name, answer):
             problems[name] = Outcome.failed(name, finding)
         else:
             ready[name] = answer
-    problems |= _programs(ready)
+    problems |= _program_file_outcomes(ready)
     if not problems:
         problems |= _port(at, attempt)
-    if not problems and _gloo_of_jax(attempt):
-        problems |= _own_names(at)
+    if not problems and _uses_jax_gloo(attempt):
+        problems |= _own_name_outcomes(at)
     if problems:
         return problems
     for name, finding in unlike_modules(ready):
@@ -93,14 +93,14 @@ def prepare(
     for node in nodes:
         for member in kept.on(node.name):
             try:
-                _keeper(kept, attempt, node, member, ready_s)
+                _start_keeper(kept, attempt, node, member, ready_s)
             except Unreachable as error:
                 member.lost = error
-    wait_for(kept, lambda: all(m.state != "none" or m.over for m in kept.members), ready_s)
+    wait_until_done(kept, lambda: all(m.state != "none" or m.over for m in kept.members), ready_s)
     absent = {m.place.node for m in kept.members if m.state == "none"}
     if absent and at.stopping.is_set():  # the run is ending, so these keepers were not waited for
-        return {name: Outcome.unknown(name, stopped_by_user(kept)) for name in kept.nodes}
-    return {name: _absent(kept, name, ready_s) for name in kept.nodes if name in absent}
+        return {name: Outcome.unknown(name, user_stop_finding(kept)) for name in kept.nodes}
+    return {name: _unready_node_outcome(kept, name, ready_s) for name in kept.nodes if name in absent}
 
 
 def _node(kept: KeptProcesses, attempt: Attempt, node: Node, facts: Facts) -> Facts:
@@ -111,13 +111,13 @@ def _node(kept: KeptProcesses, attempt: Attempt, node: Node, facts: Facts) -> Fa
     program = attempt.job.programs[node.name]
     files = {
         source.word if source.word.startswith(("/", "~")) else f"{program.workdir or folder}/{source.word}": source
-        for source in _sources(program.command)
+        for source in _named_python_files(program.command)
     }
     order = {
         "do": "prepare",
         "folder": session.folder,
         "attempt": attempt.folder,
-        "about": about(attempt, node.name, facts),
+        "about": job_description(attempt, node.name, facts),
         "hash": list(files),
     }
     answer = session.call("job_control", order, timeout_s=15.0)
@@ -141,7 +141,7 @@ class _Source:
     of_option: bool = False
 
 
-def _sources(command: tuple[str, ...]) -> list[_Source]:
+def _named_python_files(command: tuple[str, ...]) -> list[_Source]:
     """The Python files that a command names. Not counted: the word after `-c`, which is program text; a word with `=`,
     which is a setting; the word after an option like `--output`, which the program writes."""
     found = []
@@ -155,13 +155,13 @@ def _sources(command: tuple[str, ...]) -> list[_Source]:
     return found
 
 
-def _in_the_way(node: str, answer: Facts) -> Finding | None:
+def _gpu_busy_finding(node: str, answer: Facts) -> Finding | None:
     """The finding about a process of an earlier attempt that still lives, or about another job on this job's GPUs."""
     if old := answer["alive"]:
         names = ", ".join(f"{one['name']} of attempt {one['attempt']}" for one in old)
         says = f"{names} of this job still runs on {node}, and would meet the new ranks"
         seen = tuple(f"process {one.get('pid')}, started by its keeper {one['keeper']}" for one in old[:6])
-        return finding_for("gpu-busy", says, seen, way="our-job", job=word(old[0]["job"]))
+        return finding_for("gpu-busy", says, seen, way="our-job", job=shell_word(old[0]["job"]))
     if others := answer["gpus"]:
         one = others[0]
         return finding_for(
@@ -170,12 +170,12 @@ def _in_the_way(node: str, answer: Facts) -> Finding | None:
             "which runs there",
             tuple(f"{o['job']}: {o['name']}, process {o.get('pid')}" for o in others[:6]),
             way="another-job",
-            job=word(one["job"]),
+            job=shell_word(one["job"]),
         )
     return None
 
 
-def _programs(ready: dict[str, Facts]) -> dict[str, Outcome]:
+def _program_file_outcomes(ready: dict[str, Facts]) -> dict[str, Outcome]:
     """The outcomes of nodes on which a file of the program is missing, or differs from the one that most nodes have."""
     problems: dict[str, Outcome] = {}
     files = {path for answer in ready.values() for path in answer["sha256"]}
@@ -228,11 +228,11 @@ def _port(at: Context, attempt: Attempt) -> dict[str, Outcome]:
     answer = at.ask(node_answers.PORT_PROGRAM, arguments, timeout_s=8.0, nodes=[master])[master.name]
     if isinstance(answer, Outcome):
         return {master.name: answer}
-    found = holders(master, answer, port)
+    found = held_port_findings(master, answer, port)
     return {master.name: Outcome.failed(master.name, *found)} if found else {}
 
 
-def _gloo_of_jax(attempt: Attempt) -> bool:
+def _uses_jax_gloo(attempt: Attempt) -> bool:
     """Whether the nodes communicate over JAX's own gloo, which announces only the address that a node's host name
     resolves to on that node."""
     job, inventory = attempt.job, attempt.inventory
@@ -247,33 +247,33 @@ def _gloo_of_jax(attempt: Attempt) -> bool:
     return len(chosen) > 1 and not any(node.gpus for node in inventory.nodes) and set(chosen) <= {None, "gloo"}
 
 
-def _own_names(at: Context) -> dict[str, Outcome]:
+def _own_name_outcomes(at: Context) -> dict[str, Outcome]:
     """The outcomes of nodes whose own host name resolves to an address that other nodes have to dial and cannot."""
     order = {"names": [], "hostname": True, "reverse": "127.0.0.1", "targets": []}
     said = at.ask(node_answers.PING_PROGRAM, lambda node: order, timeout_s=15.0)
     problems = {name: answer for name, answer in said.items() if isinstance(answer, Outcome)}
     seen = Observations(at, {name: answer for name, answer in said.items() if not isinstance(answer, Outcome)}, [])
-    announced = {node.name: ipaddress.ip_address(gloo_announces(seen, node)) for node in seen.nodes}
+    announced = {node.name: ipaddress.ip_address(gloo_announced_address(seen, node)) for node in seen.nodes}
     for node in seen.nodes:
         finding = own_name_finding(seen, node, interface_helps=False)
         if finding is None:
             continue
         mine = announced[node.name]
         # Of two ranks the one with the larger address dials the other.
-        if any(dials(other, mine) for name, other in announced.items() if name != node.name):
+        if any(gloo_rank_dials(other, mine) for name, other in announced.items() if name != node.name):
             problems[node.name] = Outcome.failed(node.name, finding)
         else:
             at.say(f"{finding.says}; harmless here: only a node with a larger address would dial it", node.name)
     return problems
 
 
-def dials(other: Address, mine: Address) -> bool:
+def gloo_rank_dials(other: Address, mine: Address) -> bool:
     """Whether a rank that announces `other` dials a rank that announces `mine`, or cannot because gloo does not connect
     two address families. A rank that announces loopback dials itself."""
     return other.version != mine.version or int(other) > int(mine) or other.is_loopback
 
 
-def _keeper(kept: KeptProcesses, attempt: Attempt, node: Node, member: KeptProcess, ready_s: float) -> None:
+def _start_keeper(kept: KeptProcesses, attempt: Attempt, node: Node, member: KeptProcess, ready_s: float) -> None:
     """Starts the keeper of one process."""
     session, job, place = kept.at.session(node), attempt.job, member.place
     script = f"{kept.folders[node.name]}/{LAUNCH_SCRIPT_NAME}.sh"
@@ -292,7 +292,7 @@ def _keeper(kept: KeptProcesses, attempt: Attempt, node: Node, member: KeptProce
         "each": [one.name for one in place.each],
         "logs": f"{kept.folders[node.name]}/{LAUNCHER_LOGS_FOLDER}",
         "stacks": kept.stacks.get(node.name),
-        "barrier": _barrier(kept, attempt, node, member, ready_s) if job.launch.barrier == "file" else None,
+        "barrier": _barrier_argument(kept, attempt, node, member, ready_s) if job.launch.barrier == "file" else None,
     }
     python = str(session.hello["executable"])
     member.remote = session.start(
@@ -305,7 +305,7 @@ def _keeper(kept: KeptProcesses, attempt: Attempt, node: Node, member: KeptProce
     )
 
 
-def _barrier(kept: KeptProcesses, attempt: Attempt, node: Node, member: KeptProcess, ready_s: float) -> Facts:
+def _barrier_argument(kept: KeptProcesses, attempt: Attempt, node: Node, member: KeptProcess, ready_s: float) -> Facts:
     """The keeper's argument for a file barrier: the shared folder, new for every attempt, in which the nodes meet."""
     shared = attempt.job.launch.barrier_folder or f"{node.workdir}/barrier"
     return {
@@ -319,11 +319,11 @@ def _barrier(kept: KeptProcesses, attempt: Attempt, node: Node, member: KeptProc
     }
 
 
-def _absent(kept: KeptProcesses, node: str, ready_s: float) -> Outcome:
+def _unready_node_outcome(kept: KeptProcesses, node: str, ready_s: float) -> Outcome:
     """The outcome of a node whose keepers did not say in time that they are ready."""
     members = [m for m in kept.on(node) if m.state == "none"]
     if lost := next((m.lost for m in members if m.lost), None):
-        return no_answer(node, "keeper", lost)
+        return no_answer_outcome(node, "keeper", lost)
     said = [m.remote.error["text"] for m in members if m.remote and m.remote.error]
     says = f"{node} did not say that it is ready within {ready_s:g} s: {', '.join(m.label for m in members)}"
     return Outcome.failed(node, finding_for("ranks-missing", says, tuple(said[:4]), way="late", node=node))
@@ -358,13 +358,13 @@ def measure_clocks(kept: KeptProcesses, names: Iterable[str]) -> dict[str, Outco
     nodes = map(kept.at.inventory.node, names)
     for name, found in site.each(nodes, lambda node: site.sessions[node.name].clock(), timeout_s=10.0).items():
         if isinstance(found, BaseException):
-            silent[name] = no_answer(name, "clock", found)
+            silent[name] = no_answer_outcome(name, "clock", found)
         else:
             kept.offsets[name] = found
     return silent
 
 
-def commit(kept: KeptProcesses) -> Skew | None:
+def start_all_processes(kept: KeptProcesses) -> Skew | None:
     """Orders all keepers to start, and waits until every process runs or one has failed. How far apart the processes
     started; None when not all of them did."""
     doubt = max(uncertain for _, uncertain in kept.offsets.values())
@@ -378,13 +378,13 @@ def commit(kept: KeptProcesses) -> Skew | None:
             member.remote.feed(f"go {at:.6f}\n".encode())
         except Unreachable as error:
             member.lost = error
-    return running(kept, moment - time.time() + PROCESSES_RUNNING_TIMEOUT_S)
+    return wait_until_running(kept, moment - time.time() + PROCESSES_RUNNING_TIMEOUT_S)
 
 
-def running(kept: KeptProcesses, timeout_s: float) -> Skew | None:
+def wait_until_running(kept: KeptProcesses, timeout_s: float) -> Skew | None:
     """Waits until every process runs or one has failed; how far apart they started, None when not all of them did."""
     ranks = kept.members
-    wait_for(
+    wait_until_done(
         kept, lambda: any(m.failed for m in ranks) or all(m.started is not None or m.over for m in ranks), timeout_s
     )
     starts = [member.started for member in ranks if member.started is not None]

@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 
 from runbook.checks.context import Facts
 from runbook.jobs.kept_processes import ENDED_STATE, KeptProcesses
-from runbook.jobs.watch import UNREAD_NEWS_INTERVAL_S, fetch
+from runbook.jobs.watch import UNREAD_NEWS_INTERVAL_S, fetch_news
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node
-from runbook.model.safe_files import BadName, write_below
+from runbook.model.safe_files import BadName, write_file_below
 
 T = TypeVar("T")
 
@@ -45,27 +45,27 @@ def freeze(kept: KeptProcesses, *, seconds: float = 0.3) -> dict[str, Facts]:
         order = {"leaders": alive, "seconds": seconds, "stacks": kept.stacks.get(node.name), "gpus": gpus}
         return kept.at.session(node).call("rank_processes", order, timeout_s=LOOK_ANSWER_TIMEOUT_S + seconds)
 
-    seen = _each(kept, look, LOOK_ANSWER_TIMEOUT_S + seconds, kept.nodes, at_once=len(kept.nodes))
+    seen = _call_each_node(kept, look, LOOK_ANSWER_TIMEOUT_S + seconds, kept.nodes, at_once=len(kept.nodes))
     found = {name: facts for name, facts in seen.items() if facts is not None and not isinstance(facts, BaseException)}
     for name, facts in found.items():
         text = json.dumps(kept.logs.redactor_of(name).anything(facts), indent=1)
         with contextlib.suppress(OSError, BadName):
-            write_below(kept.at.run.run_dir, "hang", f"{kept.folder}.{name}.json", data=text)
+            write_file_below(kept.at.run.run_dir, "hang", f"{kept.folder}.{name}.json", data=text)
     return found
 
 
-def learn_why(kept: KeptProcesses) -> None:
+def learn_keeper_ends(kept: KeptProcesses) -> None:
     """Learns why keepers are gone that recorded nothing: whoever ended a keeper may have left the reason beside its
     journal."""
     gone = {member.place.node for member in kept.members if member.keeper_gone}
-    for answer in _order(kept, {"do": "watch", "look": True, "most": 0}, gone).values():
+    for answer in _send_order(kept, {"do": "watch", "look": True, "most": 0}, gone).values():
         for journal in [] if isinstance(answer, BaseException) else answer["kept"]:
             for member in kept.on(journal["node"]):
                 if member.place.name == journal["name"]:
                     kept.learn(member, journal)
 
 
-def end(
+def end_processes(
     kept: KeptProcesses,
     *,
     grace_s: float,
@@ -88,7 +88,7 @@ def end(
             else:
                 member.remote.feed(f"stop {grace_s:g} {why}\n".encode())
     if kept.members and all(member.remote is None for member in kept.members):
-        _order(kept, {"do": "stop", "why": why}, kept.nodes)
+        _send_order(kept, {"do": "stop", "why": why}, kept.nodes)
     deadline = time.monotonic() + grace_s + 6.0
     while time.monotonic() < deadline and not hurry() and not all(member.gone for member in kept.members):
         if leaving():
@@ -98,7 +98,7 @@ def end(
     unsure = {name for name in kept.nodes if name not in kept.live_nodes()}
     doubtful = {m.place.node for m in kept.members if m.keeper_gone or m.state != ENDED_STATE or not m.gone}
     if doubtful:
-        for name, answer in _order(kept, {"do": "kill", "why": why}, doubtful - unsure).items():
+        for name, answer in _send_order(kept, {"do": "kill", "why": why}, doubtful - unsure).items():
             if not isinstance(answer, dict) or any(journal["lives"] for journal in answer["kept"]):
                 unsure.add(name)
     return sorted(unsure)
@@ -117,7 +117,7 @@ def drain(kept: KeptProcesses, *, enough: Callable[[], bool] = lambda: False) ->
         session, name = kept.at.session(node), node.name
         deadline, wanted, here = time.monotonic() + SLOW_LOGS_TIMEOUT_S, None, kept.fetched(name)
         while not session.lost and time.monotonic() < min(deadline, end):
-            if not fetch(kept, session, name) or over():
+            if not fetch_news(kept, session, name) or over():
                 return
             if wanted is None:
                 wanted = kept.fetched(name) + kept.unread[name]  # bytes that are written meanwhile are not waited for
@@ -133,7 +133,7 @@ def drain(kept: KeptProcesses, *, enough: Callable[[], bool] = lambda: False) ->
     for name in names:
         kept.unread[name] = 1  # counts as unread until the node has said that there is nothing more
         kept.seen.pop(name, None)
-    _each(kept, rest, ALL_LOGS_TIMEOUT_S, names, unless=over)
+    _call_each_node(kept, rest, ALL_LOGS_TIMEOUT_S, names, unless=over)
     kept.drain(0.0)
     kept.logs.close()
     return [name for name in names if kept.unread.get(name)]
@@ -146,20 +146,20 @@ def clean(kept: KeptProcesses, names: Collection[str]) -> None:
         session = kept.at.session(node)
         return session.call("job_control", {"do": "clean", "folder": session.folder}, timeout_s=5.0)
 
-    _each(kept, one, 8.0, {*names} & {*kept.live_nodes()})
+    _call_each_node(kept, one, 8.0, {*names} & {*kept.live_nodes()})
 
 
-def _order(kept: KeptProcesses, told: Facts, names: Collection[str]) -> Mapping[str, Facts | BaseException]:
+def _send_order(kept: KeptProcesses, told: Facts, names: Collection[str]) -> Mapping[str, Facts | BaseException]:
     """Gives an order to these nodes; the answers or errors by node."""
 
     def one(node: Node) -> Facts:
         order = {**told, "folder": kept.folders[node.name]}
         return kept.at.session(node).call("job_control", order, timeout_s=10.0)
 
-    return _each(kept, one, 12.0, names)
+    return _call_each_node(kept, one, 12.0, names)
 
 
-def _each(
+def _call_each_node(
     kept: KeptProcesses, work: Callable[[Node], T], timeout_s: float, names: Collection[str], **how: Any
 ) -> Mapping[str, T | BaseException]:
     """The same as `Site.each`, for those of these nodes on which the attempt has a folder."""

@@ -15,7 +15,7 @@ from runbook.checks.context import Facts
 from runbook.jobs.kept_processes import KeptProcesses
 from runbook.jobs.progress import MIN_FIRST_STEP_STALL_S
 from runbook.jobs.seen_processes import MIN_WORKING_CPU_SHARE, SeenProcess, seen_processes
-from runbook.jobs.stall import MIN_EXCHANGE_BYTES_PER_S, accused, places, states
+from runbook.jobs.stall import MIN_EXCHANGE_BYTES_PER_S, accused_rank_findings, place_lines, state_lines
 from runbook.model.units import seconds_text
 from runbook.model.verdict import Finding, FindingsByNode
 
@@ -50,10 +50,10 @@ class Unheard:
     ) -> Iterator[tuple[Sequence[str], Finding]]:
         """The new warnings, each with the nodes that it is about. `frozen`: what the nodes now say about their
         ranks."""
-        found = _who_does_nothing(kept, frozen)
+        found = _idle_rank_findings(kept, frozen)
         says = {one.says for of_node in found.values() for one in of_node}
         if not self._said:
-            yield kept.nodes, _no_step(kept, frozen, unheard_s)
+            yield kept.nodes, _no_step_warning(kept, frozen, unheard_s)
         if says and says == self._before and not self._named:
             self._named = True
             yield from (((node,), one) for node, of_node in found.items() for one in of_node)
@@ -62,26 +62,26 @@ class Unheard:
         self._next_s = unheard_s + CONFIRMING_LOOK_INTERVAL_S if again else 2 * unheard_s
 
 
-def _no_step(kept: KeptProcesses, frozen: Mapping[str, Facts], unheard_s: float) -> Finding:
+def _no_step_warning(kept: KeptProcesses, frozen: Mapping[str, Facts], unheard_s: float) -> Finding:
     """The warning that no step was heard."""
     ranks = list(seen_processes(kept, frozen))
     says = f"no step was heard in the first {seconds_text(unheard_s)}: until one is, a hang is not noticed"
-    return finding_for("insufficient-evidence", says, (*states(ranks), *places(ranks)), way="no-step")
+    return finding_for("insufficient-evidence", says, (*state_lines(ranks), *place_lines(ranks)), way="no-step")
 
 
-def _who_does_nothing(kept: KeptProcesses, frozen: Mapping[str, Facts]) -> FindingsByNode:
+def _idle_rank_findings(kept: KeptProcesses, frozen: Mapping[str, Facts]) -> FindingsByNode:
     """Findings by node about ranks that do nothing. Empty while some rank is not seen, or a rank that is not in a
     collective may be at work."""
     ranks = list(seen_processes(kept, frozen))
     if len(ranks) < sum(len(member.place.ranks) for member in kept.living):
         return {}  # some rank is not seen
-    if any(one.state not in "Tt" and not one.together and _at_work(kept, one, frozen[one.node]) for one in ranks):
+    if any(one.state not in "Tt" and not one.together and _is_at_work(kept, one, frozen[one.node]) for one in ranks):
         return {}
-    found = accused(ranks, "no step so far")
+    found = accused_rank_findings(ranks, "no step so far")
     return {node: named for node, each in found.items() if (named := [f for f in each if f.cause in ONE_RANK_CAUSES])}
 
 
-def _at_work(kept: KeptProcesses, one: SeenProcess, facts: Facts) -> bool:
+def _is_at_work(kept: KeptProcesses, one: SeenProcess, facts: Facts) -> bool:
     """Whether a rank, or a process that it started, uses a CPU, reads, writes, or carries data. Processes without a
     rank in their environment, such as the launcher, and the bytes that were carried, are known only for all ranks of a
     launcher together, so they count for each of its ranks."""

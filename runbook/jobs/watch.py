@@ -92,20 +92,20 @@ class Fetching:
                 return
             look = time.monotonic() - looked > PROCESS_LOOK_INTERVAL_S
             looked = time.monotonic() if look else looked
-            if fetch(self._kept, session, name, wait_s=MAX_NEWS_WAIT_S, look=look):
+            if fetch_news(self._kept, session, name, wait_s=MAX_NEWS_WAIT_S, look=look):
                 answered = time.monotonic()
             elif (silent_s := time.monotonic() - answered) > self._patience_s:
-                session.disbelieve(_silent(name, silent_s))
+                session.disbelieve(_silent_node_error(name, silent_s))
             self._ending.wait(UNREAD_NEWS_INTERVAL_S if self._kept.unread.get(name) else NEWS_INTERVAL_S)
 
 
-def _silent(name: str, seconds: float) -> Unreachable:
+def _silent_node_error(name: str, seconds: float) -> Unreachable:
     """The error of a node that is reached and has reported nothing about the job."""
     says = f"{name} can be reached, but has reported nothing about the job for {seconds:.0f} s"
     return unreachable_for("tool-output-unknown", says, way="job-late", name=name)
 
 
-def fetch(kept: KeptProcesses, session: Session, name: str, *, wait_s: float = 0.0, look: bool = False) -> bool:
+def fetch_news(kept: KeptProcesses, session: Session, name: str, *, wait_s: float = 0.0, look: bool = False) -> bool:
     """Asks one node for news; whether it answered. Afterwards `kept.unread` holds how many bytes of logs are still
     there. `wait_s`: how long the node may wait for news. `look`: the node also says which processes live."""
     files = (f"{voice.name}.{end}" for voice in kept.voices(name) for end in ("out", "err"))
@@ -128,12 +128,12 @@ def fetch(kept: KeptProcesses, session: Session, name: str, *, wait_s: float = 0
         return False
     except (ProgramNotStarted, TimeoutError):
         return False
-    take(kept, name, answer, at)
+    store_answer(kept, name, answer, at)
     kept.heard[name] = asked
     return True
 
 
-def take(kept: KeptProcesses, name: str, answer: Facts, at: Mapping[str, int]) -> None:
+def store_answer(kept: KeptProcesses, name: str, answer: Facts, at: Mapping[str, int]) -> None:
     """Stores a node's answer: logs, steps and journals. `at`: the bytes of each file that were here before."""
     kept.seen[name] = answer["seen"]
     offset = kept.offsets.get(name, (0.0, 0.0))[0]
@@ -158,7 +158,7 @@ def take(kept: KeptProcesses, name: str, answer: Facts, at: Mapping[str, int]) -
             kept.news.put((member, {**journal, "event": "kept"}))
 
 
-def watch(
+def watch_processes(
     kept: KeptProcesses,
     *,
     stopping: Callable[[], bool],
@@ -187,7 +187,7 @@ def watch(
         if any(member.failed for member in judged):
             bad_since = bad_since or now
             if now - bad_since > settle_s or all(member.over for member in judged):
-                return WatchEnd("failed", earliest(judged))
+                return WatchEnd("failed", first_failed_process(judged))
             continue
         if stopping():
             return WatchEnd("stopped")
@@ -197,7 +197,7 @@ def watch(
             return WatchEnd("late")
 
 
-def earliest(members: Sequence[KeptProcess]) -> KeptProcess:
+def first_failed_process(members: Sequence[KeptProcess]) -> KeptProcess:
     """The process that failed first. A process on a lost node has no time of its end, so it counts only if no other
     failed. A process whose keeper was killed has none either, but it ends with its keeper: if the first process with a
     known end exited by itself, it had lost that peer. A process that lingers after an exception counts before all."""

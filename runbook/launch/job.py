@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from runbook.files.templating import as_text, fill, is_template, names_used
+from runbook.files.templating import as_text, fill_templates, is_template, template_variables
 from runbook.launch.ranks import NodeRanks, RankLayout
 from runbook.model.errors import FilesWrong, Problem, Span
 from runbook.model.inventory import EnvValue
@@ -59,7 +59,7 @@ class Job:
         return self.stage.launch_spans.get(place, self.stage.span)
 
 
-def node_facts(node_ranks: NodeRanks) -> dict[str, object]:
+def node_variables(node_ranks: NodeRanks) -> dict[str, object]:
     """The variables that describe a node in the templates that are filled for it."""
     return {
         "node": node_ranks.node.name,
@@ -72,9 +72,9 @@ def node_facts(node_ranks: NodeRanks) -> dict[str, object]:
     }
 
 
-def names_of_nodes(nodes: Iterable[NodeRanks]) -> set[str]:
+def node_variable_names(nodes: Iterable[NodeRanks]) -> set[str]:
     """The names of all template variables whose values can differ from node to node."""
-    return {name for one in nodes for name in (*one.node.vars, *node_facts(one))}
+    return {name for one in nodes for name in (*one.node.vars, *node_variables(one))}
 
 
 def make_job(
@@ -109,22 +109,24 @@ class _Filling:
         self, layout: RankLayout, facts: Mapping[str, object], set_above: Mapping[str, object]
     ) -> dict[str, JobProgram]:
         """The program of each node, by its name. Raises FilesWrong with all problems."""
-        templates = {place: text for place, text in _texts(self._blank).items() if is_template(text)}
+        templates = {place: text for place, text in _template_texts(self._blank).items() if is_template(text)}
         by_node = list(layout.by_node.values())
-        of_nodes = names_of_nodes(by_node) - set_above.keys()
-        own = {place: text for place, text in templates.items() if names_used(text) & of_nodes}
-        first = {**facts, **node_facts(by_node[0]), **by_node[0].node.vars, **set_above}
+        of_nodes = node_variable_names(by_node) - set_above.keys()
+        own = {place: text for place, text in templates.items() if template_variables(text) & of_nodes}
+        first = {**facts, **node_variables(by_node[0]), **by_node[0].node.vars, **set_above}
         shared = self._filled({place: text for place, text in templates.items() if place not in own}, first, "")
-        same = _put(self._blank, shared)
+        same = _with_texts(self._blank, shared)
         made: dict[str, JobProgram] = {}
         for node_ranks in by_node:
             if not own:
                 made[node_ranks.node.name] = same
                 continue
-            variables = {**facts, **node_facts(node_ranks), **node_ranks.node.vars, **set_above}
-            made[node_ranks.node.name] = _put(same, self._filled(own, variables, node_ranks.node.name))
+            variables = {**facts, **node_variables(node_ranks), **node_ranks.node.vars, **set_above}
+            made[node_ranks.node.name] = _with_texts(same, self._filled(own, variables, node_ranks.node.name))
         if self._problems:
-            raise FilesWrong([on_nodes(problem, nodes, len(by_node)) for problem, nodes in self._problems.items()])
+            raise FilesWrong(
+                [problem_on_nodes(problem, nodes, len(by_node)) for problem, nodes in self._problems.items()]
+            )
         return made
 
     def _filled(
@@ -135,14 +137,14 @@ class _Filling:
         for place, text in texts.items():
             span = self._stage.launch_spans.get(place, self._stage.span)
             try:
-                found[place] = _word(fill(text, variables, span), text, span)
+                found[place] = _program_word(fill_templates(text, variables, span), text, span)
             except FilesWrong as wrong:
                 for problem in wrong.problems:
                     self._problems.setdefault(problem, []).append(node)
         return found
 
 
-def _texts(program: JobProgram) -> dict[LaunchKeyPath, str]:
+def _template_texts(program: JobProgram) -> dict[LaunchKeyPath, str]:
     """All texts of a program that may have templates, by their places."""
     texts: dict[LaunchKeyPath, str] = {("command", index): word for index, word in enumerate(program.command)}
     texts |= {("env", name): value for name, value in program.env.items() if isinstance(value, str)}
@@ -151,7 +153,7 @@ def _texts(program: JobProgram) -> dict[LaunchKeyPath, str]:
     return texts
 
 
-def _put(program: JobProgram, found: Mapping[LaunchKeyPath, str]) -> JobProgram:
+def _with_texts(program: JobProgram, found: Mapping[LaunchKeyPath, str]) -> JobProgram:
     """The program with these texts in their places."""
     if not found:
         return program
@@ -162,7 +164,7 @@ def _put(program: JobProgram, found: Mapping[LaunchKeyPath, str]) -> JobProgram:
     )
 
 
-def _word(value: object, text: str, span: Span | None) -> str:
+def _program_word(value: object, text: str, span: Span | None) -> str:
     """A template's value as a program gets it: text, or a number as it is written. Raises FilesWrong for other
     values."""
     if isinstance(value, str | int | float):
@@ -172,7 +174,7 @@ def _word(value: object, text: str, span: Span | None) -> str:
     raise FilesWrong.of("template.not-text", f"`{text}` gives {kind}", span=span, help=help)
 
 
-def on_nodes(problem: Problem, nodes: Collection[str], all_nodes: int) -> Problem:
+def problem_on_nodes(problem: Problem, nodes: Collection[str], all_nodes: int) -> Problem:
     """The problem; if not all nodes have it, with the names of those that do."""
     if len(nodes) == all_nodes or "" in nodes:
         return problem

@@ -51,14 +51,14 @@ def launcher_line(words: Sequence[str]) -> LauncherLine | None:
     launcher. The text that a shell is given with `-c` is searched as well."""
     found = None
     for _ in range(_MAX_NESTED_LAUNCHERS):
-        inner = _outermost(words)
+        inner = _outermost_launcher(words)
         if inner is None:
             break
         found, words = inner, inner.program
     return found
 
 
-def options(words: Sequence[str]) -> Iterator[tuple[str, str, int]]:
+def option_values(words: Sequence[str]) -> Iterator[tuple[str, str, int]]:
     """The options written as `--option=value` or `--option value`: name, value, and the index of the word with the
     value. A switch cannot be told from an option, so the word after it is given as its value."""
     for index, word in enumerate(words):
@@ -71,44 +71,44 @@ def options(words: Sequence[str]) -> Iterator[tuple[str, str, int]]:
             yield found[1], words[index + 1], index + 1
 
 
-def unwrapped(words: Sequence[str]) -> list[str]:
+def unwrapped_words(words: Sequence[str]) -> list[str]:
     """The words without `sudo -n`, `env A=b` and the like before the program."""
     last = len(words) - 1
-    begin = next((at for at, word in enumerate(words) if at == last or not _wraps(word)), 0)
+    begin = next((at for at, word in enumerate(words) if at == last or not _is_wrapper_word(word)), 0)
     return list(words[begin:])
 
 
-def _wraps(word: str) -> bool:
+def _is_wrapper_word(word: str) -> bool:
     """Whether a word stands before the program: a wrapper, its option, or a setting."""
     return word in _WRAPPERS or word.startswith("-") or "=" in word
 
 
-def _outermost(words: Sequence[str]) -> LauncherLine | None:
+def _outermost_launcher(words: Sequence[str]) -> LauncherLine | None:
     """The line of the launcher with which the words begin, or None."""
-    words = unwrapped(words)
+    words = unwrapped_words(words)
     if not words:
         return None
     first = PurePosixPath(words[0]).name
     if first in LAUNCHERS:
-        return _line(first, "torchrun" if first == "torchrun" else None, words[1:])
+        return _make_launcher_line(first, "torchrun" if first == "torchrun" else None, words[1:])
     if first == "accelerate" and tuple(words[1:2]) == ("launch",):
-        return _line("accelerate launch", None, words[2:])
+        return _make_launcher_line("accelerate launch", None, words[2:])
     if first in _SHELLS:
-        inner = _given_to_shell(words)
-        return _outermost(inner) if inner else None
-    module = _module(words) if _PYTHON.fullmatch(first) else 0
+        inner = _shell_text_command(words)
+        return _outermost_launcher(inner) if inner else None
+    module = _module_index(words) if _PYTHON.fullmatch(first) else 0
     if module and words[module] in _LAUNCHER_MODULES:
-        return _line(f"-m {words[module]}", _LAUNCHER_MODULES[words[module]], words[module + 1 :])
+        return _make_launcher_line(f"-m {words[module]}", _LAUNCHER_MODULES[words[module]], words[module + 1 :])
     return None
 
 
-def _module(words: Sequence[str]) -> int:
+def _module_index(words: Sequence[str]) -> int:
     """The index of MODULE in `python -u -m MODULE`; 0 if there is none."""
     at = next((at for at, word in enumerate(words[1:], 1) if word == "-m" or not word.startswith("-")), 0)
     return at + 1 if at and words[at] == "-m" and at + 1 < len(words) else 0
 
 
-def _given_to_shell(words: Sequence[str]) -> Sequence[str]:
+def _shell_text_command(words: Sequence[str]) -> Sequence[str]:
     """The first command with a launcher in the text of `bash -c "cd /work && torchrun …"`; empty if there is none."""
     text = next((text for flag, text in pairwise(words) if re.fullmatch("-[a-z]*c", flag)), "")
     for part in _COMMAND_SEPARATOR.split(text):
@@ -116,24 +116,24 @@ def _given_to_shell(words: Sequence[str]) -> Sequence[str]:
             command = shlex.split(part)
         except ValueError:  # a separator stands in quotes, so the text was split at the wrong place
             return ()
-        if _outermost(command):
+        if _outermost_launcher(command):
             return command
     return ()
 
 
-def _line(name: str, launcher: str | None, words: Sequence[str]) -> LauncherLine:
+def _make_launcher_line(name: str, launcher: str | None, words: Sequence[str]) -> LauncherLine:
     """A launcher's line, divided into its options and the program."""
     most = min(len(words), _MAX_LAUNCHER_WORDS)
-    begin = next((at for at in range(most) if _begins(words[at:], of_torch=launcher is not None)), None)
+    begin = next((at for at in range(most) if _is_program_start(words[at:], of_torch=launcher is not None)), None)
     given = words if begin is None else words[:begin]
     program = () if begin is None else tuple(words[begin:])
     if program and program[0] in ("-m", "--module"):
         program = ("python", "-m", *program[1:])
-    given_options = {option.replace("_", "-"): value for option, value, _ in options(given)}
+    given_options = {option.replace("_", "-"): value for option, value, _ in option_values(given)}
     return LauncherLine(name, launcher, given_options, program)
 
 
-def _begins(words: Sequence[str], *, of_torch: bool) -> bool:
+def _is_program_start(words: Sequence[str], *, of_torch: bool) -> bool:
     """Whether these words are a program with its arguments, and not a launcher's options or their values."""
     if of_torch and words[0] in ("-m", "--module"):
         return len(words) > 1

@@ -15,7 +15,7 @@ from runbook.launch.ranks import NodeRanks, RankLayout, endpoint, node_environme
 from runbook.launch.script import ScriptProcess, ScriptSpec
 from runbook.model.errors import Problem
 from runbook.model.inventory import EnvValue, Node
-from runbook.model.units import whole_number
+from runbook.model.units import parse_whole_number
 
 TORCHRUN_OPTION_PREFIX = "PET_"
 """The prefix of variables from which torchrun takes options as well, such as PET_NODE_RANK
@@ -53,7 +53,7 @@ class Start:
     unset: tuple[str, ...]
 
 
-def start(
+def launcher_start(
     launcher: str,
     layout: RankLayout,
     node_ranks: NodeRanks,
@@ -80,7 +80,7 @@ def start(
         command = (node_ranks.node.python, *command[1:])  # the inventory's Python, which `reach` has proved
     processes = tuple(ScriptProcess(rank.local_rank, rank_environment(rank)) for rank in node_ranks.ranks)
     if launcher == "jax":
-        environment, processes = _jax(layout, node_ranks, environment, processes)
+        environment, processes = _with_jax_variables(layout, node_ranks, environment, processes)
     return Start(environment, processes, command, ())
 
 
@@ -101,8 +101,8 @@ def _launcher_words(
         "nnodes": str(len(layout.by_node)),
         "nproc-per-node": str(len(node_ranks.ranks)),
         "node-rank": str(node_ranks.node_rank),
-        "master-addr": _plain(environment.get("MASTER_ADDR"), layout.address),
-        "master-port": _plain(environment.get("MASTER_PORT"), str(layout.inventory.rendezvous.port)),
+        "master-addr": _text_or_default(environment.get("MASTER_ADDR"), layout.address),
+        "master-port": _text_or_default(environment.get("MASTER_PORT"), str(layout.inventory.rendezvous.port)),
     }
     if logs is not None:
         options |= {"log-dir": logs, "redirects": "3"}  # 3: stdout and stderr go into files
@@ -135,7 +135,7 @@ def program_words(launcher: str, command: tuple[str, ...]) -> tuple[str, ...]:
     raise CannotLaunch(f"{launcher} starts a Python script or a module, with no options of Python's own, not `{shown}`")
 
 
-def cannot_start(job: Job, nodes: Sequence[Node]) -> list[Problem]:
+def launcher_problems(job: Job, nodes: Sequence[Node]) -> list[Problem]:
     """The problems because of which the job's launcher cannot start the job on these nodes."""
     commands = list(dict.fromkeys(program.command for program in job.programs.values()))
     if any(not command[0] or command[0].startswith("-") for command in commands):
@@ -166,7 +166,7 @@ def cannot_start(job: Job, nodes: Sequence[Node]) -> list[Problem]:
     return []
 
 
-def worlds_of_their_own(job: Job, nodes: Sequence[Node]) -> LauncherLine | None:
+def nested_launcher_line(job: Job, nodes: Sequence[Node]) -> LauncherLine | None:
     """The line of a torch launcher in the command of a job with `launcher: direct` and several ranks, if no option
     tells it about other machines; else None. Each rank would start a world of its own that ends well. Launchers that
     are not torch's are not reported: a file or a scheduler may tell them about other machines."""
@@ -180,7 +180,7 @@ def worlds_of_their_own(job: Job, nodes: Sequence[Node]) -> LauncherLine | None:
     return None
 
 
-def _jax(
+def _with_jax_variables(
     layout: RankLayout, node_ranks: NodeRanks, environment: Mapping[str, EnvValue], processes: tuple[ScriptProcess, ...]
 ) -> tuple[Mapping[str, EnvValue], tuple[ScriptProcess, ...]]:
     """The environment and processes with the variables for the coordinator and the devices that jax.distributed reads.
@@ -188,8 +188,8 @@ def _jax(
 
     CUDA_VISIBLE_DEVICES already renumbers the node's GPUs from 0, and JAX counts among these.
     """
-    address = _plain(environment.get("MASTER_ADDR"), layout.address)
-    port = _plain(environment.get("MASTER_PORT"), str(layout.inventory.rendezvous.port))
+    address = _text_or_default(environment.get("MASTER_ADDR"), layout.address)
+    port = _text_or_default(environment.get("MASTER_PORT"), str(layout.inventory.rendezvous.port))
     coordinator = endpoint(address, port)
     if node_ranks.node.gpus:
         processes = tuple(
@@ -199,7 +199,7 @@ def _jax(
     return {"JAX_COORDINATOR_ADDRESS": coordinator, **environment}, processes
 
 
-def _plain(value: EnvValue | None, default: str) -> str:
+def _text_or_default(value: EnvValue | None, default: str) -> str:
     """The value if it is a text, which the user may have set; for a secret, which must stay out of the command line,
     the default."""
     return value if isinstance(value, str) else default
@@ -242,7 +242,7 @@ def launch_spec(
     program = job.programs[node.name] if job else None
     environment = node_environment(layout, node_ranks) | dict(program.env if program else {})
     launcher, command = job.launch.launcher if job else "direct", program.command if program else None
-    begun = start(launcher, layout, node_ranks, environment, command, logs)
+    begun = launcher_start(launcher, layout, node_ranks, environment, command, logs)
     address, port = environment["MASTER_ADDR"], environment["MASTER_PORT"]
     return ScriptSpec(
         node=node.name,
@@ -251,7 +251,7 @@ def launch_spec(
         world_size=layout.world_size,
         environment=begun.environment,
         processes=begun.processes,
-        command=_as_given(begun.command, program.workdir) if begun.command and program else None,
+        command=_resolved_command(begun.command, program.workdir) if begun.command and program else None,
         activate=node.activate,
         workdir=program.workdir if program else None,
         unset=begun.unset,
@@ -260,23 +260,23 @@ def launch_spec(
         guards=Guards(
             python=node.interpreter,
             address=address if isinstance(address, str) else layout.address,
-            port=whole_number(port) if node_ranks.node_rank == 0 and isinstance(port, str) else None,
+            port=parse_whole_number(port) if node_ranks.node_rank == 0 and isinstance(port, str) else None,
             several_nodes=layout.meets_over_network,
         ),
     )
 
 
-def begins_somewhere(folder: str) -> bool:
+def is_anchored_path(folder: str) -> bool:
     """Whether the path of a folder begins at the root, a drive or the home folder."""
     return folder.startswith(("/", "~", "\\")) or folder[1:2] == ":"
 
 
-def _as_given(command: Sequence[str], workdir: str | None) -> tuple[str, ...]:
+def _resolved_command(command: Sequence[str], workdir: str | None) -> tuple[str, ...]:
     """The words of a user's command. Only the program (`./x`: in the workdir) and a Python script at `~/` are looked up
     as files; all other words reach the program as they are."""
     program, *words = command
     if workdir is not None and program.startswith("./"):
-        program = f"{workdir if begins_somewhere(workdir) else './' + workdir.removeprefix('./')}/{program[2:]}"
+        program = f"{workdir if is_anchored_path(workdir) else './' + workdir.removeprefix('./')}/{program[2:]}"
     script = next((at for at, one in enumerate(words) if one.endswith(".py") and not one.startswith("-")), None)
     at_home = script is not None and words[script].startswith("~/")
     return (program, *(one if at_home and at == script else Word(one) for at, one in enumerate(words)))

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from runbook.model.inventory import EnvValue, Inventory, Node, Rendezvous
 from runbook.model.redact import SECRET_MASK
-from runbook.model.secrets import Secret, names_secret
+from runbook.model.secrets import Secret, secret_kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class RankLayout:
         return len(self.by_node) > 1 and not self.inventory.one_machine
 
 
-def layout(inventory: Inventory) -> RankLayout:
+def rank_layout(inventory: Inventory) -> RankLayout:
     """The ranks for the inventory's nodes, which already stand in rank order."""
     by_node: dict[str, NodeRanks] = {}
     first = 0
@@ -79,7 +79,7 @@ def layout(inventory: Inventory) -> RankLayout:
     return RankLayout(inventory, first, by_node)
 
 
-def narrow(inventory: Inventory, nodes: Sequence[Node]) -> Inventory:
+def narrow_inventory(inventory: Inventory, nodes: Sequence[Node]) -> Inventory:
     """The same inventory with only these nodes. If its master is not among them, the first of them becomes the master,
     at its own address."""
     names = {node.name for node in nodes}
@@ -159,16 +159,19 @@ def hca_expression(inventory: Inventory, node: Node) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
-def described(inventory: Inventory, spares: Iterable[Node] = ()) -> dict[str, object]:
+def describe_nodes(inventory: Inventory, spares: Iterable[Node] = ()) -> dict[str, object]:
     """The description of a job's nodes and spares in a report. `env` holds the variables that have the same value on
     every node, and each entry of `nodes` only the variables that differ. Secrets are `***`.
 
     An entry has the node's first rank, the number of its ranks, and their devices, which are empty for CPU ranks; a
     spare has 0 ranks.
     """
-    by_node = layout(inventory)
+    by_node = rank_layout(inventory)
     environments = {
-        name: {variable: _shown(variable, value) for variable, value in node_environment(by_node, node_ranks).items()}
+        name: {
+            variable: _masked_value(variable, value)
+            for variable, value in node_environment(by_node, node_ranks).items()
+        }
         for name, node_ranks in by_node.by_node.items()
     }
     first = next(iter(environments.values()), {})
@@ -189,7 +192,7 @@ def described(inventory: Inventory, spares: Iterable[Node] = ()) -> dict[str, ob
         "nodes": [
             {
                 "name": name,
-                **_node_facts(node_ranks.node),
+                **_reported_node_facts(node_ranks.node),
                 "first_rank": node_ranks.ranks[0].rank,
                 "ranks": len(node_ranks.ranks),
                 "devices": sorted(node_ranks.node.gpus),
@@ -197,16 +200,16 @@ def described(inventory: Inventory, spares: Iterable[Node] = ()) -> dict[str, ob
             }
             for name, node_ranks in by_node.by_node.items()
         ]
-        + [{"name": spare.name, **_node_facts(spare), "ranks": 0, "env": {}} for spare in spares],
+        + [{"name": spare.name, **_reported_node_facts(spare), "ranks": 0, "env": {}} for spare in spares],
     }
 
 
-def _shown(variable: str, value: EnvValue) -> str:
+def _masked_value(variable: str, value: EnvValue) -> str:
     """The value, or `***` if it is a secret: by its type, or because the variable's name is that of a secret."""
-    return SECRET_MASK if isinstance(value, Secret) or names_secret(variable) else value
+    return SECRET_MASK if isinstance(value, Secret) or secret_kind(variable) else value
 
 
-def _node_facts(node: Node) -> dict[str, str]:
+def _reported_node_facts(node: Node) -> dict[str, str]:
     facts = {
         "address": node.address,
         "connection": node.connection,

@@ -94,7 +94,7 @@ class ScriptStop:
     says: str
 
 
-def stops(spec: ScriptSpec, shell: str, activation: Activation) -> dict[str, ScriptStop]:
+def possible_stops(spec: ScriptSpec, shell: str, activation: Activation) -> dict[str, ScriptStop]:
     """The stops that are possible for this script, by event, with the script's own names in their sentences."""
     node = spec.node
     sentences = {
@@ -119,10 +119,10 @@ def stops(spec: ScriptSpec, shell: str, activation: Activation) -> dict[str, Scr
         )
     if any(isinstance(value, Secret) for value in spec.environment.values()):
         sentences["secrets-missing"] = (
-            f"{node} has no readable {secrets_file(spec, shell)} beside this script: copy both"
+            f"{node} has no readable {secrets_file_name(spec, shell)} beside this script: copy both"
         )
     if spec.guards:
-        sentences |= _rendezvous(node, spec.guards, shell)
+        sentences |= _rendezvous_stop_texts(node, spec.guards, shell)
     return {
         event: ScriptStop(code, event, printable(sentences[event]))
         for event, code in STOP_EXIT_CODES.items()
@@ -130,7 +130,7 @@ def stops(spec: ScriptSpec, shell: str, activation: Activation) -> dict[str, Scr
     }
 
 
-def _rendezvous(node: str, guards: Guards, shell: str) -> dict[str, str]:
+def _rendezvous_stop_texts(node: str, guards: Guards, shell: str) -> dict[str, str]:
     """The sentences of the stops that the rendezvous can cause, by event. An address that is no name has none about
     resolving; a node without rank 0 has none about the port."""
     sentences = {}
@@ -153,7 +153,7 @@ def _rendezvous(node: str, guards: Guards, shell: str) -> dict[str, str]:
     return sentences
 
 
-def secrets_file(spec: ScriptSpec, shell: str) -> str:
+def secrets_file_name(spec: ScriptSpec, shell: str) -> str:
     """The name of the file beside the script that holds the secrets."""
     return f"{spec.name}.env" if shell == "sh" else f"{spec.name}.env.{shell}"
 
@@ -173,32 +173,32 @@ class Script:
     files: Mapping[str, bytes]
 
 
-def write(spec: ScriptSpec, shell: str) -> Script:
+def make_script(spec: ScriptSpec, shell: str) -> Script:
     """The script for `shell` (sh, bat or ps1). Raises CannotQuote for the first value that the shell cannot carry."""
     if not _FILE_NAME.match(spec.name):
         raise ValueError(f"{spec.name!r} cannot be the name of a script")
     try:
-        for _, attempt, _ in _about_all(spec, dialect_of(shell)):
+        for _, attempt, _ in _combination_checks(spec, dialect_of(shell)):
             attempt()
-        return _written(spec, shell)  # quotes every value, so checking each of them before would do that twice
+        return _rendered_script(spec, shell)  # quotes every value, so checking each of them before would do that twice
     except CannotQuote as refused:
-        raise next(complaints(spec, shell), refused) from None
+        raise next(quoting_refusals(spec, shell), refused) from None
 
 
-def _written(spec: ScriptSpec, shell: str) -> Script:
+def _rendered_script(spec: ScriptSpec, shell: str) -> Script:
     """The script, with every value quoted by its template."""
     dialect = dialect_of(shell)
     secrets = {key: value for key, value in spec.environment.items() if isinstance(value, Secret)}
-    name, beside = f"{spec.name}.{shell}", secrets_file(spec, shell)
+    name, beside = f"{spec.name}.{shell}", secrets_file_name(spec, shell)
     activation = read_activation(spec.activate, shell)
-    text = _template(shell).render(
+    text = _launch_template(shell).render(
         version=runbook.__version__,
         spec=spec,
         environment={key: value for key, value in spec.environment.items() if key not in secrets},
         secrets=beside if secrets else None,
         file=name,
         activation=activation,
-        stops=stops(spec, shell, activation),
+        stops=possible_stops(spec, shell, activation),
         probe=RENDEZVOUS_PROBE,
     )
     try:
@@ -212,10 +212,10 @@ def _written(spec: ScriptSpec, shell: str) -> Script:
     return Script(name, files)
 
 
-def complaints(spec: ScriptSpec, shell: str) -> Iterator[CannotQuote]:
+def quoting_refusals(spec: ScriptSpec, shell: str) -> Iterator[CannotQuote]:
     """A refusal for everything in the spec that `shell` cannot carry, with its place. They do not contain secrets."""
     dialect = dialect_of(shell)
-    for place, attempt, secret in _attempts(spec, dialect):
+    for place, attempt, secret in _quoting_attempts(spec, dialect):
         try:
             attempt()
         except CannotQuote as refused:
@@ -225,13 +225,13 @@ def complaints(spec: ScriptSpec, shell: str) -> Iterator[CannotQuote]:
                 yield CannotQuote(refused.reason, refused.value, place)
 
 
-def _attempts(spec: ScriptSpec, dialect: Dialect) -> Iterator[_QuotingAttempt]:
+def _quoting_attempts(spec: ScriptSpec, dialect: Dialect) -> Iterator[_QuotingAttempt]:
     """Everything in the spec that has to be quoted: its place, a function that quotes it, and whether it is a
     secret."""
     bound = functools.partial
     filters = dialect.filters
     for key, value in spec.environment.items():
-        yield ("environment", key), bound(dialect.setting, key, _revealed(value)), isinstance(value, Secret)
+        yield ("environment", key), bound(dialect.setting, key, _revealed_value(value)), isinstance(value, Secret)
     for process in spec.processes:
         for key, text in process.environment.items():
             yield ("process", str(process.local_rank), key), bound(dialect.setting, key, text), False
@@ -246,10 +246,10 @@ def _attempts(spec: ScriptSpec, dialect: Dialect) -> Iterator[_QuotingAttempt]:
     if spec.guards:
         yield ("address",), bound(filters["word"], spec.guards.address), False
         yield ("python",), bound(filters.get("programs", filters["argument"]), spec.guards.python), False
-    yield from _about_all(spec, dialect)
+    yield from _combination_checks(spec, dialect)
 
 
-def _about_all(spec: ScriptSpec, dialect: Dialect) -> Iterator[_QuotingAttempt]:
+def _combination_checks(spec: ScriptSpec, dialect: Dialect) -> Iterator[_QuotingAttempt]:
     """The checks that quoting each value does not include: of names in `unset`, and of values in combination."""
     bound = functools.partial
     for key in (*spec.unset, *spec.unset_prefixes):
@@ -259,11 +259,11 @@ def _about_all(spec: ScriptSpec, dialect: Dialect) -> Iterator[_QuotingAttempt]:
     yield ("command", "0"), bound(dialect.check_command, spec.command or ()), False
 
 
-def _revealed(value: EnvValue) -> str:
+def _revealed_value(value: EnvValue) -> str:
     return value.reveal() if isinstance(value, Secret) else value
 
 
-def _only(literal: type[Literal]) -> Callable[[object], object]:
+def _quoting_finalizer(literal: type[Literal]) -> Callable[[object], object]:
     """A function for jinja2 that refuses values without this shell's quoting."""
 
     def finalize(value: object) -> object:
@@ -275,13 +275,13 @@ def _only(literal: type[Literal]) -> Callable[[object], object]:
 
 
 @functools.cache
-def _templates(shell: str) -> jinja2.Environment:
+def _jinja_environment(shell: str) -> jinja2.Environment:
     """The jinja2 environment of a shell, with its quoting as filters."""
     dialect = dialect_of(shell)
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("runbook.launch"),
         undefined=jinja2.StrictUndefined,
-        finalize=_only(dialect.literal),
+        finalize=_quoting_finalizer(dialect.literal),
         autoescape=False,  # shells are not HTML: `finalize` refuses values that were not quoted for this shell
         keep_trailing_newline=True,
         trim_blocks=True,
@@ -293,12 +293,12 @@ def _templates(shell: str) -> jinja2.Environment:
     return environment
 
 
-def activated(activate: str) -> str:
+def activation_lines(activate: str) -> str:
     """Lines of sh that run an activate line as a launch script does; commands after them have its environment."""
     activation = read_activation(activate, "sh")
-    return _templates("sh").get_template("activate.sh.j2").render(activate=activate, activation=activation)
+    return _jinja_environment("sh").get_template("activate.sh.j2").render(activate=activate, activation=activation)
 
 
 @functools.cache
-def _template(shell: str) -> jinja2.Template:
-    return _templates(shell).get_template(f"launch.{shell}.j2")
+def _launch_template(shell: str) -> jinja2.Template:
+    return _jinja_environment(shell).get_template(f"launch.{shell}.j2")

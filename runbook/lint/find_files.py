@@ -10,10 +10,10 @@ from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 
 from runbook.files.shipped_files import MAX_COMPARED_FILES, YAML_SUFFIXES
-from runbook.files.suggestions import nearest
+from runbook.files.suggestions import nearest_word
 from runbook.model.errors import FilesWrong, Problem
-from runbook.model.safe_files import is_folder, is_there
-from runbook.model.safe_text import visible
+from runbook.model.safe_files import is_folder, path_exists
+from runbook.model.safe_text import visible_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +36,15 @@ def find_files(paths: Sequence[str]) -> list[FoundFile]:
     """
     missing = [path for path in paths if "\0" in path or not os.path.lexists(path)]
     if missing:
-        raise FilesWrong([_no_path(path) for path in missing])
+        raise FilesWrong([_missing_path_problem(path) for path in missing])
     files: dict[str, FoundFile] = {}
     folders: set[str] = set()
     roots = [os.path.realpath(path) for path in paths]
     for path in paths:
         if is_folder(path):
             found = [
-                FoundFile(str(file), named=False, leads_to=leads_out(file, roots))
-                for file in _walk(Path(path), folders, roots)
+                FoundFile(str(file), named=False, leads_to=outside_target(file, roots))
+                for file in _walk_folder(Path(path), folders, roots)
             ]
         else:
             found = [FoundFile(str(Path(path)), named=True)]
@@ -56,31 +56,31 @@ def find_files(paths: Sequence[str]) -> list[FoundFile]:
     return list(files.values())
 
 
-def roots_of(paths: Sequence[str]) -> list[str]:
+def real_tree_roots(paths: Sequence[str]) -> list[str]:
     """The real paths of the trees that the paths stand for: a folder itself; for a file, its repository, or else its
     folder."""
-    return [os.path.realpath(path) if is_folder(path) else _tree_of(Path(path)) for path in paths]
+    return [os.path.realpath(path) if is_folder(path) else _tree_root_of(Path(path)) for path in paths]
 
 
-def _tree_of(file: Path) -> str:
+def _tree_root_of(file: Path) -> str:
     folder = os.path.realpath(file.parent)
-    return str(repository_of(folder) or folder)
+    return str(repository_root(folder) or folder)
 
 
-def repository_of(folder: str) -> Path | None:
+def repository_root(folder: str) -> Path | None:
     """The root of the repository that a folder is in, given by its real path."""
-    return next((above for above in (Path(folder), *Path(folder).parents) if is_there(above / ".git")), None)
+    return next((above for above in (Path(folder), *Path(folder).parents) if path_exists(above / ".git")), None)
 
 
-def leads_out(path: str | Path, roots: Sequence[str]) -> str | None:
+def outside_target(path: str | Path, roots: Sequence[str]) -> str | None:
     """The real path of a file that is outside of these real paths; None for a file inside, and for one that is
     missing."""
     real = os.path.realpath(path)
     inside = any(Path(real).is_relative_to(root) for root in roots)
-    return None if inside or not is_there(real) else real
+    return None if inside or not path_exists(real) else real
 
 
-def _walk(folder: Path, seen: set[str], roots: Sequence[str]) -> Iterator[Path]:
+def _walk_folder(folder: Path, seen: set[str], roots: Sequence[str]) -> Iterator[Path]:
     """Yields the files in a folder, then those in its folders, both sorted. Each real folder is entered once, whatever
     links lead to it.
 
@@ -91,7 +91,7 @@ def _walk(folder: Path, seen: set[str], roots: Sequence[str]) -> Iterator[Path]:
         return
     seen.add(real)
     try:
-        inside = {path: _mode(path) for path in sorted(folder.iterdir()) if not path.name.startswith(".")}
+        inside = {path: _file_mode(path) for path in sorted(folder.iterdir()) if not path.name.startswith(".")}
     except OSError as error:
         message = f"the folder {folder} cannot be read: {error.strerror}"
         raise FilesWrong.of("arguments.unreadable-folder", message) from None
@@ -100,13 +100,13 @@ def _walk(folder: Path, seen: set[str], roots: Sequence[str]) -> Iterator[Path]:
         path for path, mode in inside.items() if path.suffix in YAML_SUFFIXES and (mode is None or S_ISREG(mode))
     )
     for path in (path for path, mode in inside.items() if mode is not None and S_ISDIR(mode)):
-        if leads_out(path, roots):
+        if outside_target(path, roots):
             yield path
         else:
-            yield from _walk(path, seen, roots)
+            yield from _walk_folder(path, seen, roots)
 
 
-def _mode(path: Path) -> int | None:
+def _file_mode(path: Path) -> int | None:
     """The mode of the file that a path leads to; None for a link whose target is missing or may not be looked at.
     Raises OSError if the path's own folder may not be searched."""
     try:
@@ -117,13 +117,13 @@ def _mode(path: Path) -> int | None:
         raise
 
 
-def _no_path(path: str) -> Problem:
+def _missing_path_problem(path: str) -> Problem:
     """The problem of a path that does not exist; its help has the name in that folder that is nearest."""
     there = Path(path.replace("\0", "")).parent
     try:
         beside = [one.name for one in islice(there.iterdir(), MAX_COMPARED_FILES)]
     except OSError:
         beside = []
-    near = nearest(Path(path).name, beside)
-    help = f"did you mean `{visible(str(there / near))}`?" if near else None
+    near = nearest_word(Path(path).name, beside)
+    help = f"did you mean `{visible_text(str(there / near))}`?" if near else None
     return Problem("arguments.missing-path", f"there is no file or folder {path}", None, help)

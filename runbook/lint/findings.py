@@ -25,7 +25,7 @@ import runbook
 from runbook.files.problems import render
 from runbook.files.suggestions import did_you_mean
 from runbook.model.errors import Problem, Span
-from runbook.model.units import counted
+from runbook.model.units import count_text
 
 _HEADING = re.compile(r"^## (?=\S)", re.MULTILINE)
 _SEVERITY_LINE = re.compile(r"\*(?P<severity>error|warning)(?P<always>, always)?\*\. (?P<summary>\S.*)")
@@ -44,24 +44,24 @@ class LintRule:
 
 
 @cache
-def rules() -> Mapping[str, LintRule]:
+def lint_rules() -> Mapping[str, LintRule]:
     """Every rule by its id, family by family."""
     found: dict[str, LintRule] = {}
     for name, page in rule_pages().items():
-        for rule in read_page(page):
+        for rule in parse_rule_page(page):
             if rule.id in found:
                 raise ValueError(f"{name}.md: `{rule.id}` has a section already")
             found[rule.id] = rule
     return dict(sorted(found.items(), key=lambda item: item[0].partition(".")[0]))
 
 
-def not_silenced(id: str, *, guess: bool = True) -> tuple[str, str, str] | None:
+def silencing_refusal(id: str, *, guess: bool = True) -> tuple[str, str, str] | None:
     """Why the rule of this id cannot be silenced: the last part of the problem's id, a sentence, and the help. None if
     it can be. With `guess`, the help for an unknown id suggests the nearest rule."""
-    if id not in rules():
-        help = (guess and did_you_mean(id, rules())) or "`runbook explain` lists all rules"
+    if id not in lint_rules():
+        help = (guess and did_you_mean(id, lint_rules())) or "`runbook explain` lists all rules"
         return "unknown-rule", f"there is no rule `{id}`", help
-    if rules()[id].always:
+    if lint_rules()[id].always:
         return "refused", f"`{id}` cannot be silenced", "mend what it says"
     return None
 
@@ -76,7 +76,7 @@ def rule_pages() -> dict[str, str]:
     return {name.removesuffix(".md"): texts[name].read_text(encoding="utf-8") for name in sorted(texts)}
 
 
-def read_page(text: str) -> Iterator[LintRule]:
+def parse_rule_page(text: str) -> Iterator[LintRule]:
     """The rules of one page. Raises ValueError where a section does not begin as it should."""
     for section in _HEADING.split(text)[1:]:
         id, _, body = section.partition("\n")
@@ -113,15 +113,15 @@ class Report:
         return sum(finding.rule.severity == severity for finding in self.findings)
 
 
-def finding_of(problem: Problem, file: str) -> LintFinding:
+def finding_from_problem(problem: Problem, file: str) -> LintFinding:
     """The finding of a problem; `file` is the file of a problem without a place. Raises LookupError if no page has a
     section for the problem's id."""
-    if problem.id not in rules():
+    if problem.id not in lint_rules():
         raise LookupError(f"the rule {problem.id} has no section on a page of lint")
-    return LintFinding(rules()[problem.id], problem.span or Span(file, 1, 1), problem.message, problem.help)
+    return LintFinding(lint_rules()[problem.id], problem.span or Span(file, 1, 1), problem.message, problem.help)
 
 
-def in_order(findings: Iterable[LintFinding]) -> tuple[LintFinding, ...]:
+def sorted_findings(findings: Iterable[LintFinding]) -> tuple[LintFinding, ...]:
     """Each finding once, by place, then by rule."""
 
     def place(finding: LintFinding) -> tuple[object, ...]:
@@ -132,18 +132,18 @@ def in_order(findings: Iterable[LintFinding]) -> tuple[LintFinding, ...]:
     return tuple(sorted(once.values(), key=place))
 
 
-def text(report: Report) -> str:
+def report_text(report: Report) -> str:
     lines = {file: report.lines_of(file) for file in {finding.span.file for finding in report.findings}}
     blocks = [render(finding.problem, lines[finding.span.file], finding.rule.severity) for finding in report.findings]
-    return "\n\n".join([*blocks, summary(report)]) + "\n"
+    return "\n\n".join([*blocks, report_summary(report)]) + "\n"
 
 
-def summary(report: Report) -> str:
+def report_summary(report: Report) -> str:
     """`2 errors, 1 warning in 3 of 5 files`, or `clean: 5 files`."""
-    files = counted(len(report.files), "file")
+    files = count_text(len(report.files), "file")
     if not report.findings:
         return f"clean: {files}"
-    counts = [counted(number, word) for word in ("error", "warning") if (number := report.count(word))]
+    counts = [count_text(number, word) for word in ("error", "warning") if (number := report.count(word))]
     touched = len({finding.span.file for finding in report.findings})
     return f"{', '.join(counts)} in {touched} of {files}" if len(report.files) > 1 else ", ".join(counts)
 
@@ -151,7 +151,7 @@ def summary(report: Report) -> str:
 # Findings as one JSON document: `{"version": 1, "findings": […]}`.
 
 
-def as_json(report: Report) -> str:
+def report_json(report: Report) -> str:
     findings = [
         {
             "rule": finding.rule.id,
@@ -170,12 +170,12 @@ def as_json(report: Report) -> str:
 # Findings as workflow commands of GitHub Actions, which shows them beside the lines of a pull request.
 
 
-def github(report: Report) -> str:
+def github_commands(report: Report) -> str:
     """One `::error …` or `::warning …` a finding; the summary is plain text for the log."""
-    return "".join(f"{_command(finding)}\n" for finding in report.findings) + summary(report) + "\n"
+    return "".join(f"{_github_command(finding)}\n" for finding in report.findings) + report_summary(report) + "\n"
 
 
-def _command(finding: LintFinding) -> str:
+def _github_command(finding: LintFinding) -> str:
     span = finding.span
     properties = {
         "file": span.file,
@@ -185,20 +185,20 @@ def _command(finding: LintFinding) -> str:
         "endColumn": span.column + span.length,
         "title": finding.rule.id,
     }
-    shown = ",".join(f"{name}={_property(str(value))}" for name, value in properties.items())
-    return f"::{finding.rule.severity} {shown}::{_data(_whole(finding))}"
+    shown = ",".join(f"{name}={_escaped_property(str(value))}" for name, value in properties.items())
+    return f"::{finding.rule.severity} {shown}::{_escaped_data(_message_with_help(finding))}"
 
 
-def _whole(finding: LintFinding) -> str:
+def _message_with_help(finding: LintFinding) -> str:
     return finding.message if finding.help is None else f"{finding.message}\n{finding.help}"
 
 
-def _data(text: str) -> str:
+def _escaped_data(text: str) -> str:
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
-def _property(text: str) -> str:
-    return _data(text).replace(":", "%3A").replace(",", "%2C")
+def _escaped_property(text: str) -> str:
+    return _escaped_data(text).replace(":", "%3A").replace(",", "%2C")
 
 
 # Findings as SARIF 2.1.0, which code hosts and editors read. Files below this folder have URIs relative to it.
@@ -206,21 +206,21 @@ def _property(text: str) -> str:
 _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
-def sarif(report: Report) -> str:
+def sarif_document(report: Report) -> str:
     """The report as a document of SARIF."""
-    used = [rule for rule in rules().values() if any(finding.rule is rule for finding in report.findings)]
+    used = [rule for rule in lint_rules().values() if any(finding.rule is rule for finding in report.findings)]
     index = {rule.id: number for number, rule in enumerate(used)}
     prints = _Fingerprints(report)
-    driver = {"name": "runbook", "semanticVersion": runbook.__version__, "rules": list(map(_descriptor, used))}
+    driver = {"name": "runbook", "semanticVersion": runbook.__version__, "rules": list(map(_sarif_rule, used))}
     run = {
         "tool": {"driver": driver},
         "columnKind": "unicodeCodePoints",
-        "results": [_result(finding, index[finding.rule.id], prints(finding)) for finding in report.findings],
+        "results": [_sarif_result(finding, index[finding.rule.id], prints(finding)) for finding in report.findings],
     }
     return json.dumps({"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2) + "\n"
 
 
-def _descriptor(rule: LintRule) -> dict[str, Any]:
+def _sarif_rule(rule: LintRule) -> dict[str, Any]:
     page = rule.text.partition("\n")[2].strip()
     return {
         "id": rule.id,
@@ -231,7 +231,7 @@ def _descriptor(rule: LintRule) -> dict[str, Any]:
     }
 
 
-def _result(finding: LintFinding, rule_index: int, fingerprint: str) -> dict[str, Any]:
+def _sarif_result(finding: LintFinding, rule_index: int, fingerprint: str) -> dict[str, Any]:
     span = finding.span
     end = {"endLine": span.line, "endColumn": span.column + span.length}
     region = {"startLine": span.line, "startColumn": span.column, **end}
@@ -239,13 +239,13 @@ def _result(finding: LintFinding, rule_index: int, fingerprint: str) -> dict[str
         "ruleId": finding.rule.id,
         "ruleIndex": rule_index,
         "level": finding.rule.severity,
-        "message": {"text": _whole(finding)},
-        "locations": [{"physicalLocation": {"artifactLocation": artifact(span.file), "region": region}}],
+        "message": {"text": _message_with_help(finding)},
+        "locations": [{"physicalLocation": {"artifactLocation": artifact_location(span.file), "region": region}}],
         "partialFingerprints": {"runbookLine/v1": fingerprint},
     }
 
 
-def artifact(file: str) -> dict[str, str]:
+def artifact_location(file: str) -> dict[str, str]:
     """A file's URI: relative to the source root if the file is below the current folder, otherwise absolute."""
     whole = Path(os.path.normpath(Path(file).absolute()))
     try:
@@ -273,5 +273,10 @@ class _Fingerprints:
         return f"{digest}:{self._seen[digest]}"
 
 
-REPORT_FORMATS: dict[str, Callable[[Report], str]] = {"text": text, "json": as_json, "sarif": sarif, "github": github}
+REPORT_FORMATS: dict[str, Callable[[Report], str]] = {
+    "text": report_text,
+    "json": report_json,
+    "sarif": sarif_document,
+    "github": github_commands,
+}
 """The functions that print a report, by the name that `-o` takes."""

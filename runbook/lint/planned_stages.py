@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 
 from runbook.checks import CHECKS
 from runbook.engine.plan import Choice, PlannedStage, make_plan, too_few_nodes
-from runbook.files.node_sets import select
+from runbook.files.node_sets import select_nodes
 from runbook.files.yaml_document import KeyPath
-from runbook.launch.ranks import narrow
+from runbook.launch.ranks import narrow_inventory
 from runbook.lint.rule_inputs import PlaybookFile
 from runbook.model.errors import FilesWrong, Problem, Span
-from runbook.model.grouping import grouped
+from runbook.model.grouping import values_by_key
 from runbook.model.inventory import Inventory, Node, Rendezvous
 from runbook.model.playbook import Expect, Playbook, Stage
 
@@ -56,15 +56,15 @@ class Staged:
         return not any(wrong[: len(place)] == place for wrong in self.file.wrong)
 
 
-def stage_by_stage(file: PlaybookFile) -> tuple[list[Staged], list[Problem]]:
+def plan_stages(file: PlaybookFile) -> tuple[list[Staged], list[Problem]]:
     """Every stage, and the planner's problems with it."""
     problems: list[Problem] = []
-    cluster = _cluster(file, problems)
+    cluster = _playbook_cluster(file, problems)
     known = cluster is not None
     if cluster is not None:
         problems += too_few_nodes(file.playbook, cluster, Choice())
     # In an inventory with a launch all stages stand at one place.
-    places = grouped((file.document.span(*keys), keys) for keys in _stage_keys(file))
+    places = values_by_key((file.document.span(*keys), keys) for keys in _stage_keys(file))
     staged: list[Staged] = []
     for stage in file.playbook.stages:
         there = places.get(stage.span)
@@ -74,7 +74,7 @@ def stage_by_stage(file: PlaybookFile) -> tuple[list[Staged], list[Problem]]:
         problems += planning.problems
         runs = planned is not None and planned.skip is None
         staged.append(Staged(file, stage, keys, planned, planned.inventory if planned and known and runs else None))
-    return staged, [_helpful(problem) for problem in problems if _meant(problem, file)]
+    return staged, [_with_default_help(problem) for problem in problems if _is_worth_reporting(problem, file)]
 
 
 def _stage_keys(file: PlaybookFile) -> list[KeyPath]:
@@ -82,13 +82,13 @@ def _stage_keys(file: PlaybookFile) -> list[KeyPath]:
     return [("stages", index) for index in range(len(stages))] if isinstance(stages, list) else []
 
 
-def _cluster(file: PlaybookFile, problems: list[Problem]) -> Inventory | None:
+def _playbook_cluster(file: PlaybookFile, problems: list[Problem]) -> Inventory | None:
     """The inventory, narrowed to the nodes that the playbook is for; None if they are not known."""
     if file.inventory is None or not file.inventory.facts_known or ("nodes",) in file.wrong:
         return None
     inventory = file.inventory.inventory
     try:
-        return narrow(inventory, select(file.playbook.nodes, inventory, file.document.span("nodes")))
+        return narrow_inventory(inventory, select_nodes(file.playbook.nodes, inventory, file.document.span("nodes")))
     except FilesWrong as wrong:
         problems.extend(wrong.problems)
         return None
@@ -112,7 +112,7 @@ class _Planning:
         pattern = stage.nodes if patterns and self._selects(stage.nodes) else None
         if not patterns and stage.launch.spares:
             stage = replace(stage, launch=replace(stage.launch, spares=()))  # spares are unknown nodes here
-        condition = self._plan(_condition_alone(stage, self._span("when")))
+        condition = self._plan(_condition_only_stage(stage, self._span("when")))
         if stage.kind == "check" and stage.check not in CHECKS:
             return None
         where = self._span({"shell": "shell", "check": "with"}.get(stage.kind, "launch"))
@@ -126,7 +126,7 @@ class _Planning:
         if pattern is None:
             return False
         try:
-            select(pattern, self._cluster, self._span("nodes"))
+            select_nodes(pattern, self._cluster, self._span("nodes"))
         except FilesWrong as wrong:
             self.problems.extend(wrong.problems)
             return False
@@ -138,30 +138,32 @@ class _Planning:
         try:
             return make_plan(playbook, self._cluster, Choice()).stages[-1]
         except FilesWrong as wrong:
-            self.problems += [problem for problem in wrong.problems if self._known or _of_any(problem, stage)]
+            self.problems += [
+                problem for problem in wrong.problems if self._known or _holds_for_any_inventory(problem, stage)
+            ]
             return None
 
     def _span(self, key: str) -> Span | None:
         return self._file.document.span(*self._keys, key)
 
 
-def _condition_alone(stage: Stage, span: Span | None) -> Stage:
+def _condition_only_stage(stage: Stage, span: Span | None) -> Stage:
     """A stage with the same `when:` and nothing else that could be wrong."""
     return Stage(stage.name, "check", check="ping", when=stage.when, span=span)
 
 
-def _of_any(problem: Problem, stage: Stage) -> bool:
+def _holds_for_any_inventory(problem: Problem, stage: Stage) -> bool:
     """Whether a problem holds for every inventory. An undefined variable of a launch or a shell line does not: nodes
     may have it."""
     return problem.id in _CLUSTER_INDEPENDENT_IDS and not (problem.id == "template.undefined" and stage.kind != "check")
 
 
-def _meant(problem: Problem, file: PlaybookFile) -> bool:
+def _is_worth_reporting(problem: Problem, file: PlaybookFile) -> bool:
     """Whether to report a problem: a variable is not reported as undefined if something in `vars:` was found wrong."""
     return problem.id != "template.undefined" or file.sound("vars")
 
 
-def _helpful(problem: Problem) -> Problem:
+def _with_default_help(problem: Problem) -> Problem:
     if problem.id != "template.undefined" or (problem.help or "").startswith("write "):
         return problem
     more = "a variable that -e will bring needs a default here all the same: add it to `vars:`"

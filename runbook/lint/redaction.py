@@ -12,15 +12,15 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from runbook.collect.scrub import secret_places
+from runbook.collect.scrub import secret_text_spans
 from runbook.files.yaml_document import Document, parse_document, source_lines
-from runbook.lint.find_files import leads_out, roots_of
+from runbook.lint.find_files import outside_target, real_tree_roots
 from runbook.lint.findings import LintFinding
-from runbook.lint.rules.security import known_formats, named_secrets, secrets_in_commands
+from runbook.lint.rules.security import named_secrets, secrets_in_commands, secrets_of_known_format
 from runbook.model.errors import Problem, Span
-from runbook.model.grouping import grouped
-from runbook.model.redact import Redactor, joined, replaced
-from runbook.model.secrets import Secret, may_name_secret
+from runbook.model.grouping import values_by_key
+from runbook.model.redact import Redactor, joined, text_with_replacements
+from runbook.model.secrets import Secret, possible_secret_kind
 from runbook.model.text_search import TextSpan
 
 _MAX_LINES_ABOVE = 60  # lines above a line in which a name of a secret is looked for
@@ -59,36 +59,36 @@ def doubtful_places(lines: Sequence[str], number: int) -> Iterator[TextSpan]:
         for match in _USER_AND_PASSWORD.finditer(line)
         if not _HARMLESS_VALUE.match(line[match.start(1) : match.end(1)])
     )
-    begins = _behind_a_name(line)
-    if begins is None and _below_a_name(lines, number):
+    begins = _text_after_secret_name(line)
+    if begins is None and _is_below_secret_name(lines, number):
         begins = len(line) - len(line.lstrip(" \t-\"'"))
     if begins is not None:
         yield begins, max(begins, len(line.rstrip(" \t\r,;)}]\"'")))
 
 
-def words_of(text: str) -> list[str]:
+def maskable_words(text: str) -> list[str]:
     """The words of a doubtful text that messages may quote, and in which they are masked: those with a digit."""
     return [word for word in _LONG_WORD.findall(text) if any(char.isdigit() for char in word)]
 
 
-def without_doubtful(message: str) -> str:
+def mask_doubtful_quotes(message: str) -> str:
     """The message with stars in quoted values, behind names of secrets: a value may go on behind the line that is
     shown."""
     return _QUOTED.sub(lambda match: _quoted_without_secret(match[0]), message)
 
 
 def _quoted_without_secret(quoted: str) -> str:
-    begins = _behind_a_name(quoted[:-1])
+    begins = _text_after_secret_name(quoted[:-1])
     return quoted if begins is None else f"{quoted[:begins]}***{quoted[-1]}"
 
 
-def _behind_a_name(line: str) -> int | None:
+def _text_after_secret_name(line: str) -> int | None:
     """The index of the first text on a line that may be a secret, since it follows a name of a secret; None if there is
     none."""
     for match in _NAME_WORD.finditer(line):
-        if may_name_secret(match[0].strip(".-")) is None and not _nearly_names_secret(line, match):
+        if possible_secret_kind(match[0].strip(".-")) is None and not _nearly_names_secret(line, match):
             continue
-        start = _joint_end(line, match.end())
+        start = _end_of_separator(line, match.end())
         if (
             line[max(0, match.start() - 2) : match.start()].endswith(("$", "${"))
             and "=" not in line[match.end() : start]
@@ -114,25 +114,25 @@ def _nearly_names_secret(line: str, name: re.Match[str]) -> bool:
     return word != "tokens" and bool(difflib.get_close_matches(word, _SECRET_WORDS, n=1, cutoff=0.85))
 
 
-def _joint_end(line: str, at: int) -> int:
+def _end_of_separator(line: str, at: int) -> int:
     joint = _NAME_VALUE_JOINT.match(line, at)
     return joint.end() if joint else at
 
 
-def _below_a_name(lines: Sequence[str], number: int) -> bool:
+def _is_below_secret_name(lines: Sequence[str], number: int) -> bool:
     """Whether the line of this number may be, or belong to, the value of a name of a secret on a line above it."""
     line = lines[number - 1]
-    level, key = _indent(line), _YAML_KEY_LINE.match(line[:_MAX_LINE_CHARACTERS])
+    level, key = _indent_width(line), _YAML_KEY_LINE.match(line[:_MAX_LINE_CHARACTERS])
     dash = line.lstrip().startswith("- ")
     for above in reversed(lines[max(0, number - 1 - _MAX_LINES_ABOVE) : number - 1]):
         text = above[:_MAX_LINE_CHARACTERS]
         if not text.strip() or text.lstrip().startswith("#"):
             continue
-        indent = _indent(text)
+        indent = _indent_width(text)
         if dash and text.lstrip().startswith("- ") and indent >= level:
             continue  # a neighbour in the same list
         if key is None or key["key"].lower() in _VALUE_KEYS or indent < level or (dash and indent == level):
-            if _leaves_open(text):
+            if _may_continue_below(text):
                 return True
             if _YAML_KEY_LINE.match(text) and (key is None or indent < level):
                 if indent == 0 or key is None:
@@ -143,17 +143,17 @@ def _below_a_name(lines: Sequence[str], number: int) -> bool:
     return False
 
 
-def _leaves_open(line: str) -> bool:
+def _may_continue_below(line: str) -> bool:
     """Whether a line has a name of a secret whose value may stand below it."""
     if not _HINT.search(line):
         return False
-    if _behind_a_name(line) is not None:
+    if _text_after_secret_name(line) is not None:
         return True
-    names = [match for match in _NAME_WORD.finditer(line) if may_name_secret(match[0].strip(".-"))]
-    return bool(names) and not line[_joint_end(line, names[-1].end()) :].strip()
+    names = [match for match in _NAME_WORD.finditer(line) if possible_secret_kind(match[0].strip(".-"))]
+    return bool(names) and not line[_end_of_separator(line, names[-1].end()) :].strip()
 
 
-def _indent(line: str) -> int:
+def _indent_width(line: str) -> int:
     return len(line) - len(line.lstrip())
 
 
@@ -175,7 +175,7 @@ class RedactedReport:
             self._places.setdefault(span.file, []).append(span)
             text = _text_at(documents[span.file].lines, span)
             if len(text) >= _MIN_SECRET_CHARACTERS:
-                self._texts.setdefault((span.file, span.line), set()).update((text, *words_of(text)))
+                self._texts.setdefault((span.file, span.line), set()).update((text, *maskable_words(text)))
                 if len(self._few) < _MAX_GLOBAL_SECRETS:
                     self._few.add(text)
 
@@ -184,15 +184,19 @@ class RedactedReport:
         secrets."""
         texts = self._few | self._texts.get((finding.span.file, finding.span.line), set())
         longest_first = sorted(texts, key=len, reverse=True)
-        help = finding.help and _without(finding.help, longest_first)
-        return replace(finding, message=without_doubtful(_without(finding.message, longest_first)), help=help)
+        help = finding.help and _without_cut_secrets(finding.help, longest_first)
+        return replace(
+            finding, message=mask_doubtful_quotes(_without_cut_secrets(finding.message, longest_first)), help=help
+        )
 
     def lines(self, file: str) -> Sequence[str]:
-        if file not in self._documents and leads_out(file, roots_of([file])):
+        if file not in self._documents and outside_target(file, real_tree_roots([file])):
             return []
         lines = list(self._documents[file].lines if file in self._documents else source_lines(file))
-        for number, places in grouped((span.line, _columns(span)) for span in self._places.get(file, ())).items():
-            lines[number - 1] = _starred(lines[number - 1], places)
+        for number, places in values_by_key(
+            (span.line, _column_range(span)) for span in self._places.get(file, ())
+        ).items():
+            lines[number - 1] = _masked_line(lines[number - 1], places)
         return lines
 
 
@@ -204,14 +208,14 @@ def likely_secrets(documents: Mapping[str, Document], shown: Iterable[Span], kno
     for file, number in dict.fromkeys((span.file, span.line) for span in shown):
         lines = texts.get(file, ())
         if 1 <= number <= len(lines) and (file, number) not in sound:
-            for start, end in likely_places(lines, number):
+            for start, end in likely_secret_places(lines, number):
                 if end - start >= _MIN_SECRET_CHARACTERS:
                     yield Span(file, number, start + 1, end - start)
 
 
-def likely_places(lines: Sequence[str], number: int) -> list[TextSpan]:
+def likely_secret_places(lines: Sequence[str], number: int) -> list[TextSpan]:
     """The places on one line of a file that look like a secret, or where a secret would stand."""
-    return joined([*secret_places(lines[number - 1]), *doubtful_places(lines, number)])
+    return joined([*secret_text_spans(lines[number - 1]), *doubtful_places(lines, number)])
 
 
 class RedactedProblems:
@@ -232,12 +236,12 @@ class RedactedProblems:
                 for number in reported:
                     if 1 <= number <= len(lines):
                         line = lines[number - 1]
-                        known = [_columns(span) for span in places if span.line == number]
-                        likely = likely_places(lines, number)
+                        known = [_column_range(span) for span in places if span.line == number]
+                        likely = likely_secret_places(lines, number)
                         texts = [line[start:end] for start, end in likely]
-                        texts += [word for text in texts for word in words_of(text)]
+                        texts += [word for text in texts for word in maskable_words(text)]
                         secrets += [Secret(text, f"{file}:{number}") for text in texts]
-                        starred[number] = _starred(line, [*known, *likely])
+                        starred[number] = _masked_line(line, [*known, *likely])
             except Exception:  # noqa: BLE001  lines that cannot be searched are not shown; the problem is
                 continue
             self._lines[file] = [starred.get(number, line) for number, line in enumerate(lines, 1)]
@@ -245,7 +249,7 @@ class RedactedProblems:
         self.problems = [
             replace(
                 one,
-                message=without_doubtful(redactor.text(one.message)),
+                message=mask_doubtful_quotes(redactor.text(one.message)),
                 help=one.help and redactor.text(one.help),
             )
             for one in self.problems
@@ -257,7 +261,11 @@ class RedactedProblems:
 
 def secret_spans(document: Document) -> list[Span]:
     """The places where a file holds secrets in plain text."""
-    rules = (known_formats, named_secrets, secrets_in_commands) if document.data is not None else (known_formats,)
+    rules = (
+        (secrets_of_known_format, named_secrets, secrets_in_commands)
+        if document.data is not None
+        else (secrets_of_known_format,)
+    )
     return [problem.span for rule in rules for problem in rule(document) if problem.span]
 
 
@@ -267,19 +275,19 @@ def secrets_in(document: Document) -> list[Secret]:
 
 
 def _text_at(lines: Sequence[str], span: Span) -> str:
-    start, end = _columns(span)
+    start, end = _column_range(span)
     return lines[span.line - 1][start:end].strip("\"'")
 
 
-def _columns(span: Span) -> TextSpan:
+def _column_range(span: Span) -> TextSpan:
     return span.column - 1, span.column - 1 + span.length
 
 
-def _starred(line: str, places: Iterable[TextSpan]) -> str:
-    return replaced(line, ((place, "*" * len(line[slice(*place)])) for place in joined(places)))
+def _masked_line(line: str, places: Iterable[TextSpan]) -> str:
+    return text_with_replacements(line, ((place, "*" * len(line[slice(*place)])) for place in joined(places)))
 
 
-def _without(text: str, secrets: Iterable[str]) -> str:
+def _without_cut_secrets(text: str, secrets: Iterable[str]) -> str:
     for secret in secrets:
         if secret[:_MIN_SECRET_CHARACTERS] in text:
             shortened = re.escape(secret[:_MIN_SECRET_CHARACTERS]) + r"[^\s`…]*…"

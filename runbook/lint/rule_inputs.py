@@ -12,19 +12,19 @@ from pathlib import Path
 from typing import TypeVar
 
 from runbook.files.environment_values import AnyVariable
-from runbook.files.file_kinds import FileKind, kind_of, wrong_kind
+from runbook.files.file_kinds import FileKind, own_file_kind, wrong_kind_problem
 from runbook.files.inventory import examine_inventory
 from runbook.files.playbook import examine_playbook, has_launch, launch_document
-from runbook.files.schema import schema
+from runbook.files.schema import load_schema
 from runbook.files.value_origins import Origins
 from runbook.files.yaml_document import Document, KeyPath, read_document
-from runbook.lint.find_files import leads_out, repository_of
+from runbook.lint.find_files import outside_target, repository_root
 from runbook.model.errors import Problem, Span
-from runbook.model.grouping import grouped
+from runbook.model.grouping import values_by_key
 from runbook.model.inventory import Inventory, Node
 from runbook.model.playbook import Playbook
 from runbook.model.safe_files import is_file
-from runbook.model.units import listed
+from runbook.model.units import name_list_text
 
 # The keys of an inventory that templates see as facts of the cluster.
 _CLUSTER_KEYS = ("gpus", "processes", "shell", "backend", "infiniband", "master", "order", "vars")
@@ -45,7 +45,7 @@ class InventoryFile:
         A rule asks before it judges: the default in place of a wrong value was not written by the user. A wrong block
         makes all of its keys wrong, and an unknown key may be any key misspelt.
         """
-        return not any(_spoils(keys, names) for keys in self.wrong)
+        return not any(_casts_doubt_on(keys, names) for keys in self.wrong)
 
     @property
     def names_known(self) -> bool:
@@ -74,23 +74,23 @@ class PlaybookFile:
 
     def sound(self, *names: str) -> bool:
         """Whether no value of these top-level keys was found wrong, and no unknown key, which may be one misspelt."""
-        known = schema("playbook")["properties"]
+        known = load_schema("playbook")["properties"]
         return not any(not keys or keys[0] in names or keys[0] not in known for keys in self.wrong)
 
 
-def _spoils(keys: KeyPath, names: tuple[str, ...]) -> bool:
+def _casts_doubt_on(keys: KeyPath, names: tuple[str, ...]) -> bool:
     """Whether a wrong value at `keys` makes it uncertain what the author wrote for the keys `names`."""
     if any(name in keys for name in names):
         return True
     words = [key for key in keys if isinstance(key, str)]
     free = "env" in words[:-1] or "vars" in words[:-1]  # the user chooses the names in these
-    return not free and (not words or words[-1] not in _single_values())
+    return not free and (not words or words[-1] not in _single_value_keys())
 
 
 @cache
-def _single_values() -> frozenset[str]:
+def _single_value_keys() -> frozenset[str]:
     """The keys of an inventory that hold a single value, and no keys of their own."""
-    root = schema("inventory")
+    root = load_schema("inventory")
     parts = [root, *root["$defs"].values()]
     found: set[str] = set()
     while parts:
@@ -107,31 +107,31 @@ def _single_values() -> frozenset[str]:
 Fault = TypeVar("Fault")
 
 
-def wrote(file: InventoryFile, *keys: str) -> bool:
+def is_soundly_given(file: InventoryFile, *keys: str) -> bool:
     """Whether the file gives a value at `keys`, and a sound one."""
     return keys in file.document.spans and keys not in file.wrong
 
 
-def trusted(file: InventoryFile, *names: str) -> Sequence[Node]:
+def trusted_nodes(file: InventoryFile, *names: str) -> Sequence[Node]:
     """The nodes whose values of these keys (`gpus`, `ssh`) are certain, because nothing wrong can have touched them.
 
     An unknown key may be any key misspelt. Values that were left out have been reported by loading.
     """
     if not file.wrong:
         return file.inventory.nodes
-    doubts = _doubts(file)
-    return _without(file, frozenset(doubts.keys() & {_ANY_KEY, *names}))
+    doubts = _doubts_by_key(file)
+    return _nodes_without_doubt(file, frozenset(doubts.keys() & {_ANY_KEY, *names}))
 
 
-def all_trusted(file: InventoryFile, *names: str) -> bool:
+def are_all_trusted(file: InventoryFile, *names: str) -> bool:
     """Whether no node was left out, and every node is `trusted` for these keys."""
     lost = any(len(keys) == 2 and keys[0] in ("nodes", "groups") for keys in file.wrong)
-    return not lost and len(trusted(file, *names)) == len(file.inventory.nodes)
+    return not lost and len(trusted_nodes(file, *names)) == len(file.inventory.nodes)
 
 
-def said(file: InventoryFile, block: str, name: str) -> bool:
+def is_value_meant(file: InventoryFile, block: str, name: str) -> bool:
     """Whether the value of `name` in a top-level block is what the author wrote, or was left out on purpose."""
-    known = schema("inventory")["properties"]
+    known = load_schema("inventory")["properties"]
     inside = known[block]["properties"]
     for keys in file.wrong:
         if not keys or keys[0] not in known or keys == (block,):
@@ -141,15 +141,17 @@ def said(file: InventoryFile, block: str, name: str) -> bool:
     return True
 
 
-def places(file: InventoryFile, nodes: Iterable[Node], *key: str) -> Iterator[tuple[Span | None, list[Node]]]:
+def nodes_by_place(file: InventoryFile, nodes: Iterable[Node], *key: str) -> Iterator[tuple[Span | None, list[Node]]]:
     """Yields each place that gives these nodes a value for the key, once, with the nodes that get it from there.
 
     Without a value, the place is the node's own key.
     """
-    yield from grouped((file.origins.span(node.name, *key) or node_span(file, node), node) for node in nodes).items()
+    yield from values_by_key(
+        (file.origins.span(node.name, *key) or node_span(file, node), node) for node in nodes
+    ).items()
 
 
-def faulty(
+def faulty_texts(
     file: InventoryFile, key: tuple[str, ...], fault: Callable[[str, str], Fault | None]
 ) -> Iterator[tuple[Span | None, list[Node], str, Fault]]:
     """Yields each place that gives nodes a text with a fault, those nodes, the text, and the fault.
@@ -158,11 +160,11 @@ def faulty(
     """
     judge = cache(fault)
     read = _NODE_TEXT_READERS[key]
-    texts = ((text, node) for node in trusted(file, key[0], "shell") if (text := read(node)) is not None)
-    wrong = grouped(((text, node.shell), node) for text, node in texts if judge(text, node.shell))
+    texts = ((text, node) for node in trusted_nodes(file, key[0], "shell") if (text := read(node)) is not None)
+    wrong = values_by_key(((text, node.shell), node) for text, node in texts if judge(text, node.shell))
     for (text, shell), nodes in wrong.items():
         if found := judge(text, shell):
-            yield from ((span, some, text, found) for span, some in places(file, nodes, *key))
+            yield from ((span, some, text, found) for span, some in nodes_by_place(file, nodes, *key))
 
 
 def node_span(file: InventoryFile, node: Node) -> Span | None:
@@ -170,14 +172,14 @@ def node_span(file: InventoryFile, node: Node) -> Span | None:
     return file.document.key_span(*file.origins.entry(node.name))
 
 
-def level(file: InventoryFile, node: Node, *key: str) -> str | None:
+def winning_level(file: InventoryFile, node: Node, *key: str) -> str | None:
     """Which level gave the value: `defaults`, `group rack1`, `node`; None if there is no value."""
     return next((one.level for one in file.origins.candidates(node.name, key) if one.wins), None)
 
 
-def named(nodes: Sequence[Node]) -> str:
+def named_nodes(nodes: Sequence[Node]) -> str:
     """`node-a`, `node-b` and 4 more."""
-    return listed((f"`{node.name}`" for node in nodes), most=4, first=3)
+    return name_list_text((f"`{node.name}`" for node in nodes), most=4, first=3)
 
 
 _NODE_TEXT_READERS: Mapping[tuple[str, ...], Callable[[Node], str | None]] = {
@@ -191,21 +193,21 @@ _NODE_TEXT_READERS: Mapping[tuple[str, ...], Callable[[Node], str | None]] = {
 }
 
 
-def have(nodes: Sequence[Node]) -> str:
+def has_or_have(nodes: Sequence[Node]) -> str:
     return "has" if len(nodes) == 1 else "have"
 
 
-def are(nodes: Sequence[Node]) -> str:
+def is_or_are(nodes: Sequence[Node]) -> str:
     return "is" if len(nodes) == 1 else "are"
 
 
-def each(nodes: Sequence[Node]) -> str:
+def each_of_nodes(nodes: Sequence[Node]) -> str:
     """`node-a`, or each of several."""
-    return named(nodes) if len(nodes) == 1 else f"each of {named(nodes)}"
+    return named_nodes(nodes) if len(nodes) == 1 else f"each of {named_nodes(nodes)}"
 
 
 _ANY_KEY = ""
-"""Stands for every key in `_doubts`: a wrong value may have been meant for any key."""
+"""Stands for every key in `_doubts_by_key`: a wrong value may have been meant for any key."""
 
 
 @dataclass(slots=True)
@@ -218,10 +220,10 @@ class _Doubt:
 
 
 @lru_cache(maxsize=2)  # many rules ask the same of one file
-def _doubts(file: InventoryFile) -> Mapping[str, _Doubt]:
+def _doubts_by_key(file: InventoryFile) -> Mapping[str, _Doubt]:
     """The doubtful nodes, by the key of a node's settings that is in doubt."""
-    top = schema("inventory")["properties"]
-    known = schema("inventory")["$defs"]["node"]["properties"]
+    top = load_schema("inventory")["properties"]
+    known = load_schema("inventory")["$defs"]["node"]["properties"]
     doubts: defaultdict[str, _Doubt] = defaultdict(_Doubt)
 
     def about(inside: KeyPath) -> _Doubt:
@@ -244,10 +246,10 @@ def _doubts(file: InventoryFile) -> Mapping[str, _Doubt]:
 
 
 @lru_cache(maxsize=16)
-def _without(file: InventoryFile, names: frozenset[str]) -> Sequence[Node]:
+def _nodes_without_doubt(file: InventoryFile, names: frozenset[str]) -> Sequence[Node]:
     """The nodes that are not in doubt by any of these keys."""
     nodes = file.inventory.nodes
-    doubts = [_doubts(file)[name] for name in names]
+    doubts = [_doubts_by_key(file)[name] for name in names]
     if not doubts:
         return nodes
     if any(doubt.all for doubt in doubts):
@@ -288,7 +290,7 @@ class ReadFiles:
     def leads_out(self, playbook: Document, path: str) -> str | None:
         """The real path of the inventory at `path` that a playbook names, if a link leads there out of the roots; None
         otherwise."""
-        real = leads_out(path, self._roots)
+        real = outside_target(path, self._roots)
         typed = str(playbook.mapping.get("inventory", ""))
         plain = os.path.normpath(Path(playbook.path).parent.resolve() / typed)
         return real if real != plain else None
@@ -299,7 +301,7 @@ class ReadFiles:
         real = os.path.realpath(path)
         if real not in self._read:
             document = read_document(path)
-            kind = kind or kind_of(document, named=named, folders=self._folders(real))
+            kind = kind or own_file_kind(document, named=named, folders=self._folders(real))
             self._read[real] = self._examined(document, kind)
         return self._read[real]
 
@@ -309,7 +311,7 @@ class ReadFiles:
         folder = Path(real).parent
         root = next((root for root in self._roots if folder.is_relative_to(root)), str(folder))
         if root not in self._above:
-            self._above[root] = repository_of(root) or Path(root).parent
+            self._above[root] = repository_root(root) or Path(root).parent
         return folder.relative_to(self._above[root]).parts
 
     def _examined(self, document: Document, kind: FileKind | None) -> ReadFile:
@@ -321,25 +323,25 @@ class ReadFiles:
             file = InventoryFile(document, inventory.draft, inventory.origins, inventory.wrong)
             if not has_launch(document):
                 return ReadFile(document, kind, inventory.problems, file)
-            return _with_launch(document, inventory.problems, file)
+            return _inventory_with_launch(document, inventory.problems, file)
         if kind == "playbook":
             from runbook.checks import CHECKS  # inventories need no checks, which load slowly
 
             playbook = examine_playbook(document, checks=CHECKS, environ=PLACEHOLDER_ENVIRON)
             if playbook.draft is None:
                 return ReadFile(document, kind, playbook.problems)
-            named = inventory_named(document)
+            named = named_inventory_path(document)
             readable = named and is_file(named) and not self.leads_out(document, named)
             there = self.read(named, kind="inventory").subject if named and readable else None
             of_it = there if isinstance(there, InventoryFile) else None
             return ReadFile(
                 document, kind, playbook.problems, PlaybookFile(document, playbook.draft, of_it, playbook.wrong)
             )
-        other = wrong_kind(document, None)
+        other = wrong_kind_problem(document, None)
         return ReadFile(document, None, document.problems if other is None else (other,))
 
 
-def _with_launch(document: Document, problems: tuple[Problem, ...], file: InventoryFile) -> ReadFile:
+def _inventory_with_launch(document: Document, problems: tuple[Problem, ...], file: InventoryFile) -> ReadFile:
     """The file of an inventory with a `launch:`, which is read as a playbook as well."""
     from runbook.checks import CHECKS
 
@@ -353,7 +355,7 @@ def _with_launch(document: Document, problems: tuple[Problem, ...], file: Invent
     return ReadFile(document, "inventory", (*problems, *more), file, stages)
 
 
-def inventory_named(playbook: Document) -> str | None:
+def named_inventory_path(playbook: Document) -> str | None:
     """The path of the inventory that a playbook names, as `run` finds it: relative to the playbook's own folder."""
     name = playbook.mapping.get("inventory")
     if not isinstance(name, str) or not name or "\0" in name:

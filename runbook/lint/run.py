@@ -6,18 +6,18 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from runbook.files.yaml_document import collector_paused
-from runbook.lint.find_files import FoundFile, find_files, roots_of
-from runbook.lint.findings import LintFinding, Report, finding_of, in_order
+from runbook.files.yaml_document import garbage_collector_paused
+from runbook.lint.find_files import FoundFile, find_files, real_tree_roots
+from runbook.lint.findings import LintFinding, Report, finding_from_problem, sorted_findings
 from runbook.lint.redaction import RedactedReport, likely_secrets
 from runbook.lint.rule_inputs import InventoryFile, PlaybookFile, ReadFile, ReadFiles
 from runbook.lint.rules import DOCUMENT_RULES, INVENTORY_RULES, PLAYBOOK_RULES, TOGETHER_RULES
 from runbook.lint.rules.across_files import named_inventory
-from runbook.lint.rules.security import known_formats
+from runbook.lint.rules.security import secrets_of_known_format
 from runbook.lint.settings import LintSettings, SettingsOf
-from runbook.lint.silences import apply, silences_in, unused_silence
+from runbook.lint.silences import apply_silences, silences_in, unused_silence
 from runbook.model.errors import FilesWrong, Problem, Span
-from runbook.model.grouping import grouped
+from runbook.model.grouping import values_by_key
 
 
 class RuleFailed(Exception):
@@ -43,10 +43,10 @@ class _Chosen:
 
 def lint(paths: Sequence[str]) -> Report:
     """The report on these files and folders. Raises FilesWrong if there is nothing to lint."""
-    with collector_paused():
+    with garbage_collector_paused():
         settings_of = SettingsOf()
-        chosen = _chosen(find_files(paths), settings_of)
-        reading = ReadFiles(roots_of(paths))
+        chosen = _choose_files(find_files(paths), settings_of)
+        reading = ReadFiles(real_tree_roots(paths))
         reads = [reading.read(found.path, named=found.named) for found in chosen.files]
         ours = [read for read, found in zip(reads, chosen.files, strict=True) if read.kind or found.named]
         notes = [f"{read.document.path}: neither an inventory nor a playbook" for read in reads if read not in ours]
@@ -57,24 +57,26 @@ def lint(paths: Sequence[str]) -> Report:
                 (), (), tuple(f"{one.path}: excluded" for one in chosen.excluded), RedactedReport({}, ()).lines
             )
         if not ours:
-            raise FilesWrong([_nothing_to_lint(len(reads), chosen)])
-        findings = [finding for read in ours for finding in _of_one_file(read, settings_of(read.document.path))]
-        findings += _of_all_files(ours, reading)
-        left = _without_silenced(findings, ours, settings_of)
-        left += [finding_of(problem, read.document.path) for read in ours for problem in _of_loading(read)]
+            raise FilesWrong([_nothing_to_lint_problem(len(reads), chosen)])
+        findings = [finding for read in ours for finding in _findings_of_file(read, settings_of(read.document.path))]
+        findings += _findings_across_files(ours, reading)
+        left = _unsilenced_findings(findings, ours, settings_of)
+        left += [
+            finding_from_problem(problem, read.document.path) for read in ours for problem in _loading_problems(read)
+        ]
         for settings in chosen.settings:
-            left += [finding_of(problem, settings.source) for problem in settings.problems]
+            left += [finding_from_problem(problem, settings.source) for problem in settings.problems]
         notes += [f"{one.path}: excluded" for one in chosen.excluded]
         texts = {read.document.path: read.document for read in ours}
         # Secrets of silenced findings count as well: another finding may stand on their line.
         secret = [finding.span for finding in (*findings, *left) if finding.rule.id.startswith("secret.")]
-        shown, more = _limited(in_order(left))
+        shown, more = _limit_findings(sorted_findings(left))
         likely = likely_secrets(texts, [finding.span for finding in shown], secret)
         redacted = RedactedReport(texts, [*secret, *likely])
         return Report(tuple(map(redacted.finding, shown)), tuple(texts), (*notes, *more), redacted.lines)
 
 
-def _limited(findings: Iterable[LintFinding]) -> tuple[list[LintFinding], list[str]]:
+def _limit_findings(findings: Iterable[LintFinding]) -> tuple[list[LintFinding], list[str]]:
     """The first findings of each rule in each file, and how many more there are."""
     counts: Counter[tuple[str, str]] = Counter()
     shown = []
@@ -91,7 +93,7 @@ def _limited(findings: Iterable[LintFinding]) -> tuple[list[LintFinding], list[s
     return shown, more
 
 
-def _chosen(found: Sequence[FoundFile], settings_of: SettingsOf) -> _Chosen:
+def _choose_files(found: Sequence[FoundFile], settings_of: SettingsOf) -> _Chosen:
     """The files of one lint, divided by settings and links."""
     outside = tuple(one for one in found if one.leads_to)
     found = [one for one in found if not one.leads_to]
@@ -104,7 +106,7 @@ def _chosen(found: Sequence[FoundFile], settings_of: SettingsOf) -> _Chosen:
     )
 
 
-def _nothing_to_lint(foreign: int, chosen: _Chosen) -> Problem:
+def _nothing_to_lint_problem(foreign: int, chosen: _Chosen) -> Problem:
     looked = [f"{foreign} are neither inventories nor playbooks"] * bool(foreign)
     if chosen.excluded:
         looked.append(f"{len(chosen.excluded)} are excluded by {', '.join(one.source for one in chosen.settings)}")
@@ -117,14 +119,17 @@ def _nothing_to_lint(foreign: int, chosen: _Chosen) -> Problem:
     return Problem("arguments.nothing-to-lint", f"there is nothing to lint: {', '.join(looked)}", None, help)
 
 
-def _of_one_file(read: ReadFile, settings: LintSettings) -> list[LintFinding]:
+def _findings_of_file(read: ReadFile, settings: LintSettings) -> list[LintFinding]:
     """The findings of rules that look at one file."""
     file = read.document.path
     ignored = settings.ignored(file)
     problems: list[Problem] = []
     if read.kind is not None:
         problems += _run_rules(
-            DOCUMENT_RULES if read.document.data is not None else [known_formats], file, read.document, ignored=ignored
+            DOCUMENT_RULES if read.document.data is not None else [secrets_of_known_format],
+            file,
+            read.document,
+            ignored=ignored,
         )
     if isinstance(read.subject, InventoryFile):
         problems += _run_rules(INVENTORY_RULES, file, read.subject, ignored=ignored)
@@ -132,10 +137,10 @@ def _of_one_file(read: ReadFile, settings: LintSettings) -> list[LintFinding]:
             problems += _run_rules(PLAYBOOK_RULES, file, read.launch, ignored=ignored)
     elif isinstance(read.subject, PlaybookFile):
         problems += _run_rules(PLAYBOOK_RULES, file, read.subject, ignored=ignored)
-    return without_echoes([finding_of(problem, file) for problem in problems], read.problems)
+    return findings_without_echoes([finding_from_problem(problem, file) for problem in problems], read.problems)
 
 
-def _of_all_files(reads: Sequence[ReadFile], reading: ReadFiles) -> list[LintFinding]:
+def _findings_across_files(reads: Sequence[ReadFile], reading: ReadFiles) -> list[LintFinding]:
     """The findings of rules that look at several files."""
     inventories = [read.subject for read in reads if isinstance(read.subject, InventoryFile)]
     playbooks = [read.subject for read in reads if isinstance(read.subject, PlaybookFile)]
@@ -143,7 +148,7 @@ def _of_all_files(reads: Sequence[ReadFile], reading: ReadFiles) -> list[LintFin
     file = reads[0].document.path
     problems = list(_run_rules(TOGETHER_RULES, file, inventories, playbooks))
     problems += _run_rules([named_inventory], file, [read for read in reads if read.kind == "playbook"], reads, reading)
-    return [finding_of(problem, file) for problem in problems]
+    return [finding_from_problem(problem, file) for problem in problems]
 
 
 def _run_rules(
@@ -151,12 +156,12 @@ def _run_rules(
 ) -> Iterator[Problem]:
     for rule in rules:
         try:
-            yield from _bounded(rule(*about), file, ignored)
+            yield from _bounded_problems(rule(*about), file, ignored)
         except Exception as error:
             raise RuleFailed(f"the rule {rule.__module__}.{rule.__name__} failed on {file}: {error!r}") from error
 
 
-def _bounded(problems: Iterable[Problem], file: str, ignored: Collection[str]) -> Iterator[Problem]:
+def _bounded_problems(problems: Iterable[Problem], file: str, ignored: Collection[str]) -> Iterator[Problem]:
     """All problems that a rule finds; after `_MOST_LOOKED_FOR` of one id, a problem that says so, and no more.
 
     Secrets have no such limit: a secret that is not found is not masked.
@@ -172,7 +177,7 @@ def _bounded(problems: Iterable[Problem], file: str, ignored: Collection[str]) -
         yield problem
 
 
-def _of_loading(read: ReadFile) -> tuple[Problem, ...]:
+def _loading_problems(read: ReadFile) -> tuple[Problem, ...]:
     """The problems that keep a file from being used, which no silence reaches."""
     if read.problems or read.kind:
         return read.problems
@@ -180,26 +185,26 @@ def _of_loading(read: ReadFile) -> tuple[Problem, ...]:
     return (Problem("file.kind", message, read.document.span(), FILE_KIND_HELP),)
 
 
-def _without_silenced(
+def _unsilenced_findings(
     findings: Iterable[LintFinding], reads: Sequence[ReadFile], settings_of: SettingsOf
 ) -> list[LintFinding]:
     """The findings that no silence and no setting takes away, and what is wrong with the silences."""
-    by_file = grouped((finding.span.file, finding) for finding in findings)
+    by_file = values_by_key((finding.span.file, finding) for finding in findings)
     left: list[LintFinding] = []
     for read in reads:
         file = read.document.path
         silences, problems = silences_in(read.document)
-        kept, unused = apply(silences, by_file.pop(file, []))
+        kept, unused = apply_silences(silences, by_file.pop(file, []))
         ignored = settings_of(file).ignored(file)
         left += [finding for finding in kept if finding.rule.always or finding.rule.id not in ignored]
-        left += [finding_of(problem, file) for problem in problems]
+        left += [finding_from_problem(problem, file) for problem in problems]
         # In a file that was not read or not searched in full, a silence may have a use that is not known.
         if not read.problems and not any(finding.rule.id == "file.too-many-findings" for finding in kept):
-            left += [finding_of(unused_silence(silence), file) for silence in unused]
+            left += [finding_from_problem(unused_silence(silence), file) for silence in unused]
     return left + [finding for others in by_file.values() for finding in others]
 
 
-def without_echoes(findings: list[LintFinding], of_loading: Collection[Problem]) -> list[LintFinding]:
+def findings_without_echoes(findings: list[LintFinding], of_loading: Collection[Problem]) -> list[LintFinding]:
     """The findings of rules without those about a value that is known to be wrong already.
 
     Such a value is at a mistake of YAML, or is refused by loading. For the `yaml.` rules, which tell how other YAML
@@ -214,15 +219,15 @@ def without_echoes(findings: list[LintFinding], of_loading: Collection[Problem])
         if problem.span and problem.id.endswith(".unknown-key")
     }
     errors = refused | {_start(finding.span) for finding in findings if finding.rule.severity == "error"}
-    lines = grouped((span.line, span) for span in misread)
+    lines = values_by_key((span.line, span) for span in misread)
     return [
         finding
         for finding in findings
         if finding.rule.id.startswith("secret.")
         or (
             _start(finding.span) not in (errors if finding.rule.id.startswith("yaml.") else refused)
-            and not any(_overlap(finding.span, span) for span in lines.get(finding.span.line, ()))
-            and not (finding.rule.id.startswith("yaml.") and _behind(finding.span, unknown))
+            and not any(_spans_overlap(finding.span, span) for span in lines.get(finding.span.line, ()))
+            and not (finding.rule.id.startswith("yaml.") and _is_value_of_key(finding.span, unknown))
         )
     ]
 
@@ -231,11 +236,11 @@ def _start(span: Span) -> tuple[int, int]:
     return (span.line, span.column)
 
 
-def _behind(span: Span, keys: Collection[tuple[int, int]]) -> bool:
+def _is_value_of_key(span: Span, keys: Collection[tuple[int, int]]) -> bool:
     """Whether `span` is the value of one of these keys, on the key's line. `keys` has the place after each key, which
     is a colon and one or two blanks before the value."""
     return any((span.line, span.column - blanks) in keys for blanks in (2, 3))
 
 
-def _overlap(one: Span, other: Span) -> bool:
+def _spans_overlap(one: Span, other: Span) -> bool:
     return one.column < other.column + other.length and other.column < one.column + one.length

@@ -17,11 +17,11 @@ from typing import Any
 
 from runbook.files.shipped_files import tomllib
 from runbook.files.suggestions import did_you_mean
-from runbook.files.yaml_document import KeyPath, mapping_problem, read_document, scalars
-from runbook.lint.find_files import leads_out, roots_of
-from runbook.lint.findings import not_silenced
+from runbook.files.yaml_document import KeyPath, iterate_scalars, mapping_problem, read_document
+from runbook.lint.find_files import outside_target, real_tree_roots
+from runbook.lint.findings import silencing_refusal
 from runbook.model.errors import Problem, Span
-from runbook.model.safe_files import is_file, is_there, open_regular
+from runbook.model.safe_files import is_file, open_regular_file, path_exists
 
 YAML_FILE = ".runbook-lint.yml"
 TOML_FILE = "pyproject.toml"
@@ -84,11 +84,11 @@ class SettingsOf:
 def _settings_in(folder: str) -> LintSettings | None:
     """The settings in this folder itself, None if it has none."""
     yaml_file, toml_file = Path(folder, YAML_FILE), Path(folder, TOML_FILE)
-    toml_is_here = is_file(toml_file) and not leads_out(toml_file, roots_of([str(toml_file)]))
-    from_toml = _from_toml(toml_file, folder) if toml_is_here else None
+    toml_is_here = is_file(toml_file) and not outside_target(toml_file, real_tree_roots([str(toml_file)]))
+    from_toml = _settings_from_toml(toml_file, folder) if toml_is_here else None
     if not os.path.lexists(yaml_file):
         return from_toml
-    settings = _from_yaml(yaml_file, folder)
+    settings = _settings_from_yaml(yaml_file, folder)
     if from_toml is None:
         return settings
     message = f"{TOML_FILE} of this folder has settings as well, and these here win"
@@ -96,15 +96,15 @@ def _settings_in(folder: str) -> LintSettings | None:
     return replace(settings, problems=(*settings.problems, problem))
 
 
-def _from_yaml(path: Path, folder: str) -> LintSettings:
-    shown = _shown(path)
+def _settings_from_yaml(path: Path, folder: str) -> LintSettings:
+    shown = _displayed_path(path)
     first = Span(shown, 1, 1)
-    outside = leads_out(path, roots_of([str(path)]))
+    outside = outside_target(path, real_tree_roots([str(path)]))
     if outside:
         message = f"this is a link that leads out of its repository, to {outside}, and is not read"
         problem = Problem("settings.syntax", message, first, "put the file itself here")
         return LintSettings(shown, folder, problems=(problem,))
-    if is_there(path) and not is_file(path):
+    if path_exists(path) and not is_file(path):
         problem = Problem("settings.syntax", "this is not a regular file, and is not read", first, "remove it")
         return LintSettings(shown, folder, problems=(problem,))
     document = read_document(shown)
@@ -117,21 +117,21 @@ def _from_yaml(path: Path, folder: str) -> LintSettings:
         return LintSettings(shown, folder, problems=(not_mapping,) if not_mapping else ())
 
     def place(keys: KeyPath, word: str) -> Span:
-        for item, value in scalars(document.data):
+        for item, value in iterate_scalars(document.data):
             if word and value == word and item[:-1] == keys:
                 keys = item
         return document.key_span(*keys) or first
 
-    return _checked(document.data, place, shown, folder, document.problems)
+    return _checked_settings(document.data, place, shown, folder, document.problems)
 
 
-def _from_toml(path: Path, folder: str) -> LintSettings | None:
+def _settings_from_toml(path: Path, folder: str) -> LintSettings | None:
     """The settings in a pyproject.toml; None if it has no table `tool.runbook`, or is broken and does not name it."""
-    shown = _shown(path)
+    shown = _displayed_path(path)
     try:
-        with open_regular(path) as file:
+        with open_regular_file(path) as file:
             text = file.read(MAX_TOML_BYTES + 1).decode("utf-8-sig")
-        data = tomllib.loads(text) if _is_modest(text) else {}
+        data = tomllib.loads(text) if _is_cheap_toml(text) else {}
     except (OSError, UnicodeDecodeError, RecursionError):
         return None  # other tools will report it; nothing shows that it is about lint
     except ValueError as error:  # from tomllib, or from Python for a number of too many digits
@@ -150,18 +150,18 @@ def _from_toml(path: Path, folder: str) -> LintSettings | None:
         key = next(iter(ours))
         help = did_you_mean(key, ("lint",)) or "settings of lint stand in `[tool.runbook.lint]`"
         problem = Problem("settings.unknown-key", f"there is no `tool.runbook.{key}`", None, help)
-        return LintSettings(shown, folder, problems=(replace(problem, span=_toml_place(shown, lines, (key,), "")),))
-    return _checked(ours["lint"], lambda keys, word: _toml_place(shown, lines, keys, word), shown, folder, ())
+        return LintSettings(shown, folder, problems=(replace(problem, span=_toml_span(shown, lines, (key,), "")),))
+    return _checked_settings(ours["lint"], lambda keys, word: _toml_span(shown, lines, keys, word), shown, folder, ())
 
 
-def _is_modest(text: str) -> bool:
+def _is_cheap_toml(text: str) -> bool:
     """Whether tomllib reads the text in reasonable memory: for a key `a.a.a…` it takes the square of the key's
     length."""
     bare = re.sub(r"\"[^\"\n]*\"|'[^'\n]*'", "", text)
     return len(text) <= MAX_TOML_BYTES and all(line.count(".") <= MAX_DOTS_PER_LINE for line in bare.split("\n"))
 
 
-def _toml_place(file: str, lines: list[str], keys: KeyPath, word: str) -> Span:
+def _toml_span(file: str, lines: list[str], keys: KeyPath, word: str) -> Span:
     """The place of a setting, or of a word in its value. TOML readers give no places, so the keys and the word are
     looked for in the text from the table's heading on, one after the other."""
     number = next((number for number, line in enumerate(lines) if re.search(r"tool\.runbook", line)), 0)
@@ -175,7 +175,9 @@ def _toml_place(file: str, lines: list[str], keys: KeyPath, word: str) -> Span:
     return span
 
 
-def _checked(data: Any, place: SpanOfSetting, source: str, folder: str, problems: tuple[Problem, ...]) -> LintSettings:
+def _checked_settings(
+    data: Any, place: SpanOfSetting, source: str, folder: str, problems: tuple[Problem, ...]
+) -> LintSettings:
     """The settings that are in `data`, with the problems of all that is wrong in it."""
     found = _Checked(place)
     if not isinstance(data, dict):
@@ -219,14 +221,14 @@ class _Checked:
     def rules(self, value: object, keys: KeyPath) -> frozenset[str]:
         sound = set()
         for id in self.texts(value, keys):
-            if refused := not_silenced(id):
+            if refused := silencing_refusal(id):
                 self.problem(keys, *refused, id)
             else:
                 sound.add(id)
         return frozenset(sound)
 
 
-def _shown(path: Path) -> str:
+def _displayed_path(path: Path) -> str:
     """The path as it is shown: relative if it lies below the current folder, as paths of linted files are."""
     relative = os.path.relpath(path)
     return str(path) if relative.startswith(os.pardir) else relative

@@ -8,8 +8,8 @@ from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
-from runbook.files.yaml_document import Document, scalars
-from runbook.lint.findings import LintFinding, not_silenced, rules
+from runbook.files.yaml_document import Document, iterate_scalars
+from runbook.lint.findings import LintFinding, lint_rules, silencing_refusal
 from runbook.model.errors import Problem, Span
 
 _MAX_SUGGESTIONS = 100  # unknown ids for which the nearest rule is looked up, at half a millisecond each
@@ -34,7 +34,7 @@ def silences_in(document: Document) -> tuple[list[SilencedRule], list[Problem]]:
     problems: list[Problem] = []
     comments = _Comments(document)
     unknown = 0
-    for number, line, below in _lines(document.lines):
+    for number, line, below in _lines_with_comments(document.lines):
         said = len(line) - len(line.lstrip())
         for noqa in _NOQA.finditer(line):
             if not comments.begins(number, noqa.start() + 1):
@@ -47,8 +47,8 @@ def silences_in(document: Document) -> tuple[list[SilencedRule], list[Problem]]:
                 problems.append(Problem("silence.bare", message, span, "write `# noqa: RULE`, with the rule's id"))
             for id, start in ids:
                 span = Span(document.path, number, start + 1, len(id))
-                problem = _fault(id, span, guess=unknown < _MAX_SUGGESTIONS)
-                unknown += id not in rules()
+                problem = _silence_problem(id, span, guess=unknown < _MAX_SUGGESTIONS)
+                unknown += id not in lint_rules()
                 if problem is None:
                     silences.append(SilencedRule(id, about, span))
                 else:
@@ -56,7 +56,7 @@ def silences_in(document: Document) -> tuple[list[SilencedRule], list[Problem]]:
     return silences, problems
 
 
-def apply(
+def apply_silences(
     silences: Iterable[SilencedRule], findings: Collection[LintFinding]
 ) -> tuple[list[LintFinding], list[SilencedRule]]:
     """The findings that are left, and the silences that silenced no finding."""
@@ -86,19 +86,19 @@ def _ids(noqa: re.Match[str]) -> Iterator[tuple[str, int]]:
     for word in re.finditer(r",|[^\s,]+", noqa["said"]):
         if word.group() == ",":
             joined = True
-        elif joined or word.group() in rules():
+        elif joined or word.group() in lint_rules():
             yield word.group(), noqa.start("said") + word.start()
             joined = False
         else:
             return
 
 
-def _fault(id: str, span: Span, *, guess: bool) -> Problem | None:
-    refused = not_silenced(id, guess=guess)
+def _silence_problem(id: str, span: Span, *, guess: bool) -> Problem | None:
+    refused = silencing_refusal(id, guess=guess)
     return Problem(f"silence.{refused[0]}", refused[1], span, refused[2]) if refused else None
 
 
-def _lines(lines: list[str]) -> Iterator[tuple[int, str, int]]:
+def _lines_with_comments(lines: list[str]) -> Iterator[tuple[int, str, int]]:
     """The lines in which a silence may stand: number, line, and the number of the next line with content.
 
     Empty lines and comments are no content; if no content follows, the last number is the line's own.
@@ -120,7 +120,7 @@ class _Comments:
 
     def __init__(self, document: Document) -> None:
         self._lines = document.lines
-        places = [document.extent(*keys) for keys, _ in scalars(document.data)]
+        places = [document.extent(*keys) for keys, _ in iterate_scalars(document.data)]
         places += [document.key_extent(*keys) for keys in document.key_spans]
         self._places = sorted(place for place in places if place is not None)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import shlex
 
-from runbook.model.safe_text import visible
+from runbook.model.safe_text import visible_text
 
 _NFT_WORD = re.compile(r"[A-Za-z][A-Za-z0-9/_.-]*|[0-9]+")
 NFT_LIST_COMMAND = "sudo nft -a list ruleset"
@@ -21,9 +21,9 @@ _MARK_ESCAPES = {"`": r"\x60", "; on ": r";\x20on "}
 either."""
 
 
-def word(name: object) -> str:
+def shell_word(name: object) -> str:
     """The name as one word of a command in a POSIX shell."""
-    text = visible(str(name))
+    text = visible_text(str(name))
     for mark, escape in _MARK_ESCAPES.items():
         text = text.replace(mark, escape)
     if text.startswith("~/"):  # the shell expands it
@@ -42,11 +42,11 @@ def nft_words(*names: object) -> str | None:
 
 def powershell_word(name: object) -> str:
     """The name as one word of a command in PowerShell, in which typographic quotes end a quoted text as well."""
-    text = visible(str(name))
+    text = visible_text(str(name))
     return text if _POWERSHELL_BARE_WORD.fullmatch(text) else "'" + _POWERSHELL_QUOTES.sub(r"\1\1", text) + "'"
 
 
 def netsh_name(name: str) -> str:
     """A firewall rule's name between double quotes, for netsh in cmd and in PowerShell alike; `"THE RULE"` for a name
     with a character that is not safe in both."""
-    return f'"{name}"' if _NETSH_RULE_NAME.fullmatch(name) and visible(name) == name else '"THE RULE"'
+    return f'"{name}"' if _NETSH_RULE_NAME.fullmatch(name) and visible_text(name) == name else '"THE RULE"'

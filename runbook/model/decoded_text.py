@@ -65,7 +65,7 @@ class View:
         return self._parent.raw(first, last)
 
 
-def views(text: str) -> Iterator[View]:
+def decoded_views(text: str) -> Iterator[View]:
     """The text itself, then a view for each further layer undone, until nothing is encoded any more or
     MAX_ENCODING_LAYERS are."""
     view: View | None = View(text)
@@ -74,21 +74,23 @@ def views(text: str) -> Iterator[View]:
             return
         yield view
         view = (
-            _read_again(view, _ENCODED_PIECE, _decoded) if any(sign in view.text for sign in _ENCODING_SIGNS) else None
+            _substituted_view(view, _ENCODED_PIECE, _decode_piece)
+            if any(sign in view.text for sign in _ENCODING_SIGNS)
+            else None
         )
 
 
-def unquoted(view: View) -> View:
+def unquoted_view(view: View) -> View:
     """The view without its quotes, backslashes and colours, so that a word is found however it is put together."""
-    return _read_again(view, _JOINT_RUN, lambda _: "") or view
+    return _substituted_view(view, _JOINT_RUN, lambda _: "") or view
 
 
-def plainest(text: str) -> str:
+def fully_decoded_text(text: str) -> str:
     """The text with every layer of encoding undone."""
-    return list(views(text))[-1].text
+    return list(decoded_views(text))[-1].text
 
 
-def _read_again(view: View, pattern: re.Pattern[str], read: Callable[[re.Match[str]], str]) -> View | None:
+def _substituted_view(view: View, pattern: re.Pattern[str], read: Callable[[re.Match[str]], str]) -> View | None:
     """A view with `read` applied to every match of the pattern; None if that changes nothing."""
     parts: list[str] = []
     pieces: list[tuple[int, int, int, bool]] = []
@@ -114,7 +116,7 @@ def _read_again(view: View, pattern: re.Pattern[str], read: Callable[[re.Match[s
     return View("".join(parts), view, pieces) if pieces else None
 
 
-def _decoded(match: re.Match[str]) -> str:
+def _decode_piece(match: re.Match[str]) -> str:
     kind, found = match.lastgroup, match[match.lastgroup or 0]
     if kind == "colour":
         return COLOUR_PLACEHOLDER
@@ -126,17 +128,17 @@ def _decoded(match: re.Match[str]) -> str:
         code = int(found, 16)
         return chr(code) if code < 0x110000 else found
     if kind == "bytes":
-        return _text(bytes.fromhex(found.replace("\\x", "")))
+        return _decode_bytes(bytes.fromhex(found.replace("\\x", "")))
     if kind == "octal":
-        return _text(bytes(int(part, 8) for part in found.split("\\")[1:]))
+        return _decode_bytes(bytes(int(part, 8) for part in found.split("\\")[1:]))
     if kind == "percent":
-        return _text(bytes.fromhex(found.replace("%", "")))
+        return _decode_bytes(bytes.fromhex(found.replace("%", "")))
     if kind == "entity":
         return unescape(found)
     return _BACKSLASH_ESCAPES.get(found, found)
 
 
-def _text(data: bytes) -> str:
+def _decode_bytes(data: bytes) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError:

@@ -1,5 +1,5 @@
 """Errors of three families: the user's files are wrong, a node could not be reached, and our bugs (any other
-exception). `limit_behind` finds limits of this machine, which look like our bugs and are not."""
+exception). `machine_limit_finding` finds limits of this machine, which look like our bugs and are not."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ CURRENT_FOLDER_GONE = Finding(
 )
 
 
-def limit_behind(error: BaseException | None) -> Finding | None:
+def machine_limit_finding(error: BaseException | None) -> Finding | None:
     """The finding about a limit of this machine, if `error` or an exception that led to it comes from one; else
     None."""
     while error is not None:
@@ -90,13 +90,13 @@ def limit_behind(error: BaseException | None) -> Finding | None:
             return OPEN_FILES_EXHAUSTED
         if isinstance(error, ImportError) and os.strerror(errno.EMFILE) in str(error):
             return OPEN_FILES_EXHAUSTED  # the loader of shared libraries says so only in its message
-        if isinstance(error, FileNotFoundError) and _folder_gone():
+        if isinstance(error, FileNotFoundError) and _is_current_folder_gone():
             return CURRENT_FOLDER_GONE
         error = error.__cause__ or error.__context__
     return None
 
 
-def _folder_gone() -> bool:
+def _is_current_folder_gone() -> bool:
     try:
         os.getcwd()  # noqa: PTH109  the question is whether there is one
     except FileNotFoundError:

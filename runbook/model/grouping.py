@@ -9,7 +9,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
+def values_by_key(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
     """By each key, the list of its values; keys and values keep the order of `pairs`."""
     found: dict[K, list[V]] = {}
     for key, value in pairs:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from runbook.model.command_quoting import word
+from runbook.model.command_quoting import shell_word
 from runbook.model.secrets import Secret
 
 EnvValue = str | Secret
@@ -136,7 +136,7 @@ class Node:
     @property
     def interpreter_typed(self) -> str:
         """`interpreter` as a word of a shell command, where the shell still expands a `~/` at its start."""
-        return word(self.interpreter)
+        return shell_word(self.interpreter)
 
     @property
     def slots(self) -> int:

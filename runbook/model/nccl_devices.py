@@ -13,16 +13,16 @@ _GUEST_INTERFACE = re.compile(
 _LOOPBACK_OR_OVERLAY = re.compile(r"lo$|cali|flannel|lxc|tailscale|tun\d*$")
 
 
-def is_for_guests(name: str) -> bool:
+def is_guest_interface(name: str) -> bool:
     """Whether an interface of this name is made by Docker, Podman, libvirt, LXC, VMware, VirtualBox or Kubernetes for
     guests of one machine: its addresses are the same on every machine and cannot be reached from outside."""
     return _GUEST_INTERFACE.match(name) is not None
 
 
-def leads_nowhere(name: str) -> bool:
+def is_local_only_interface(name: str) -> bool:
     """Whether an interface of this name connects a job with no other machine: loopback, guests' interfaces, and
     overlays."""
-    return is_for_guests(name) or _LOOPBACK_OR_OVERLAY.match(name) is not None
+    return is_guest_interface(name) or _LOOPBACK_OR_OVERLAY.match(name) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Selection:
         return any(self.fits(name, device) for name in bare if name) != self.excludes
 
 
-def selection(text: str) -> Selection:
+def parse_device_selection(text: str) -> Selection:
     """The value of NCCL_SOCKET_IFNAME or NCCL_IB_HCA, read; empty names are dropped."""
     excludes = text.startswith("^")
     rest = text[1:] if excludes else text
@@ -68,7 +68,7 @@ def select_interfaces(expression: str, names: Iterable[str]) -> list[str]:
     prefixes of themselves.
     """
     listed = list(names)
-    chosen = selection(expression)
+    chosen = parse_device_selection(expression)
     if not chosen.prefix:
         # A name that exists as written is meant as written, though NCCL would also take longer names that begin so.
         whole = [name for word in chosen.names for name in listed if name == word]

@@ -20,12 +20,14 @@ def fold(names: Iterable[str]) -> str:
     their leading zeros."""
     families: dict[NameParts, list[NameParts]] = {}
     for name in dict.fromkeys(names):
-        texts, values = _split(name)
+        texts, values = _split_name_fields(name)
         families.setdefault(texts, []).append(values)
-    return ",".join(_write(texts, box) for texts, members in families.items() for box in _boxes(members))
+    return ",".join(
+        _nodeset_of_box(texts, box) for texts, members in families.items() for box in _merged_boxes(members)
+    )
 
 
-def _split(name: str) -> tuple[NameParts, NameParts]:
+def _split_name_fields(name: str) -> tuple[NameParts, NameParts]:
     """A name's fixed texts, followed by each field's kind (`#` digits, `@` letter); and its fields' values. A name that
     could be read as a nodeset itself has no fields."""
     if set(name) & set("[],"):
@@ -38,7 +40,7 @@ def _split(name: str) -> tuple[NameParts, NameParts]:
     return (*parts[0::2], *kinds), values
 
 
-def _boxes(members: list[NameParts]) -> list[FieldValueSets]:
+def _merged_boxes(members: list[NameParts]) -> list[FieldValueSets]:
     """The members as boxes: those that differ in one field only are merged, the last field first."""
     boxes: list[FieldValueSets] = [tuple(frozenset((value,)) for value in member) for member in members]
     for field in reversed(range(len(members[0]))):
@@ -49,30 +51,30 @@ def _boxes(members: list[NameParts]) -> list[FieldValueSets]:
     return boxes
 
 
-def _write(texts: NameParts, box: FieldValueSets) -> str:
+def _nodeset_of_box(texts: NameParts, box: FieldValueSets) -> str:
     written = texts[0]
     for text, values in zip(texts[1:], box, strict=False):
-        written += (_ranges(values) if len(values) > 1 else next(iter(values))) + text
+        written += (_bracketed_ranges(values) if len(values) > 1 else next(iter(values))) + text
     return written
 
 
-def _ranges(values: frozenset[str]) -> str:
+def _bracketed_ranges(values: frozenset[str]) -> str:
     """The values as `[1,3-5]`; all numbers of a range are padded with zeros to the width of its first."""
-    left = dict.fromkeys(sorted(values, key=_order))
+    left = dict.fromkeys(sorted(values, key=_field_sort_key))
     runs: list[str] = []
     while left:
         first = last = next(iter(left))
         del left[first]
-        while (following := _next(last, len(first))) in left:
+        while (following := _next_field_value(last, len(first))) in left:
             last = following
             del left[last]
         runs.append(first if first == last else f"{first}-{last}")
     return "[" + ",".join(runs) + "]"
 
 
-def _order(value: str) -> tuple[int, int, str]:
+def _field_sort_key(value: str) -> tuple[int, int, str]:
     return (int(value), len(value), value) if value.isdigit() else (0, 0, value)
 
 
-def _next(value: str, width: int) -> str:
+def _next_field_value(value: str, width: int) -> str:
     return str(int(value) + 1).zfill(width) if value.isdigit() else chr(ord(value) + 1)

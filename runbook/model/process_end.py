@@ -6,19 +6,19 @@ import signal
 from dataclasses import dataclass
 
 
-def _numbers(*names: str) -> frozenset[int]:
+def _signal_numbers(*names: str) -> frozenset[int]:
     """The numbers of these signals, without signals that this system does not have."""
     return frozenset(number for name in names if (number := getattr(signal, name, None)) is not None)
 
 
-_CRASH_SIGNALS = _numbers("SIGSEGV", "SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGTRAP", "SIGSYS")
+_CRASH_SIGNALS = _signal_numbers("SIGSEGV", "SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGTRAP", "SIGSYS")
 """Signals that a process gets for an error of its own."""
 
-_END_REQUEST_SIGNALS = _numbers("SIGTERM", "SIGINT", "SIGQUIT")
+_END_REQUEST_SIGNALS = _signal_numbers("SIGTERM", "SIGINT", "SIGQUIT")
 """Signals by which another process asks a process to end."""
 
-_HANGUP_SIGNALS = _numbers("SIGHUP")
-_SIGNALS_FROM_OTHERS = _END_REQUEST_SIGNALS | _numbers("SIGKILL")
+_HANGUP_SIGNALS = _signal_numbers("SIGHUP")
+_SIGNALS_FROM_OTHERS = _END_REQUEST_SIGNALS | _signal_numbers("SIGKILL")
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,10 +14,10 @@ from dataclasses import fields, is_dataclass, replace
 from enum import Enum
 from typing import Any, TypeVar
 
-from runbook.model.decoded_text import JOINT_CHARACTERS, View, plainest, unquoted, views
+from runbook.model.decoded_text import JOINT_CHARACTERS, View, decoded_views, fully_decoded_text, unquoted_view
 from runbook.model.inventory import Inventory
 from runbook.model.remedy import Remedy
-from runbook.model.secrets import Secret, holds_secret, known_tokens
+from runbook.model.secrets import Secret, is_secret_value, known_tokens
 from runbook.model.text_search import TextSpan
 
 T = TypeVar("T")
@@ -48,7 +48,7 @@ _DOUBLED_QUOTES = ("'\u2018\u2019\u201a\u201b", '"\u201c\u201d\u201e', "%", "`")
 _CMD_SPECIAL_CHARACTER = re.compile(r'([&|<>^"%!()])')
 
 
-def long_enough(text: str) -> bool:
+def is_searchable_secret(text: str) -> bool:
     """Whether a value is long enough to be searched for: a shorter one is found in ordinary words."""
     return len(text.strip()) >= MIN_SECRET_CHARACTERS
 
@@ -58,22 +58,22 @@ class Forms:
     shell, in pieces. `find` tells where they stand in a view of a text."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
-        known = {text for text in secrets if long_enough(text)}
+        known = {text for text in secrets if is_searchable_secret(text)}
         forms: dict[str, tuple[bool, bool]] = {}
         for text in known:
-            for form, before, after in _forms(text):
-                if long_enough(form):
+            for form, before, after in _secret_forms(text):
+                if is_searchable_secret(form):
                     forms.setdefault(form, (before, after))
         self._forms = dict(sorted(forms.items(), key=lambda item: len(item[0]), reverse=True))
-        read = {view.text for text in known for view in views(text)}
+        read = {view.text for text in known for view in decoded_views(text)}
         bare = {text.translate(_JOINT_REMOVAL) for text in read}
-        self._bare = {text: (False, False) for text in bare if long_enough(text)}
+        self._bare = {text: (False, False) for text in bare if is_searchable_secret(text)}
         self._lengths: dict[str, set[int]] = {}  # by first characters, the lengths of forms; empty if forms are few
         for form in (*self._forms, *self._bare) if len(self._forms) > _MAX_FORMS_WITHOUT_INDEX else ():
             self._lengths.setdefault(form[:MIN_SECRET_CHARACTERS], set()).add(len(form))
         self.longest = max(map(len, known), default=0)
         # A line of wrapped base64 may end with the beginning of a secret's base64, or begin with its end.
-        self._coded = [form for text in known for form, _, _ in _base64(text)]
+        self._coded = [form for text in known for form, _, _ in _base64_forms(text)]
         self._by_head: dict[str, list[str]] = {}  # forms of `_coded` by their first characters
         self._by_tail: dict[str, list[str]] = {}  # and by their last characters
         for form in self._coded:
@@ -91,7 +91,7 @@ class Forms:
         for start, end in self._wrapped(view.text):
             yield view.raw(start, end)
         if self._bare and any(joint in view.text for joint in JOINT_CHARACTERS):
-            bare = unquoted(view)
+            bare = unquoted_view(view)
             for start, end in self._in(bare.text, self._bare):
                 yield bare.raw(start, end)
 
@@ -148,24 +148,25 @@ class Forms:
                     yield at, form
 
 
-def _forms(text: str) -> Iterator[tuple[str, bool, bool]]:
+def _secret_forms(text: str) -> Iterator[tuple[str, bool, bool]]:
     """(form, before, after) for each way of writing the secret that views do not undo, and the plain ones. `before` and
     `after`: whether the character before or behind the form holds bits of the secret as well."""
-    plain = {text, plainest(text), *(view.text for view in views(text))}
-    plain |= {view.text[:-1] for view in views(f"{text} ")}  # a backslash at its end escapes the next character
+    plain = {text, fully_decoded_text(text), *(view.text for view in decoded_views(text))}
+    plain |= {view.text[:-1] for view in decoded_views(f"{text} ")}  # a backslash at its end escapes the next character
     plain |= {re.sub(f"([{quotes}])", r"\1\1", text) for quotes in _DOUBLED_QUOTES}
     plain |= {_CMD_SPECIAL_CHARACTER.sub(r"^\1", text), text.replace(" ", "+"), "\0".join(text)}
     yield from ((form, False, False) for form in plain)
-    for data in _encoded(text):
+    for data in _utf8_and_utf16(text):
         for joint in ("", ":", " ", "-"):
             digits = data.hex(joint) if joint else data.hex()
             yield from ((form, False, False) for form in (digits, digits.upper()))
-    yield from _base64(text)
+    yield from _base64_forms(text)
 
 
-def _base64(text: str) -> Iterator[tuple[str, bool, bool]]:
-    """The forms in base64, as `_forms` gives them; a text may begin at any of three places in a group of base64."""
-    for data in _encoded(text):
+def _base64_forms(text: str) -> Iterator[tuple[str, bool, bool]]:
+    """The forms in base64, as `_secret_forms` gives them; a text may begin at any of three places in a group of
+    base64."""
+    for data in _utf8_and_utf16(text):
         for offset in range(3):
             first, last = -(-8 * offset // 6), 8 * (offset + len(data)) // 6
             coded = base64.b64encode(b"\0" * offset + data + b"\0" * 3).decode()[first:last]
@@ -173,7 +174,7 @@ def _base64(text: str) -> Iterator[tuple[str, bool, bool]]:
                 yield form, offset > 0, (offset + len(data)) % 3 > 0
 
 
-def _encoded(text: str) -> tuple[bytes, bytes]:
+def _utf8_and_utf16(text: str) -> tuple[bytes, bytes]:
     return text.encode("utf-8", "surrogatepass"), text.encode("utf-16-le", "surrogatepass")
 
 
@@ -190,12 +191,12 @@ class Redactor:
         return bool(self._forms)
 
     def text(self, text: str) -> str:
-        return replaced(text, ((place, SECRET_MASK) for place in self.places(text)))
+        return text_with_replacements(text, ((place, SECRET_MASK) for place in self.places(text)))
 
     def places(self, text: str) -> list[TextSpan]:
         """The places of secrets and of known tokens in the text, in order, without overlaps."""
         found: list[TextSpan] = []
-        for view in views(text):
+        for view in decoded_views(text):
             if self._forms:
                 found += self._forms.find(view)
             found += (view.raw(*match.span()) for _, match in known_tokens(view.text))
@@ -271,7 +272,7 @@ def joined(places: Iterable[TextSpan]) -> list[TextSpan]:
     return found
 
 
-def replaced(text: str, words: Iterable[tuple[TextSpan, str]]) -> str:
+def text_with_replacements(text: str, words: Iterable[tuple[TextSpan, str]]) -> str:
     """The text with each place replaced by its word; the places are in order and do not overlap."""
     parts, at = list[str](), 0
     for (start, end), word in words:
@@ -280,17 +281,17 @@ def replaced(text: str, words: Iterable[tuple[TextSpan, str]]) -> str:
     return "".join([*parts, text[at:]])
 
 
-def secrets_named(inventory: Inventory) -> list[Secret]:
+def inventory_secrets(inventory: Inventory) -> list[Secret]:
     """Every secret that an inventory names or holds. The value is empty where it is not set here."""
-    return secrets_among(inventory.env, *(given for node in inventory.nodes for given in (node.env, node.vars)))
+    return environment_secrets(inventory.env, *(given for node in inventory.nodes for given in (node.env, node.vars)))
 
 
-def secrets_of(inventory: Inventory) -> list[Secret]:
+def known_inventory_secrets(inventory: Inventory) -> list[Secret]:
     """Every secret that an inventory names or holds and whose value is known."""
-    return [secret for secret in secrets_named(inventory) if secret.reveal()]
+    return [secret for secret in inventory_secrets(inventory) if secret.reveal()]
 
 
-def secrets_among(*environments: Mapping[str, object]) -> list[Secret]:
+def environment_secrets(*environments: Mapping[str, object]) -> list[Secret]:
     """The secrets of environments: values from `{env: NAME}`, and values written in the file whose names say that they
     are secrets."""
     found: list[Secret] = []
@@ -298,6 +299,6 @@ def secrets_among(*environments: Mapping[str, object]) -> list[Secret]:
         for name, value in environment.items():
             if isinstance(value, Secret):
                 found.append(value)
-            elif isinstance(value, str) and holds_secret(name, value):
+            elif isinstance(value, str) and is_secret_value(name, value):
                 found.append(Secret(value, f"the value of {name}"))
     return list(dict.fromkeys(found))

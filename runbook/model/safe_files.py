@@ -27,7 +27,7 @@ class BadName(ValueError):
     """A name that is not allowed as the name of a file."""
 
 
-def file_name(name: object) -> str:
+def checked_file_name(name: object) -> str:
     """The name itself, if it is allowed for a file or a folder: at most 240 ASCII letters, digits and `_.+@=-`, of
     which the first is a letter, a digit or `_`. Raises BadName for any other."""
     if not isinstance(name, str) or not _PLAIN_FILE_NAME.match(name):
@@ -47,12 +47,12 @@ def is_folder(path: str | Path) -> bool:
     return os.path.isdir(path)  # noqa: PTH112
 
 
-def is_there(path: str | Path) -> bool:
+def path_exists(path: str | Path) -> bool:
     """Whether anything is at the path; False, as in `is_file`, if nobody can tell."""
     return os.path.exists(path)  # noqa: PTH110
 
 
-def why_not_seen(path: str | Path) -> str | None:
+def path_lookup_error(path: str | Path) -> str | None:
     """The reason, in words, why it cannot be told what is at the path; None if it can, or if nothing is there."""
     try:
         Path(path).stat()
@@ -65,21 +65,21 @@ def why_not_seen(path: str | Path) -> str | None:
     return None
 
 
-def make_below(folder: Path, *names: str) -> Path:
+def make_folders_below(folder: Path, *names: str) -> Path:
     """The path of the nested folders `names` below `folder`; makes missing ones, for our user alone. Raises BadName,
     OSError."""
-    with _opened(folder, names):
+    with _opened_folder(folder, names):
         return folder.joinpath(*names)
 
 
-def append_below(folder: Path, *names: str) -> BinaryIO:
+def open_append_below(folder: Path, *names: str) -> BinaryIO:
     """The file below `folder` whose path is `names`, open for writing at its end; makes the file and missing folders.
     Raises BadName; OSError also if something is there that is not a plain file of our user with one name."""
     *folders, name = names
     path = folder.joinpath(*names)
-    with _opened(folder, folders) as holder:
+    with _opened_folder(folder, folders) as holder:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0) | _NO_LINK_FLAGS
-        file = os.fdopen(_open(holder, path, file_name(name), flags), "ab")
+        file = os.fdopen(_open(holder, path, checked_file_name(name), flags), "ab")
     found = os.fstat(file.fileno())
     ours = not hasattr(os, "getuid") or found.st_uid == os.geteuid()
     if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1 or not ours:
@@ -88,12 +88,12 @@ def append_below(folder: Path, *names: str) -> BinaryIO:
     return file
 
 
-def write_below(folder: Path, *names: str, data: str | bytes) -> None:
+def write_file_below(folder: Path, *names: str, data: str | bytes) -> None:
     """Writes the file below `folder` whose path is `names`, whole or not at all; it replaces a file that is there.
     Raises BadName, OSError."""
     *folders, name = names
-    partial = f"{file_name(name)}.partial"
-    with _opened(folder, folders) as holder:
+    partial = f"{checked_file_name(name)}.partial"
+    with _opened_folder(folder, folders) as holder:
         inside = folder.joinpath(*folders)
         by = {} if holder is None else {"src_dir_fd": holder, "dst_dir_fd": holder}
 
@@ -112,11 +112,11 @@ def write_below(folder: Path, *names: str, data: str | bytes) -> None:
                 os.unlink(at(partial), dir_fd=holder)
 
 
-def write_whole(path: str | Path, data: str | bytes, *, mode: int = 0o600) -> None:
+def write_file_atomically(path: str | Path, data: str | bytes, *, mode: int = 0o600) -> None:
     """Writes a file that the user named, whole or not at all; it replaces a regular file that is there, also the one
     that a link leads to. Raises OSError."""
     target = Path(os.path.realpath(path))
-    if is_there(target) and not is_file(target):
+    if path_exists(target) and not is_file(target):
         raise OSError(errno.EINVAL, "what is there is not a regular file", str(target))
     descriptor, draft = tempfile.mkstemp(prefix=".runbook-", dir=target.parent)
     try:
@@ -129,14 +129,15 @@ def write_whole(path: str | Path, data: str | bytes, *, mode: int = 0o600) -> No
             Path(draft).unlink()
 
 
-def open_below(folder: Path, *names: str) -> BinaryIO:
+def open_file_below(folder: Path, *names: str) -> BinaryIO:
     """The file below `folder` whose path is `names`, open for reading; makes nothing. Raises BadName; OSError also if a
     link is on the way, or if it is not a regular file."""
     *folders, name = names
     path = folder.joinpath(*names)
-    with _opened(folder, folders, make=False) as holder:
+    with _opened_folder(folder, folders, make=False) as holder:
         file = os.fdopen(
-            _open(holder, path, file_name(name), os.O_RDONLY | getattr(os, "O_BINARY", 0) | _NO_LINK_FLAGS), "rb"
+            _open(holder, path, checked_file_name(name), os.O_RDONLY | getattr(os, "O_BINARY", 0) | _NO_LINK_FLAGS),
+            "rb",
         )
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
@@ -144,11 +145,11 @@ def open_below(folder: Path, *names: str) -> BinaryIO:
     return file
 
 
-def object_below(folder: Path, *names: str, most: int) -> dict[str, Any]:
+def read_json_below(folder: Path, *names: str, most: int) -> dict[str, Any]:
     """The JSON object in the file below `folder` whose path is `names`; empty if there is no such file, it has more
     than `most` bytes, or it holds no JSON object."""
     try:
-        with open_below(folder, *names) as file:
+        with open_file_below(folder, *names) as file:
             data = file.read(most + 1)
         found = json.loads(data) if len(data) <= most else None
     except (OSError, ValueError, RecursionError):
@@ -156,7 +157,7 @@ def object_below(folder: Path, *names: str, most: int) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def open_regular(path: Path, *, links: bool = True) -> BinaryIO:
+def open_regular_file(path: Path, *, links: bool = True) -> BinaryIO:
     """The file, open for reading, if it is a regular one; `links`: it may be a link to one. Raises OSError for anything
     else; opening a pipe does not block."""
     flags = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
@@ -171,11 +172,11 @@ def open_regular(path: Path, *, links: bool = True) -> BinaryIO:
 
 
 @contextlib.contextmanager
-def _opened(folder: Path, names: tuple[str, ...] | list[str], *, make: bool = True) -> Iterator[int | None]:
+def _opened_folder(folder: Path, names: tuple[str, ...] | list[str], *, make: bool = True) -> Iterator[int | None]:
     """A context with a descriptor of the nested folder `names` below `folder`, so that nobody can replace it meanwhile;
     None on a system without descriptors of folders. `make`: makes missing folders. Raises BadName, OSError."""
     for name in names:
-        file_name(name)
+        checked_file_name(name)
     if not _DIR_FD_SUPPORTED:
         for name in names:
             folder = folder / name

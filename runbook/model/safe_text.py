@@ -24,44 +24,44 @@ _VARIATION_SELECTOR = re.compile("[\ufe00-\ufe0f]")
 alike, and are escaped."""
 
 
-def visible(text: str) -> str:
+def visible_text(text: str) -> str:
     """The text on one line, with escapes such as `\\n`, `\\x1b`, `\\u202e`, `\\udcff` for characters that would act on
     a terminal or be invisible."""
-    return text if text.isascii() and text.isprintable() else _NOT_PRINTABLE_ASCII.sub(_seen, text)
+    return text if text.isascii() and text.isprintable() else _NOT_PRINTABLE_ASCII.sub(_escape_if_hidden, text)
 
 
-def visible_lines(text: str) -> str:
+def visible_multiline_text(text: str) -> str:
     """The text with escapes as in `visible`, except that newlines stay."""
-    return "\n".join(map(visible, text.split("\n")))
+    return "\n".join(map(visible_text, text.split("\n")))
 
 
-def json_visible(document: str) -> str:
+def visible_json(document: str) -> str:
     """The JSON document with JSON's own escapes for characters that would act on a terminal or be invisible; its
     strings stay the same."""
-    return "\n".join(_NOT_PRINTABLE_ASCII.sub(_json_seen, line) for line in document.split("\n"))
+    return "\n".join(_NOT_PRINTABLE_ASCII.sub(_json_escape_if_hidden, line) for line in document.split("\n"))
 
 
-def _seen(found: re.Match[str]) -> str:
-    return found[0].encode("unicode_escape").decode("ascii") if _hidden(found) else found[0]
+def _escape_if_hidden(found: re.Match[str]) -> str:
+    return found[0].encode("unicode_escape").decode("ascii") if _is_hidden_character(found) else found[0]
 
 
-def _json_seen(found: re.Match[str]) -> str:
-    if not _hidden(found):
+def _json_escape_if_hidden(found: re.Match[str]) -> str:
+    if not _is_hidden_character(found):
         return found[0]
     units = found[0].encode("utf-16-be", "surrogatepass").hex()
     return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
 
 
-def _hidden(found: re.Match[str]) -> bool:
+def _is_hidden_character(found: re.Match[str]) -> bool:
     character, text, at = found[0], found.string, found.start()
     if character in _ZERO_WIDTH_JOINERS:
-        return not (_foreign(text[at - 1 : at]) and _foreign(text[at + 1 : at + 2]))
+        return not (_is_visible_non_ascii(text[at - 1 : at]) and _is_visible_non_ascii(text[at + 1 : at + 2]))
     if _VARIATION_SELECTOR.match(character):
-        return not _foreign(text[at - 1 : at]) or _VARIATION_SELECTOR.match(text[at - 1]) is not None
+        return not _is_visible_non_ascii(text[at - 1 : at]) or _VARIATION_SELECTOR.match(text[at - 1]) is not None
     return unicodedata.category(character) in _ESCAPED_CATEGORIES or _INVISIBLE_CHARACTER.match(character) is not None
 
 
-def _foreign(character: str) -> bool:
+def _is_visible_non_ascii(character: str) -> bool:
     """Whether a character is visible and not ASCII, so that it may belong to a script or an emoji; False for the empty
     text."""
     return (
@@ -86,50 +86,50 @@ ASCII = str.maketrans(
 )  # fmt: skip
 
 
-def lines(text: str) -> list[str]:
+def printable_lines(text: str) -> list[str]:
     """The text's lines, each safe to print; empty ones at the end are dropped."""
-    safe = [visible(line.expandtabs(4)).rstrip() for line in LINE_END.split(ESCAPE_SEQUENCE.sub("", text))]
+    safe = [visible_text(line.expandtabs(4)).rstrip() for line in LINE_END.split(ESCAPE_SEQUENCE.sub("", text))]
     while safe and not safe[-1]:
         safe.pop()
     return safe
 
 
-def one_line(text: str) -> str:
+def printable_line(text: str) -> str:
     """The text on one line, safe to print."""
-    return " ".join(" ".join(lines(text)).split())
+    return " ".join(" ".join(printable_lines(text)).split())
 
 
-def unreached(failure: Unreachable) -> str:
+def unreachable_text(failure: Unreachable) -> str:
     """The failure as lines of text: for a person whose command got no answer from a node, a cluster or a server."""
     shown = [f"error[{failure.cause}]: {failure.says}", *(f"  evidence  {line}" for line in failure.evidence)]
     shown += [f"  fix       {failure.remedy}", f"  more      runbook explain {failure.cause}"]
-    return "".join(" ".join(lines(line)) + "\n" for line in shown)
+    return "".join(" ".join(printable_lines(line)) + "\n" for line in shown)
 
 
-def ascii_only(text: str) -> str:
+def ascii_text(text: str) -> str:
     """The text in ASCII, for a stream without UTF-8: ASCII look-alikes, and backslash escapes for the rest."""
     return text.translate(ASCII).encode("ascii", "backslashreplace").decode("ascii")
 
 
-def cells(text: str) -> int:
+def terminal_columns(text: str) -> int:
     """How many columns of a terminal the text takes."""
     if text.isascii():
         return len(text)
-    return sum(_cells(character) for character in text)
+    return sum(_character_columns(character) for character in text)
 
 
-def pad(text: str, width: int) -> str:
-    return text + " " * (width - cells(text))
+def pad_to_width(text: str, width: int) -> str:
+    return text + " " * (width - terminal_columns(text))
 
 
-def wrap(text: str, width: int | None) -> list[str]:
+def wrap_to_width(text: str, width: int | None) -> list[str]:
     """The text as lines no wider than `width` columns, broken at spaces; a longer word stays whole. None: one line."""
-    if width is None or cells(text) <= width:
+    if width is None or terminal_columns(text) <= width:
         return [text]
     broken = [""]
     for word in text.split(" "):
         longer = f"{broken[-1]} {word}" if broken[-1] else word
-        if not broken[-1] or cells(longer) <= width:
+        if not broken[-1] or terminal_columns(longer) <= width:
             broken[-1] = longer
         else:
             broken.append(word)
@@ -139,15 +139,15 @@ def wrap(text: str, width: int | None) -> list[str]:
 def table(rows: Iterable[Sequence[str]], *, widest: int | None = None) -> list[str]:
     """The rows as lines with aligned columns, safe to print; a column that is empty in every row is left out. `widest`:
     no column is padded beyond so many cells, and a longer text pushes the rest of its row to the right."""
-    shown = [[visible(text) for text in row] for row in rows]
-    widths = [max(map(cells, column)) for column in zip(*shown, strict=True)]
+    shown = [[visible_text(text) for text in row] for row in rows]
+    widths = [max(map(terminal_columns, column)) for column in zip(*shown, strict=True)]
     if widest is not None:
         widths = [min(width, widest) for width in widths]
-    padded = ((pad(text, width) for text, width in zip(row, widths, strict=True) if width) for row in shown)
+    padded = ((pad_to_width(text, width) for text, width in zip(row, widths, strict=True) if width) for row in shown)
     return ["  ".join(row).rstrip() for row in padded]
 
 
-def _cells(character: str) -> int:
+def _character_columns(character: str) -> int:
     if unicodedata.combining(character) or character in _ZERO_WIDTH_JOINERS or _VARIATION_SELECTOR.match(character):
         return 0
     return 2 if unicodedata.east_asian_width(character) in "WF" else 1

@@ -20,26 +20,28 @@ class Format(NamedTuple):
     pattern: re.Pattern[str]
 
 
-def _format(issuer: str, begins: str, pattern: str) -> Format:
+def _token_format(issuer: str, begins: str, pattern: str) -> Format:
     return Format(issuer, tuple(begins.split()), re.compile(r"(?<![A-Za-z0-9])(?:" + pattern + ")"))
 
 
 TOKEN_FORMATS = (
-    _format("an AWS access key", "AKIA ASIA", r"(?:AKIA|ASIA)[A-Z0-9]{16}(?![A-Za-z0-9])"),
-    _format("a GitHub token", "ghp_ gho_ ghu_ ghs_ ghr_", r"gh[pousr]_[A-Za-z0-9]{36,}"),
-    _format("a GitHub token", "github_pat_", r"github_pat_[A-Za-z0-9_]{40,}"),
-    _format("a GitLab token", "glpat- glrt- gldt- glcbt-", r"gl(?:pat|rt|dt|cbt)-[A-Za-z0-9_-]{20,}"),
-    _format("a Hugging Face token", "hf_", r"hf_[A-Za-z0-9]{30,}"),
-    _format("an API key of OpenAI's or Anthropic's kind", "sk-", r"sk-(?=[A-Za-z_-]{0,200}[0-9])[A-Za-z0-9_-]{32,}"),
-    _format("a Stripe key", "k_live_", r"[sr]k_live_[A-Za-z0-9]{20,}"),
-    _format("a Slack token", "xox", r"xox[abeoprs]-[A-Za-z0-9-]{10,}"),
-    _format("a Google API key", "AIza", r"AIza[A-Za-z0-9_-]{35}"),
-    _format("an NVIDIA API key", "nvapi-", r"nvapi-[A-Za-z0-9_-]{20,}"),
-    _format("a Docker token", "dckr_pat_", r"dckr_pat_[A-Za-z0-9_-]{20,}"),
-    _format("a PyPI token", "pypi-AgEI", r"pypi-AgEI[A-Za-z0-9_-]{20,}"),
-    _format("a Tailscale key", "tskey-", r"tskey-[a-z]{2,20}-[A-Za-z0-9]{8,}(?:-[A-Za-z0-9]{8,})?"),
-    _format("an age key", "AGE-SECRET-KEY-1", r"AGE-SECRET-KEY-1[A-Z0-9]{40,}"),
-    _format("a JSON Web Token", "eyJ", r"eyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}"),
+    _token_format("an AWS access key", "AKIA ASIA", r"(?:AKIA|ASIA)[A-Z0-9]{16}(?![A-Za-z0-9])"),
+    _token_format("a GitHub token", "ghp_ gho_ ghu_ ghs_ ghr_", r"gh[pousr]_[A-Za-z0-9]{36,}"),
+    _token_format("a GitHub token", "github_pat_", r"github_pat_[A-Za-z0-9_]{40,}"),
+    _token_format("a GitLab token", "glpat- glrt- gldt- glcbt-", r"gl(?:pat|rt|dt|cbt)-[A-Za-z0-9_-]{20,}"),
+    _token_format("a Hugging Face token", "hf_", r"hf_[A-Za-z0-9]{30,}"),
+    _token_format(
+        "an API key of OpenAI's or Anthropic's kind", "sk-", r"sk-(?=[A-Za-z_-]{0,200}[0-9])[A-Za-z0-9_-]{32,}"
+    ),
+    _token_format("a Stripe key", "k_live_", r"[sr]k_live_[A-Za-z0-9]{20,}"),
+    _token_format("a Slack token", "xox", r"xox[abeoprs]-[A-Za-z0-9-]{10,}"),
+    _token_format("a Google API key", "AIza", r"AIza[A-Za-z0-9_-]{35}"),
+    _token_format("an NVIDIA API key", "nvapi-", r"nvapi-[A-Za-z0-9_-]{20,}"),
+    _token_format("a Docker token", "dckr_pat_", r"dckr_pat_[A-Za-z0-9_-]{20,}"),
+    _token_format("a PyPI token", "pypi-AgEI", r"pypi-AgEI[A-Za-z0-9_-]{20,}"),
+    _token_format("a Tailscale key", "tskey-", r"tskey-[a-z]{2,20}-[A-Za-z0-9]{8,}(?:-[A-Za-z0-9]{8,})?"),
+    _token_format("an age key", "AGE-SECRET-KEY-1", r"AGE-SECRET-KEY-1[A-Z0-9]{40,}"),
+    _token_format("a JSON Web Token", "eyJ", r"eyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}"),
 )
 PRIVATE_KEY = re.compile(r"-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----[^\n]*|PuTTY-User-Key-File-[0-9][^\n]*")
 URL_PASSWORD = re.compile(r"\b[a-z][a-z0-9+.-]*://[^\s/:@\"'<>]*:([^\s/@\"'<>]+)@", re.IGNORECASE)
@@ -115,17 +117,17 @@ def known_tokens(text: str) -> Iterator[tuple[str, re.Match[str]]]:
             yield from ((issuer, match) for match in pattern.finditer(text))
 
 
-def secrets_in_urls(text: str) -> Iterator[TextSpan]:
+def url_secret_spans(text: str) -> Iterator[TextSpan]:
     """The places of passwords in URLs such as `https://login:password@host`, and of tokens in place of both."""
-    for match in _userinfos(text):
+    for match in _url_userinfo_matches(text):
         if match[3] is not None:
             if any(char.isdigit() for char in match[3]):
                 yield match.span(3)
-        elif not _PORT_OF_URL.match(match[2]) and not stands_for_one(match[2]):
+        elif not _PORT_OF_URL.match(match[2]) and not is_secret_placeholder(match[2]):
             yield match.span(2)
 
 
-def _userinfos(text: str) -> Iterator[re.Match[str]]:
+def _url_userinfo_matches(text: str) -> Iterator[re.Match[str]]:
     """The matches of `login:password@`, or of a long token, in the text's URLs.
 
     Each word is searched only up to its last `@`: where a password ends there, no other beginning has to be tried.
@@ -141,28 +143,28 @@ def _userinfos(text: str) -> Iterator[re.Match[str]]:
             start = match.end() if match else start + 3
 
 
-def gives_secret(text: str) -> bool:
+def contains_secret(text: str) -> bool:
     """Whether a text holds anything that looks like a secret, whatever its name."""
     return (
         PRIVATE_KEY.search(text) is not None
         or any(True for _ in known_tokens(text))
-        or any(True for _ in secrets_in_urls(text))
+        or any(True for _ in url_secret_spans(text))
         or any(
-            not stands_for_one(match[match.lastindex or 0])
+            not is_secret_placeholder(match[match.lastindex or 0])
             for each in _SECRETS_ON_COMMAND_LINES
             for match in each.finditer(text)
         )
     )
 
 
-def may_name_secrets(text: str) -> bool:
+def may_contain_secret_names(text: str) -> bool:
     """Whether any key in a text can be a secret's name: a quick test that spares most large files the search."""
     lower = text.lower()
     return any(hint in lower for hint in _SECRET_NAME_HINTS)
 
 
 @cache
-def names_secret(name: str) -> str | None:
+def secret_kind(name: str) -> str | None:
     """`password` or `token` for a name that says its value is one: `DB_PASSWORD`, `hfToken`, `WANDB_API_KEY`.
 
     None for any other name: in `TOKEN_FILE` and `MAX_TOKENS` the last word says that the value is no secret.
@@ -181,28 +183,28 @@ def names_secret(name: str) -> str | None:
     return None
 
 
-def may_name_secret(name: str) -> str | None:
-    """As `names_secret`, but by more names, for text that strangers will read: hiding one value too many is better than
+def possible_secret_kind(name: str) -> str | None:
+    """As `secret_kind`, but by more names, for text that strangers will read: hiding one value too many is better than
     one too few."""
-    return names_secret(name.replace(".", "_")) or ("token" if _POSSIBLE_TOKEN_NAME.fullmatch(name) else None)
+    return secret_kind(name.replace(".", "_")) or ("token" if _POSSIBLE_TOKEN_NAME.fullmatch(name) else None)
 
 
-def hints_at_secret(name: str) -> bool:
+def name_hints_at_secret(name: str) -> bool:
     """Whether anything in a name suggests a secret: for other programs' files, from which no value that could be a
     secret is copied."""
-    return may_name_secret(name) is not None or _SECRET_HINTING_NAME.search(name) is not None
+    return possible_secret_kind(name) is not None or _SECRET_HINTING_NAME.search(name) is not None
 
 
-def holds_secret(name: str, text: str) -> bool:
+def is_secret_value(name: str, text: str) -> bool:
     """Whether `text`, the value of `name`, is itself a secret: a password may be any word, a token must look like
     one."""
-    kind = names_secret(name)
-    if kind is None or not text or stands_for_one(text) or text.startswith(("/", "~/", "./")):
+    kind = secret_kind(name)
+    if kind is None or not text or is_secret_placeholder(text) or text.startswith(("/", "~/", "./")):
         return False
     return kind == "password" or _TOKEN_LIKE.fullmatch(text) is not None
 
 
-def stands_for_one(text: str) -> bool:
+def is_secret_placeholder(text: str) -> bool:
     """Whether a text only stands for a secret kept elsewhere: `***`, `$TOKEN`, `{{ token }}`, `<your token>`."""
     return _SECRET_PLACEHOLDER.fullmatch(text) is not None
 

@@ -14,7 +14,7 @@ _UNANCHORED_QUANTIFIER = re.compile(_QUANTIFIER, re.DOTALL)
 _ANCHORED_QUANTIFIER = re.compile(_LEADING_ANYTHING + _QUANTIFIER, re.DOTALL)
 
 
-def bounded(pattern: AnyStr, flags: int = 0) -> re.Pattern[AnyStr]:
+def compile_bounded(pattern: AnyStr, flags: int = 0) -> re.Pattern[AnyStr]:
     """As `re.compile`, but nothing is repeated more than MAX_REPETITIONS times.
 
     A search begins anew at every character: `a.*b` on a text of many a and no b reads the whole text for each a.
@@ -23,11 +23,11 @@ def bounded(pattern: AnyStr, flags: int = 0) -> re.Pattern[AnyStr]:
     write such patterns.
     """
     if isinstance(pattern, bytes):
-        return re.compile(_limited(pattern.decode("latin-1")).encode("latin-1"), flags)
-    return re.compile(_limited(pattern), flags)
+        return re.compile(_bounded_pattern(pattern.decode("latin-1")).encode("latin-1"), flags)
+    return re.compile(_bounded_pattern(pattern), flags)
 
 
-def _limited(pattern: str) -> str:
+def _bounded_pattern(pattern: str) -> str:
     def limit(found: re.Match[str]) -> str:
         if found["open"]:
             return f"{{{int(found['open'] == '+')},{MAX_REPETITIONS}}}"
@@ -44,7 +44,7 @@ _NAME_TOKEN = re.compile(r"[A-Za-z0-9]+|[^\x00-\x7f]")
 spaces write a name right behind another word."""
 
 
-def inside_word(text: str, at: int, joins: str = "") -> bool:
+def is_inside_word(text: str, at: int, joins: str = "") -> bool:
     """Whether the place before character `at` is inside a word: on both of its sides stand ASCII letters, digits, or
     characters of `joins`."""
     around = text[max(0, at - 1) : at + 1]

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
-def significant(number: float, digits: int = 3) -> str:
+def significant_digits_text(number: float, digits: int = 3) -> str:
     """The number with that many significant digits, but without an exponent and with all digits before the point."""
     if not math.isfinite(number):
         return str(number)
@@ -25,7 +25,7 @@ def bytes_text(count: float) -> str:
     while abs(count) >= 1024 and power < len(BYTE_UNITS) - 1:
         count /= 1024
         power += 1
-    number = f"{count:.0f}" if float(count).is_integer() else significant(count)
+    number = f"{count:.0f}" if float(count).is_integer() else significant_digits_text(count)
     return f"{number} {BYTE_UNITS[power]}"
 
 
@@ -44,7 +44,7 @@ def seconds_text(seconds: float) -> str:
     return f"{hours} h {minutes:02d} min"
 
 
-def link_text(gbps: float) -> str:
+def link_rate_text(gbps: float) -> str:
     """Gbit/s in, as links are rated: 0.038 → `38 Mbit/s`."""
     return _rate_text(gbps, "bit/s")
 
@@ -57,21 +57,21 @@ def bandwidth_text(gigabytes: float) -> str:
 def _rate_text(billions: float, unit: str) -> str:
     for size, prefix in ((1.0, "G"), (1e-3, "M"), (1e-6, "k")):
         if abs(billions) >= size:
-            return f"{significant(billions / size)} {prefix}{unit}"
-    return f"{significant(billions / 1e-9)} {unit}"
+            return f"{significant_digits_text(billions / size)} {prefix}{unit}"
+    return f"{significant_digits_text(billions / 1e-9)} {unit}"
 
 
-def counted(number: int, noun: str) -> str:
+def count_text(number: int, noun: str) -> str:
     """`1 node`, `1,024 nodes`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def span_of(first: int, last: int) -> str:
+def range_text(first: int, last: int) -> str:
     """The numbers from `first` to `last`: `8-15`, or `8` if they are the same."""
     return str(first) if first == last else f"{first}-{last}"
 
 
-def spans_of(numbers: Iterable[int]) -> list[str]:
+def range_texts(numbers: Iterable[int]) -> list[str]:
     """The numbers, in their order, with each run of consecutive numbers as one text: `0-3`, `7`."""
     runs: list[tuple[int, int]] = []
     for one in numbers:
@@ -79,10 +79,10 @@ def spans_of(numbers: Iterable[int]) -> list[str]:
             runs[-1] = (runs[-1][0], one)
         else:
             runs.append((one, one))
-    return [span_of(*run) for run in runs]
+    return [range_text(*run) for run in runs]
 
 
-def from_to(low: str, high: str) -> str:
+def quantity_range_text(low: str, high: str) -> str:
     """A range of two quantities with their units: `328 to 388 GB/s`; one quantity if both are the same."""
     if low == high:
         return low
@@ -90,7 +90,7 @@ def from_to(low: str, high: str) -> str:
     return f"{number} to {high}" if high.endswith(f" {unit}") else f"{low} to {high}"
 
 
-def some(items: Sequence[str], most: int = 6, between: str = ", ") -> str:
+def first_items_text(items: Sequence[str], most: int = 6, between: str = ", ") -> str:
     """The first `most` items, for a sentence: `rank 1, rank 2 and 6 more`."""
     return between.join(items[:most]) + (f" and {len(items) - most:,} more" if len(items) > most else "")
 
@@ -99,7 +99,7 @@ MAX_BRIEF_CHARACTERS = 60
 """The most characters of a command line in a sentence; the evidence has the whole command line."""
 
 
-def in_brief(text: str, most: int = MAX_BRIEF_CHARACTERS) -> str:
+def shortened_line(text: str, most: int = MAX_BRIEF_CHARACTERS) -> str:
     """The text on one line, cut to at most `most` characters, at a blank if there is one in the second half."""
     line = " ".join(text.split())
     if len(line) <= most:
@@ -108,7 +108,7 @@ def in_brief(text: str, most: int = MAX_BRIEF_CHARACTERS) -> str:
     return (head.rpartition(" ")[0] if " " in head[most // 2 :] else head) + "…"
 
 
-def listed(names: Iterable[str], *, most: int = 6, first: int = 4) -> str:
+def name_list_text(names: Iterable[str], *, most: int = 6, first: int = 4) -> str:
     """The names for a sentence: `node-a, node-b and node-c`; if there are more than `most`, the first `first` and how
     many others."""
     words = list(names)
@@ -125,7 +125,7 @@ MAX_NUMBER = 10**MAX_NUMBER_DIGITS
 MAX_SMALL_NUMBER_DIGITS = 9
 
 
-def number(text: str) -> int:
+def parse_number(text: str) -> int:
     """The number that decimal digits write, but MAX_NUMBER if it is larger: Python refuses to read thousands of
     digits."""
     digits = text.strip()
@@ -134,13 +134,13 @@ def number(text: str) -> int:
     return int(digits) if len(digits) <= MAX_NUMBER_DIGITS else MAX_NUMBER
 
 
-def whole_number(text: str) -> int | None:
+def parse_whole_number(text: str) -> int | None:
     """The number, as `number` reads it, if the text is nothing but the digits 0 to 9; else None: to Python `²` is a
     digit as well, though `int` refuses it."""
-    return number(text) if text.isascii() and text.isdigit() else None
+    return parse_number(text) if text.isascii() and text.isdigit() else None
 
 
-def small_number(text: str | None) -> int | None:
+def parse_small_number(text: str | None) -> int | None:
     """A rank or a count of ranks, from decimal digits; None without a text, or with more than MAX_SMALL_NUMBER_DIGITS
     digits."""
     return int(text) if text and len(text) <= MAX_SMALL_NUMBER_DIGITS else None

@@ -48,8 +48,8 @@ class Finding:
         if not (self.cause and self.says and self.remedy):
             raise ValueError("a finding needs a cause, a sentence and a remedy")
         if any(len(text) > MAX_FINDING_TEXT_CHARACTERS for text in (self.says, *self.evidence)):
-            object.__setattr__(self, "says", _without_middle(self.says))
-            object.__setattr__(self, "evidence", tuple(map(_without_middle, self.evidence)))
+            object.__setattr__(self, "says", _text_without_middle(self.says))
+            object.__setattr__(self, "evidence", tuple(map(_text_without_middle, self.evidence)))
 
     @property
     def mended(self) -> Remedy:
@@ -65,7 +65,7 @@ FindingsByNode = dict[str, list[Finding]]
 """The findings of each node, by its name."""
 
 
-def _without_middle(text: str) -> str:
+def _text_without_middle(text: str) -> str:
     if len(text) <= MAX_FINDING_TEXT_CHARACTERS:
         return text
     half = MAX_FINDING_TEXT_CHARACTERS // 2 - 50
@@ -123,7 +123,9 @@ class Outcome:
         return cls(node, Verdict.SKIP, reason)
 
 
-def outcomes_of(nodes: Iterable[str], found: Mapping[str, Sequence[Finding]], rest: Finding | str) -> list[Outcome]:
+def outcomes_from_findings(
+    nodes: Iterable[str], found: Mapping[str, Sequence[Finding]], rest: Finding | str
+) -> list[Outcome]:
     """One outcome a node: a node of `found` fails with its findings. Every other node passes if `rest` is a sentence of
     proof, and is unknown if `rest` is a finding."""
     return [
@@ -134,7 +136,7 @@ def outcomes_of(nodes: Iterable[str], found: Mapping[str, Sequence[Finding]], re
     ]
 
 
-def with_findings(outcomes: Iterable[Outcome], found: Mapping[str, Finding]) -> list[Outcome]:
+def outcomes_with_findings(outcomes: Iterable[Outcome], found: Mapping[str, Finding]) -> list[Outcome]:
     """The outcomes, in which each node of `found` now fails, with its finding added to those it had."""
     return [
         Outcome.failed(one.node, *one.findings, found[one.node], metrics=one.metrics) if one.node in found else one
@@ -142,7 +144,7 @@ def with_findings(outcomes: Iterable[Outcome], found: Mapping[str, Finding]) -> 
     ]
 
 
-def overall(verdicts: Iterable[Verdict]) -> Verdict:
+def overall_verdict(verdicts: Iterable[Verdict]) -> Verdict:
     """One verdict for all: fail beats unknown, which beats pass, which beats skip; no verdict at all is unknown."""
     seen = set(verdicts)
     for verdict in (Verdict.FAIL, Verdict.UNKNOWN, Verdict.PASS, Verdict.SKIP):

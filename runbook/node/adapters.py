@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 
 from runbook.node.proc import read
-from runbook.node.tools import find, run
+from runbook.node.tools import find_tool, run
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ ERROR_COUNTERS = ("rx_errors", "rx_dropped", "rx_crc_errors", "tx_errors", "tx_d
 TC_TIMEOUT_S = 4
 
 
-def hardware(name: str, depth: int = 0) -> list[str]:
+def physical_devices(name: str, depth: int = 0) -> list[str]:
     """The physical devices below this interface: itself, or those of a bond, VLAN or bridge."""
     base = SYS_CLASS_NET + name
     if os.path.exists(base + "/device"):
@@ -30,10 +30,10 @@ def hardware(name: str, depth: int = 0) -> list[str]:
         below = [entry[len("lower_") :] for entry in sorted(os.listdir(base)) if entry.startswith("lower_")]
     except OSError:
         return []
-    return [device for lower in below for device in hardware(lower, depth + 1)] if depth < 4 else []
+    return [device for lower in below for device in physical_devices(lower, depth + 1)] if depth < 4 else []
 
 
-def number(path: str) -> int | None:
+def read_integer(path: str) -> int | None:
     text = read(path)
     try:
         return int(text) if text else None
@@ -41,10 +41,10 @@ def number(path: str) -> int | None:
         return None
 
 
-def shaping(name: str) -> dict[str, str] | None:
+def tc_outputs(name: str) -> dict[str, str] | None:
     """The output of `tc` about an interface: its queues for outgoing packets, and its filters for incoming ones; None
     without `tc`."""
-    tc = find("tc")
+    tc = find_tool("tc")
     if tc is None:
         return None
     questions = {"qdisc": ["qdisc"], "class": ["class"], "ingress": ["filter", "ingress"]}
@@ -61,14 +61,14 @@ def look(arguments: dict[str, Any]) -> Adapters:
     for name in arguments["interfaces"]:
         if not os.path.exists(SYS_CLASS_NET + name):
             continue
-        devices = hardware(name)
-        speeds = [number(SYS_CLASS_NET + device + "/speed") for device in devices]
+        devices = physical_devices(name)
+        speeds = [read_integer(SYS_CLASS_NET + device + "/speed") for device in devices]
         known = [speed for speed in speeds if speed and speed > 0]
         found[name] = {
             "hardware": devices,
             "mbit": min(known) if known and len(known) == len(speeds) else None,
             "duplex": [read(SYS_CLASS_NET + device + "/duplex") for device in devices],
-            "counters": {key: number(SYS_CLASS_NET + name + "/statistics/" + key) for key in ERROR_COUNTERS},
-            "tc": shaping(name),
+            "counters": {key: read_integer(SYS_CLASS_NET + name + "/statistics/" + key) for key in ERROR_COUNTERS},
+            "tc": tc_outputs(name),
         }
     return {"interfaces": found}

@@ -25,10 +25,10 @@ import shlex
 import time
 from typing import NamedTuple
 
-from runbook.node.proc import arguments as arguments_of
-from runbook.node.proc import descriptors, environ, pids, read, stat, tcp_sockets
-from runbook.node.proc import owner as owner_of
-from runbook.node.tools import drain, find, status
+from runbook.node.proc import all_pids, descriptor_targets, process_environment, read, stat, tcp_sockets
+from runbook.node.proc import process_arguments as arguments_of
+from runbook.node.proc import process_uid as owner_of
+from runbook.node.tools import drain, find_tool, status
 from runbook.node.tools import run as run_tool
 
 TYPE_CHECKING = False
@@ -263,10 +263,10 @@ class HeadAndTail:
         return head[: head.rfind(b"\n") + 1], tail[begin:] if begin else b""
 
     def text(self) -> str:
-        return ("[... %d bytes left out here ...]\n" % self.left_out).join(map(text_of, self.parts()))
+        return ("[... %d bytes left out here ...]\n" % self.left_out).join(map(utf8_text, self.parts()))
 
 
-def text_of(data: bytes) -> str:
+def utf8_text(data: bytes) -> str:
     return data.decode("utf-8", "replace")
 
 
@@ -282,7 +282,7 @@ class MatchingLines:
         lines = (self.rest + data).split(b"\n")
         self.rest = lines.pop()[-MAX_OUTPUT_BYTES:]
         for line in lines:
-            if self.pattern.search(text_of(line)):
+            if self.pattern.search(utf8_text(line)):
                 self.kept.feed(line + b"\n")
 
     def text(self) -> str:
@@ -307,25 +307,25 @@ def run(
     shown = shown or shlex.join((["sudo", "-n"] if as_root and os.geteuid() != 0 else []) + argv)
     if keep and keep.pattern in FILTER_NOTES:
         shown += "  # " + FILTER_NOTES[keep.pattern]
-    path = argv[0] if os.path.isabs(argv[0]) else find(argv[0])
+    path = argv[0] if os.path.isabs(argv[0]) else find_tool(argv[0])
     if path is None:
-        return answered(name, shown, "missing", err="there is no %s here" % argv[0])
-    sudo = find("sudo") if as_root and os.geteuid() != 0 else None
+        return collected_answer(name, shown, "missing", err="there is no %s here" % argv[0])
+    sudo = find_tool("sudo") if as_root and os.geteuid() != 0 else None
     if as_root and os.geteuid() != 0 and sudo is None:
-        return answered(name, shown, "denied", err="it needs root, and there is no sudo here")
+        return collected_answer(name, shown, "denied", err="it needs root, and there is no sudo here")
     out, err = HeadAndTail(MAX_OUTPUT_BYTES), HeadAndTail(MAX_STDERR_BYTES)
     sink = MatchingLines(keep, out) if keep else out
     try:
         said = run_tool([path, *argv[1:]], seconds, sudo=sudo, env=env, out=sink, err=err)
     except (OSError, RuntimeError) as error:
-        return answered(name, shown, "failed", err=str(error))
-    answer = answered(name, shown, status(said), said["code"], sink.text(), said["err"] or err.text())
+        return collected_answer(name, shown, "failed", err=str(error))
+    answer = collected_answer(name, shown, status(said), said["code"], sink.text(), said["err"] or err.text())
     answer["left_out"] = out.left_out
     answer["seconds"] = round(time.monotonic() - begun, 3)
     return answer
 
 
-def answered(
+def collected_answer(
     name: str, command: str, status: Status, code: int | None = None, out: str = "", err: str = ""
 ) -> CollectedAnswer:
     return {
@@ -340,7 +340,7 @@ def answered(
     }
 
 
-def run_with(one: CollectedCommand) -> CollectedAnswer:
+def run_with_rights(one: CollectedCommand) -> CollectedAnswer:
     """Runs a command with the rights that it needs; its answer. If it is run twice, the answer is the one that was
     permitted; of two refusals, the one about root."""
     root_first = one.rights in (ROOT, ROOT_THEN_USER)
@@ -353,7 +353,7 @@ def run_with(one: CollectedCommand) -> CollectedAnswer:
 
 def read_file(name: str, path: str, keep: Pattern[str] | None = None) -> CollectedAnswer:
     begun = time.monotonic()
-    answer = answered(name, "cat " + path, "ok", 0)
+    answer = collected_answer(name, "cat " + path, "ok", 0)
     out = HeadAndTail(MAX_OUTPUT_BYTES)
     sink = MatchingLines(keep, out) if keep else out
     try:
@@ -375,10 +375,10 @@ def read_file(name: str, path: str, keep: Pattern[str] | None = None) -> Collect
 
 def own_answer(name: str, command: str, lines: Iterable[str]) -> CollectedAnswer:
     """An answer with lines that this program found out itself."""
-    return answered(name, command, "ok", 0, "".join(line + "\n" for line in lines))
+    return collected_answer(name, command, "ok", 0, "".join(line + "\n" for line in lines))
 
 
-def sysctls() -> CollectedAnswer:
+def sysctls_answer() -> CollectedAnswer:
     lines = []
     for key in SYSCTLS:
         value = read("/proc/sys/" + key)
@@ -408,7 +408,7 @@ def interfaces() -> CollectedAnswer:
     return own_answer("network/interfaces", "/sys/class/net", lines)
 
 
-def hcas() -> CollectedAnswer:
+def hcas_answer() -> CollectedAnswer:
     base = "/sys/class/infiniband"
     lines = []
     for hca in sorted(os.listdir(base)):
@@ -429,7 +429,7 @@ def hcas() -> CollectedAnswer:
     return own_answer("infiniband/sysfs", base, lines)
 
 
-def passwd() -> Accounts:
+def listed_accounts() -> Accounts:
     """The accounts that are listed on this node, 20,000 at most."""
     found: Accounts = {}
     try:
@@ -442,7 +442,7 @@ def passwd() -> Accounts:
     return found
 
 
-def owner(uid: int, known: Accounts) -> tuple[str, str, str]:
+def account_of_uid(uid: int, known: Accounts) -> tuple[str, str, str]:
     """The account of a uid. A directory service may not list all accounts, so a missing one is asked for by itself."""
     if uid not in known:
         try:
@@ -455,7 +455,7 @@ def owner(uid: int, known: Accounts) -> tuple[str, str, str]:
     return known[uid]
 
 
-def listening(ports: list[tuple[int, int]]) -> dict[str, int]:
+def ports_by_inode(ports: list[tuple[int, int]]) -> dict[str, int]:
     """By inode, the local port of each socket that uses one of the ports."""
     return {row.inode: row.port for row in tcp_sockets() if any(first <= row.port <= last for first, last in ports)}
 
@@ -463,11 +463,11 @@ def listening(ports: list[tuple[int, int]]) -> dict[str, int]:
 def processes(ports: list[tuple[int, int]], known: Accounts) -> tuple[CollectedAnswer, set[int]]:
     """The answer about processes that hold GPUs or the ports, are stuck in the kernel, or are left of an earlier run,
     as far as this user may see them; and the uids of all processes."""
-    sockets = listening(ports)
+    sockets = ports_by_inode(ports)
     lines: list[str] = []
     uids: set[int] = set()
     hidden = 0
-    for pid in sorted(pids()):
+    for pid in sorted(all_pids()):
         its, uid = stat(pid), owner_of(pid)
         if its is None or uid is None:
             continue
@@ -476,12 +476,12 @@ def processes(ports: list[tuple[int, int]], known: Accounts) -> tuple[CollectedA
         if its.state == "D":
             why.append("in uninterruptible sleep at %s" % (read("/proc/%d/wchan" % pid) or "?"))
         try:
-            targets = descriptors(pid)
+            targets = descriptor_targets(pid)
             why += [
                 "port %d" % sockets[one[8:-1]] for one in targets if one[8:-1] in sockets and one.startswith("socket:[")
             ]
             why += sorted({one for one in targets if one.startswith(("/dev/nvidia", "/dev/kfd", "/dev/infiniband"))})
-            run_id = re.search(r"(?:^|\0)RUNBOOK_RUN_ID=([\w.-]+)", text_of(b"\0".join(environ(pid))))
+            run_id = re.search(r"(?:^|\0)RUNBOOK_RUN_ID=([\w.-]+)", utf8_text(b"\0".join(process_environment(pid))))
             if run_id and run_id.group(1) != os.environ.get("RUNBOOK_RUN_ID"):
                 why.append("of the run %s of runbook" % run_id.group(1))
         except OSError:
@@ -489,13 +489,13 @@ def processes(ports: list[tuple[int, int]], known: Accounts) -> tuple[CollectedA
         if why:
             words = (word if len(word) <= MAX_ARGUMENT_CHARACTERS else "(a long word)" for word in arguments_of(pid))
             shown = " ".join(words) or "(kernel)"
-            lines.append("%d %s %s [%s] %s" % (pid, owner(uid, known)[0], its.state, ", ".join(why), shown))
+            lines.append("%d %s %s [%s] %s" % (pid, account_of_uid(uid, known)[0], its.state, ", ".join(why), shown))
     if hidden:
         lines.append("(%d processes of other users could not be inspected)" % hidden)
     return own_answer("processes", "processes with a GPU or one of the ports, stuck, or left of a run", lines), uids
 
 
-def of_the_run(kernel_log: CollectedAnswer, age: float) -> CollectedAnswer:
+def kernel_log_of_run(kernel_log: CollectedAnswer, age: float) -> CollectedAnswer:
     """The answer with only the kernel's lines since the run began, by this machine's own clock."""
     begun = time.time() - age - 2
     lines = []
@@ -512,7 +512,7 @@ def of_the_run(kernel_log: CollectedAnswer, age: float) -> CollectedAnswer:
     return answer
 
 
-def environment(prefixes: list[str]) -> CollectedAnswer:
+def environment_answer(prefixes: list[str]) -> CollectedAnswer:
     lines = ["%s=%s" % (key, value) for key, value in sorted(os.environ.items()) if key.startswith(tuple(prefixes))]
     return own_answer("nccl/environment", "env (names on a list only, as this login gives them)", lines)
 
@@ -529,7 +529,7 @@ def python(arguments: dict[str, Any]) -> CollectedAnswer:
     return run("python", ["/bin/sh", "-c", line], 25, shown=shown)
 
 
-def about_ports(ports: list[tuple[int, int]]) -> list[CollectedCommand]:
+def port_commands(ports: list[tuple[int, int]]) -> list[CollectedCommand]:
     """The commands that list the sockets on these ports; with root, `ss` names the processes of other users too."""
     around = " or ".join(
         "( %s >= :%d and %s <= :%d )" % (side, first, side, last)
@@ -543,7 +543,7 @@ def about_ports(ports: list[tuple[int, int]]) -> list[CollectedCommand]:
     ]
 
 
-def about_addresses(addresses: list[str]) -> list[CollectedCommand]:
+def address_commands(addresses: list[str]) -> list[CollectedCommand]:
     commands = []
     for number, address in enumerate(addresses[:16], 1):
         commands.append(CollectedCommand("network/lookup-%d" % number, ["getent", "ahosts", address]))
@@ -552,7 +552,7 @@ def about_addresses(addresses: list[str]) -> list[CollectedCommand]:
     return commands
 
 
-def about_interfaces() -> list[CollectedCommand]:
+def interface_commands() -> list[CollectedCommand]:
     try:
         names = sorted(name for name in os.listdir("/sys/class/net") if name != "lo" and not name.startswith("veth"))
     except OSError:
@@ -564,7 +564,7 @@ def look(arguments: dict[str, Any]) -> Collected:
     begun = time.monotonic()
     deadline = begun + arguments["seconds"]
     ports = [(int(first), int(last)) for first, last in arguments["ports"]]
-    known = passwd()
+    known = listed_accounts()
     uids = {os.getuid()}
 
     def of_processes() -> CollectedAnswer:
@@ -573,18 +573,18 @@ def look(arguments: dict[str, Any]) -> Collected:
         return answer
 
     jobs: list[tuple[str, Callable[[], CollectedAnswer]]] = [("python", lambda: python(arguments))]
-    for one in COMMANDS + about_ports(ports) + about_addresses(arguments["addresses"]) + about_interfaces():
-        jobs.append((one.name, functools.partial(run_with, one)))
+    for one in COMMANDS + port_commands(ports) + address_commands(arguments["addresses"]) + interface_commands():
+        jobs.append((one.name, functools.partial(run_with_rights, one)))
     for name, path, keep in FILES:
         jobs.append((name, functools.partial(read_file, name, path, keep)))
     jobs += [
-        ("system/sysctl", sysctls),
+        ("system/sysctl", sysctls_answer),
         ("network/interfaces", interfaces),
-        ("nccl/environment", lambda: environment(arguments["names"])),
+        ("nccl/environment", lambda: environment_answer(arguments["names"])),
         ("processes", of_processes),
     ]
     if os.path.isdir("/sys/class/infiniband"):
-        jobs.append(("infiniband/sysfs", hcas))
+        jobs.append(("infiniband/sysfs", hcas_answer))
     pool = concurrent.futures.ThreadPoolExecutor(MAX_PARALLEL_COMMANDS)
     asked = [(name, pool.submit(job)) for name, job in jobs]
     concurrent.futures.wait([future for _, future in asked], timeout=max(0.1, deadline - time.monotonic()))
@@ -592,16 +592,16 @@ def look(arguments: dict[str, Any]) -> Collected:
     for name, future in asked:
         if not future.done():
             future.cancel()
-            answers.append(answered(name, "", "timeout", err="not done within %g s" % arguments["seconds"]))
+            answers.append(collected_answer(name, "", "timeout", err="not done within %g s" % arguments["seconds"]))
         elif future.exception() is not None:
-            answers.append(answered(name, "", "failed", err=repr(future.exception())))
+            answers.append(collected_answer(name, "", "failed", err=repr(future.exception())))
         else:
             answers.append(future.result())
     pool.shutdown(wait=False)
     if arguments.get("age") is not None:
-        answers += [of_the_run(one, arguments["age"]) for one in answers if one["name"] == "system/kernel-log"]
-    me = owner(os.getuid(), known)
-    owner_list = [owner(uid, known) for uid in sorted(uids)]
+        answers += [kernel_log_of_run(one, arguments["age"]) for one in answers if one["name"] == "system/kernel-log"]
+    me = account_of_uid(os.getuid(), known)
+    owner_list = [account_of_uid(uid, known) for uid in sorted(uids)]
     people = [entry for uid, entry in known.items() if 1000 <= uid < 65534 and entry not in owner_list]
     return {
         "answers": answers,

@@ -15,11 +15,11 @@ import glob
 import re
 import time
 
-from runbook.node.adapters import SYS_CLASS_NET, hardware, number
-from runbook.node.cpu_waits import descent, throttled_us
+from runbook.node.adapters import SYS_CLASS_NET, physical_devices, read_integer
+from runbook.node.cpu_waits import process_and_descendants, throttled_us
 from runbook.node.gpus import find_smi, query_gpus
-from runbook.node.proc import counted, read
-from runbook.node.tools import tool
+from runbook.node.proc import kernel_counters, read
+from runbook.node.tools import run_if_installed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,27 +42,27 @@ DMESG_TIMEOUT_S = 3
 
 
 def look(arguments: dict[str, Any]) -> Counters:
-    names = [device for name in arguments["interfaces"] for device in [name] + hardware(name)]
+    names = [device for name in arguments["interfaces"] for device in [name] + physical_devices(name)]
     smi = find_smi() if arguments["gpus"] else None
     return {
         "clock": time.monotonic(),
         "interfaces": {name: interface(name) for name in dict.fromkeys(names)},
-        "tcp": tcp(),
+        "tcp": tcp_segment_counts(),
         "ports": ports(),
-        "machine": machine(arguments["pid"]),
+        "machine": machine_counters(arguments["pid"]),
         "gpus": query_gpus(smi, GPU_COUNTER_FIELDS, arguments["deadline_s"], arguments["gpus"]) if smi else None,
-        "xids": xids() if arguments["gpus"] else None,
+        "xids": xid_log_lines() if arguments["gpus"] else None,
     }
 
 
 def interface(name: str) -> dict[str, int | None]:
-    found = {key: number(SYS_CLASS_NET + name + "/statistics/" + key) for key in INTERFACE_COUNTERS}
-    found["carrier_down_count"] = number(SYS_CLASS_NET + name + "/carrier_down_count")
+    found = {key: read_integer(SYS_CLASS_NET + name + "/statistics/" + key) for key in INTERFACE_COUNTERS}
+    found["carrier_down_count"] = read_integer(SYS_CLASS_NET + name + "/carrier_down_count")
     return found
 
 
-def tcp() -> Segments | None:
-    said = counted("/proc/net/snmp", "Tcp:")
+def tcp_segment_counts() -> Segments | None:
+    said = kernel_counters("/proc/net/snmp", "Tcp:")
     return {"OutSegs": said["OutSegs"], "RetransSegs": said["RetransSegs"]} if said else None
 
 
@@ -71,31 +71,33 @@ def ports() -> dict[str, dict[str, int | None]]:
     for base in sorted(glob.glob(IB_PORT_FOLDERS)):
         hca, _, port = base.split("/")[-3:]
         found["%s:%s" % (hca, port)] = {
-            key: number("%s/%s/%s" % (base, folder, key)) for folder, keys in IB_PORT_COUNTERS.items() for key in keys
+            key: read_integer("%s/%s/%s" % (base, folder, key))
+            for folder, keys in IB_PORT_COUNTERS.items()
+            for key in keys
         }
     return found
 
 
-def machine(pid: int | None) -> dict[str, int | None]:
+def machine_counters(pid: int | None) -> dict[str, int | None]:
     """Counts of the machine: pages swapped, and microseconds in which some process waited for memory or a CPU, or the
     control group of the rank was held back."""
     pages = dict(line.split(None, 1) for line in (read("/proc/vmstat") or "").splitlines())
-    found = {name: whole(pages.get(name)) for name in ("pswpin", "pswpout")}
+    found = {name: digits_as_integer(pages.get(name)) for name in ("pswpin", "pswpout")}
     for what in ("cpu", "memory"):
         waited = re.search(r"^some .*\btotal=(\d+)", read("/proc/pressure/" + what) or "", re.MULTILINE)
-        found[what + "_waited_us"] = whole(waited.group(1) if waited else None)
-    found["quota_us"] = throttled_us(descent(pid)) if pid else None
+        found[what + "_waited_us"] = digits_as_integer(waited.group(1) if waited else None)
+    found["quota_us"] = throttled_us(process_and_descendants(pid)) if pid else None
     return found
 
 
-def whole(text: str | None) -> int | None:
+def digits_as_integer(text: str | None) -> int | None:
     return int(text) if text and text.strip().isdigit() else None
 
 
-def xids() -> list[str] | None:
+def xid_log_lines() -> list[str] | None:
     """The driver's lines about faults in the kernel's log, or None. Read without `sudo`, which would leave an entry in
     the log every half a minute."""
-    said = tool("dmesg", [], DMESG_TIMEOUT_S)
+    said = run_if_installed("dmesg", [], DMESG_TIMEOUT_S)
     if said.get("code") != 0:
         return None
     return [line for line in said["out"].splitlines() if XID_LINE.search(line)][-MAX_XID_LINES:]

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import re
 
-from runbook.node.proc import control_groups, read
+from runbook.node.proc import control_group_folders, read
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def cpu_time(pid: int) -> CpuTime | None:
     return CpuTime(*map(int, words)) if len(words) == 3 and all(word.isdigit() for word in words) else None
 
 
-def waited(before: CpuTime | None, after: CpuTime | None, seconds: float, runnable: bool) -> float | None:
+def cpu_wait_share(before: CpuTime | None, after: CpuTime | None, seconds: float, runnable: bool) -> float | None:
     """The part of `seconds` for which a process waited for a CPU. `runnable`: it was ready to run before and after. The
     kernel counts a wait only once it is over, so a process that never got a CPU is judged by that alone."""
     if before is None or after is None:
@@ -43,7 +43,7 @@ def waited(before: CpuTime | None, after: CpuTime | None, seconds: float, runnab
     return round(min(1.0, (after.waited_s - before.waited_s) / max(0.01, seconds)), 2)
 
 
-def descent(pid: int) -> list[int]:
+def process_and_descendants(pid: int) -> list[int]:
     """A process and its descendants, MAX_FAMILY_PROCESSES at most."""
     found = [pid]
     for one in found:
@@ -71,7 +71,7 @@ def throttled_us(those: Iterable[int]) -> int | None:
     return max((one.held_us for one in quotas if one is not None), default=None)
 
 
-def throttled(before: CpuQuota | None, after: CpuQuota | None, seconds: float) -> float | None:
+def throttled_share(before: CpuQuota | None, after: CpuQuota | None, seconds: float) -> float | None:
     """The part of `seconds` for which a quota kept its processes from running: the part that lay in periods in which it
     was used up, times the refused part of the CPU time that the processes wanted there. (On many CPUs, a group may lose
     a little of each in every period.)"""
@@ -85,10 +85,10 @@ def throttled(before: CpuQuota | None, after: CpuQuota | None, seconds: float) -
 
 def cpu_quota(pid: int) -> CpuQuota | None:
     """The quota of a process's innermost control group that has one, in cgroup v1 or v2; None without any."""
-    return next(filter(None, map(of_group, control_groups(pid, "cpu"))), None)
+    return next(filter(None, map(group_cpu_quota, control_group_folders(pid, "cpu"))), None)
 
 
-def of_group(folder: str) -> CpuQuota | None:
+def group_cpu_quota(folder: str) -> CpuQuota | None:
     """The quota of the control group in this folder, or None."""
     first = [read(os.path.join(folder, "cpu.cfs_%s_us" % what)) or "" for what in ("quota", "period")]
     words = (read(os.path.join(folder, "cpu.max")) or "").split() or first

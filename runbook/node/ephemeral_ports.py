@@ -18,16 +18,16 @@ from runbook.node.proc import (
     LISTEN,
     RUN_ID_VARIABLE,
     TIME_WAIT,
-    account,
+    account_name,
+    all_pids,
     command,
-    owner,
-    pids,
+    process_run_id,
+    process_uid,
     read,
-    run_of,
     sockets,
     tcp_sockets,
 )
-from runbook.node.tools import find, run
+from runbook.node.tools import find_tool, run
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def look(_arguments: dict[str, Any]) -> EphemeralPorts:
     if len(words) != 2:
         return {"low": None, "high": None}
     low, high = int(words[0]), int(words[1])
-    reserved = reserved_ports(read(RESERVED_PORTS_FILE) or "") & set(range(low, high + 1))
+    reserved = parse_port_ranges(read(RESERVED_PORTS_FILE) or "") & set(range(low, high + 1))
     rows = [row for row in tcp_sockets() if low <= row.port <= high]
     taken = {port for port in range(low, high + 1) if port not in reserved and not free(port)}
     told: EphemeralPorts = {
@@ -65,15 +65,17 @@ def look(_arguments: dict[str, Any]) -> EphemeralPorts:
     }
     told["connected"] = len(rows) - told["listening"] - told["waiting"]
     # A socket that is only bound, and neither listens nor is connected, is in no table.
-    held = holders(rows, bare=len(taken) > len({row.port for row in rows}))
+    held = socket_holders(rows, bare=len(taken) > len({row.port for row in rows}))
     # Ports on which this run itself listens now are not the reason why none was left.
-    ours = {inode for pid, inodes in held.items() for inode in inodes if run_of(pid) == os.environ[RUN_ID_VARIABLE]}
+    ours = {
+        inode for pid, inodes in held.items() for inode in inodes if process_run_id(pid) == os.environ[RUN_ID_VARIABLE]
+    }
     told["ours"] = len({row.port for row in rows if row.inode in ours} & taken)
-    told["holders"] = named(held, {row.inode: row.uid for row in rows if row.inode != "0"}, ours)
+    told["holders"] = largest_socket_holders(held, {row.inode: row.uid for row in rows if row.inode != "0"}, ours)
     return told
 
 
-def reserved_ports(text: str) -> set[int]:
+def parse_port_ranges(text: str) -> set[int]:
     """The ports in a text like `8080,50000-50010`."""
     found: set[int] = set()
     for part in text.split(","):
@@ -92,13 +94,13 @@ def free(port: int) -> bool:
     return True
 
 
-def holders(rows: list[TcpSocket], bare: bool) -> dict[int, set[str]]:
+def socket_holders(rows: list[TcpSocket], bare: bool) -> dict[int, set[str]]:
     """By pid, the inodes of these sockets that it holds; with `bare`, also of sockets that are in no table."""
     wanted = {row.inode for row in rows} - {"0"}
-    listed = inodes_listed() if bare else set()
-    owners, networks = own_view()
+    listed = listed_socket_inodes() if bare else set()
+    owners, networks = own_socket_view()
     if os.getuid() and (bare or not wanted <= {inode for _, inode in owners}):
-        owners, networks = view_of_root() or (owners, networks)
+        owners, networks = root_socket_view() or (owners, networks)
     found: dict[int, set[str]] = {}
     for pid, inode in owners:
         # The sockets of another network namespace are in the tables of that namespace, not missing from all.
@@ -107,23 +109,25 @@ def holders(rows: list[TcpSocket], bare: bool) -> dict[int, set[str]]:
     return found
 
 
-def named(held: dict[int, set[str]], owners: dict[str, int], ours: set[str]) -> list[SocketHolder]:
+def largest_socket_holders(held: dict[int, set[str]], owners: dict[str, int], ours: set[str]) -> list[SocketHolder]:
     """The processes that hold most sockets, without this run's and ended ones; and by user, the sockets whose process
     is not known. `owners`: uids by inode."""
     found: list[SocketHolder] = []
     for pid, inodes in held.items():
         line = command(pid)
         if line and inodes - ours:
-            found.append({"pid": pid, "command": line, "user": account(owner(pid)), "sockets": len(inodes - ours)})
+            found.append(
+                {"pid": pid, "command": line, "user": account_name(process_uid(pid)), "sockets": len(inodes - ours)}
+            )
     unseen = set(owners) - {inode for inodes in held.values() for inode in inodes}
     for uid in sorted({owners[inode] for inode in unseen}):
         number = sum(owners[inode] == uid for inode in unseen)
-        found.append({"pid": None, "command": None, "user": account(uid) or str(uid), "sockets": number})
+        found.append({"pid": None, "command": None, "user": account_name(uid) or str(uid), "sockets": number})
     found.sort(key=lambda one: -one["sockets"])
     return found[:MAX_HOLDERS]
 
 
-def inodes_listed() -> set[str]:
+def listed_socket_inodes() -> set[str]:
     found: set[str] = set()
     for name in PROC_NET_TABLES:
         for line in (read("/proc/net/" + name) or "").splitlines()[1:]:
@@ -131,11 +135,11 @@ def inodes_listed() -> set[str]:
     return found
 
 
-def own_view() -> View:
+def own_socket_view() -> View:
     """The sockets and networks of the processes that this user may see."""
     owners: list[tuple[int, str]] = []
     networks: dict[int, str] = {}
-    for pid in pids():
+    for pid in all_pids():
         try:
             networks[pid] = os.readlink("/proc/%d/ns/net" % pid)
         except OSError:
@@ -144,9 +148,9 @@ def own_view() -> View:
     return owners, networks
 
 
-def view_of_root() -> View | None:
+def root_socket_view() -> View | None:
     """The sockets and networks of all processes, by sudo; None if sudo would ask for a password."""
-    sudo, tool = find("sudo"), find("find")
+    sudo, tool = find_tool("sudo"), find_tool("find")
     if not sudo or not tool:
         return None
     words = ["/proc", "-mindepth", "3", "-maxdepth", "3", "(", "-path", "/proc/[0-9]*/fd/*", "-lname", "socket:*"]

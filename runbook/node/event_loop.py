@@ -127,7 +127,7 @@ class Task:
         self.begun = False
 
 
-def pause(seconds: float) -> Conversation:
+def wait_in_loop(seconds: float) -> Conversation:
     yield (), READ, seconds
 
 

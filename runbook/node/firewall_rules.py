@@ -19,9 +19,9 @@ import sys
 import threading
 import time
 
-from runbook.node.message import say
+from runbook.node.message import write_message
 from runbook.node.proc import read
-from runbook.node.tools import Beginning, find, status
+from runbook.node.tools import Beginning, find_tool, status
 from runbook.node.tools import run as run_tool
 
 TYPE_CHECKING = False
@@ -76,7 +76,7 @@ DEFAULT_RULE_PRIORITIES = (
 LEGACY_TABLES = {"ip": "/proc/net/ip_tables_names", "ip6": "/proc/net/ip6_tables_names"}
 
 
-def flavour(path: str) -> str:
+def iptables_flavour(path: str) -> str:
     """`nft` or `legacy`: which of the kernel's packet filters an iptables binary uses."""
     name = os.path.basename(os.path.realpath(path))
     if "nft" in name or "compat" in name:
@@ -86,10 +86,10 @@ def flavour(path: str) -> str:
 
 def run(argv: list[str], sudo: str | None = None) -> Record:
     """Runs one command; its record. `sudo`: its path; empty if root is needed and there is no sudo; None without."""
-    path = find(argv[0])
+    path = find_tool(argv[0])
     if path is None:
         return {"status": "missing"}
-    record: Record = {"flavour": flavour(path)} if argv[0].endswith("-save") else {}
+    record: Record = {"flavour": iptables_flavour(path)} if argv[0].endswith("-save") else {}
     if sudo == "":
         record.update(status="denied", stderr="not root, and there is no sudo here")
         return record
@@ -106,7 +106,7 @@ def run(argv: list[str], sudo: str | None = None) -> Record:
     return record
 
 
-def fit(records: dict[str, Record]) -> None:
+def drop_oversized_outputs(records: dict[str, Record]) -> None:
     """Removes outputs until the rest fits into one answer: nft's text first, which its JSON repeats, then the
     longest."""
     sizes = {name: len(json.dumps(record["stdout"])) for name, record in records.items() if "stdout" in record}
@@ -149,7 +149,7 @@ def traffic_filters() -> dict[str, str]:
     return found
 
 
-def policy(family: str) -> tuple[Record, bool]:
+def policy_rules(family: str) -> tuple[Record, bool]:
     """The policy rules of an IP version (`-4`, `-6`), and whether there are rules beyond the kernel's own."""
     record = run(["ip", family, "-j", "rule", "show"])
     try:
@@ -165,7 +165,7 @@ def ipsec_drops() -> dict[str, int]:
     return {words[0]: int(words[1]) for words in lines if len(words) == 2 and words[1].strip("0").isdigit()}
 
 
-def nf_tables_in_kernel() -> bool | None:
+def has_nf_tables() -> bool | None:
     """Whether this kernel has nf_tables; None if that is not certain."""
     if os.path.exists("/sys/module/nf_tables"):
         return True
@@ -175,7 +175,7 @@ def nf_tables_in_kernel() -> bool | None:
     return "nf_tables.ko" in builtin
 
 
-def wanted(root: bool, sudo: str | None) -> dict[str, tuple[list[str], str | None]]:
+def commands_to_run(root: bool, sudo: str | None) -> dict[str, tuple[list[str], str | None]]:
     """By name, the commands to run here, each with sudo or None. One save command for each flavour of iptables is
     enough."""
     jobs: dict[str, tuple[list[str], str | None]] = {
@@ -183,10 +183,10 @@ def wanted(root: bool, sudo: str | None) -> dict[str, tuple[list[str], str | Non
     }
     jobs.update({name: (argv, None) for name, argv in USER_COMMANDS.items()})
     for prefix in ("iptables", "ip6tables"):
-        path = find(prefix + "-save")
+        path = find_tool(prefix + "-save")
         if path is not None:
-            jobs.pop("%s-%s-save" % (prefix, flavour(path)))
-    if find("firewall-cmd") is None:
+            jobs.pop("%s-%s-save" % (prefix, iptables_flavour(path)))
+    if find_tool("firewall-cmd") is None:
         jobs.pop("firewalld-state")
     return jobs
 
@@ -195,10 +195,10 @@ def main() -> None:
     started = time.monotonic()
     arguments = json.loads(sys.argv[1]) if len(sys.argv) > 1 else {}
     root = os.geteuid() == 0
-    sudo = None if root else (find("sudo") or "")
-    jobs = wanted(root, sudo)
+    sudo = None if root else (find_tool("sudo") or "")
+    jobs = commands_to_run(root, sudo)
     peers = arguments.get("peers", [])
-    policies = {family: policy(family) for family in sorted({"-6" if ":" in peer else "-4" for peer in peers})}
+    policies = {family: policy_rules(family) for family in sorted({"-6" if ":" in peer else "-4" for peer in peers})}
     for peer in peers:
         jobs["route " + peer] = (["ip", "-j", "route", "get", peer], None)
     records: dict[str, Record] = {}
@@ -224,7 +224,7 @@ def main() -> None:
 
     def look() -> None:
         facts["legacy_tables"] = legacy_tables(sudo)
-        facts["nf_tables"] = nf_tables_in_kernel()
+        facts["nf_tables"] = has_nf_tables()
         facts["traffic_filters"] = traffic_filters()
         facts["ipsec_drops"] = ipsec_drops()
 
@@ -233,8 +233,8 @@ def main() -> None:
     for name in jobs:
         records.setdefault(name, {"status": "timeout"})
     told = dict(records)
-    fit(told)
-    say({"tools": told, "facts": facts})
+    drop_oversized_outputs(told)
+    write_message({"tools": told, "facts": facts})
 
 
 def at_once(tasks: list[Callable[[], None]], deadline: float) -> None:

@@ -16,9 +16,9 @@ import re
 import threading
 import time
 
-from runbook.node.proc import account, command, read, run_of
-from runbook.node.proc import owner as owner_of
-from runbook.node.tools import find, run, sendable
+from runbook.node.proc import account_name, command, process_run_id, read
+from runbook.node.proc import process_uid as owner_of
+from runbook.node.tools import find_tool, run, sendable_result
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ MAX_KERNEL_LINES = 300  # how many of the log's newest lines are kept
 
 def find_smi() -> str | None:
     """The path of nvidia-smi, or None."""
-    return find("nvidia-smi") or next((path for path in NVIDIA_SMI_PATHS if os.access(path, os.X_OK)), None)
+    return find_tool("nvidia-smi") or next((path for path in NVIDIA_SMI_PATHS if os.access(path, os.X_OK)), None)
 
 
 def query_gpus(
@@ -62,7 +62,7 @@ def query_gpus(
             said = {"code": None, "out": "", "err": "it refused fields, and no time was left to ask for the others"}
         refused = REFUSED_FIELD.search(said.get("out", "") + said.get("err", ""))
         if not refused or refused.group(1) not in fields[1:]:
-            said = sendable(said)
+            said = sendable_result(said)
             said["fields"] = fields
             return said
         at = fields.index(refused.group(1))
@@ -70,12 +70,12 @@ def query_gpus(
         fields[at : at + 1] = [former] if former else []
 
 
-def kernel_lines(argv: list[str]) -> list[str] | None:
+def nvidia_log_lines(argv: list[str]) -> list[str] | None:
     """The kernel's log lines about NVIDIA, by this command; None if the log may not be read."""
-    path = find(argv[0])
+    path = find_tool(argv[0])
     if path is None:
         return None
-    root = find("sudo") if os.geteuid() else None  # `sudo -n` asks for nothing
+    root = find_tool("sudo") if os.geteuid() else None  # `sudo -n` asks for nothing
     for sudo in (None, root) if root else (None,):
         said = run([path, *argv[1:]], KERNEL_LOG_TIMEOUT_S, sudo=sudo)
         lines = said["out"].splitlines()
@@ -85,7 +85,7 @@ def kernel_lines(argv: list[str]) -> list[str] | None:
     return None
 
 
-def pci_devices() -> int | None:
+def count_pci_gpus() -> int | None:
     """How many of NVIDIA's graphics cards and accelerators are on the PCI bus; None if there is no such bus."""
     found = None
     for folder in glob.glob("/sys/bus/pci/devices/*"):
@@ -95,20 +95,20 @@ def pci_devices() -> int | None:
     return found
 
 
-def owner(pid: int, run_id: str) -> GpuProcess:
+def gpu_process_facts(pid: int, run_id: str) -> GpuProcess:
     """The user of a process, its command line, and whether it belongs to this run; {} if it cannot be seen."""
     uid = owner_of(pid)
     if uid is None:
         return {}
-    return {"user": account(uid) or str(uid), "command": command(pid) or "", "ours": run_of(pid) == run_id}
+    return {"user": account_name(uid) or str(uid), "command": command(pid) or "", "ours": process_run_id(pid) == run_id}
 
 
 def look(arguments: dict[str, Any]) -> GpusAnswer:
-    facts: dict[str, Any] = {"pci": pci_devices(), "amd": find("rocm-smi") or find("amd-smi")}
+    facts: dict[str, Any] = {"pci": count_pci_gpus(), "amd": find_tool("rocm-smi") or find_tool("amd-smi")}
     smi = find_smi()
     jobs: dict[str, Callable[[], Any]] = {
-        "dmesg": lambda: kernel_lines(["dmesg"]),
-        "journal": lambda: kernel_lines(["journalctl", "-k", "-q", "--no-pager", "-o", "short-monotonic"]),
+        "dmesg": lambda: nvidia_log_lines(["dmesg"]),
+        "journal": lambda: nvidia_log_lines(["journalctl", "-k", "-q", "--no-pager", "-o", "short-monotonic"]),
     }
     if smi is None:
         facts["gpu"] = {"missing": True}
@@ -116,9 +116,9 @@ def look(arguments: dict[str, Any]) -> GpusAnswer:
         seconds = arguments["deadline_s"]
         apps = "--query-compute-apps=pid,gpu_uuid,used_memory,process_name"
         jobs["gpu"] = lambda: query_gpus(smi, GPU_QUERY_FIELDS, seconds, in_all_s=arguments["in_all_s"])
-        jobs["apps"] = lambda: sendable(run([smi, apps, "--format=csv,noheader,nounits"], seconds))
-        jobs["links"] = lambda: sendable(run([smi, "nvlink", "-s"], seconds))
-        jobs["all"] = lambda: sendable(run([smi, "-q"], seconds))
+        jobs["apps"] = lambda: sendable_result(run([smi, apps, "--format=csv,noheader,nounits"], seconds))
+        jobs["links"] = lambda: sendable_result(run([smi, "nvlink", "-s"], seconds))
+        jobs["all"] = lambda: sendable_result(run([smi, "-q"], seconds))
 
     def work(name: str, job: Callable[[], Any]) -> None:
         facts[name] = job()
@@ -129,7 +129,7 @@ def look(arguments: dict[str, Any]) -> GpusAnswer:
     for thread in threads:
         thread.join()
     pids = {int(match) for match in re.findall(r"^(\d+),", facts.get("apps", {}).get("out", ""), re.MULTILINE)}
-    facts["processes"] = {str(pid): owner(pid, arguments["run_id"]) for pid in sorted(pids)}
+    facts["processes"] = {str(pid): gpu_process_facts(pid, arguments["run_id"]) for pid in sorted(pids)}
     facts["uptime_s"] = float((read("/proc/uptime") or "0").split()[0])
     found: GpusAnswer = facts  # type: ignore[assignment]  # filled by threads
     return found

@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 import socket
 
-from runbook.node.proc import amount, bind_proves_nothing, carrier_changes, read, status_field
-from runbook.node.tools import json_of, tool
+from runbook.node.proc import bind_proves_nothing, bounded_amount, carrier_changes, read, status_field
+from runbook.node.tools import printed_json, run_if_installed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ CAP_IPC_LOCK = 14  # its bit in a set of capabilities
 def interfaces() -> dict[str, InterfaceFacts]:
     """The network interfaces by name. Without `ip -j`, sysfs and an ioctl give fewer facts and only one address."""
     found: dict[str, InterfaceFacts] = {}
-    listed = json_of(tool("ip", ["-j", "address"], 5))
+    listed = printed_json(run_if_installed("ip", ["-j", "address"], 5))
     if listed is not None:
         for entry in listed:
             if not entry.get("ifname"):
@@ -48,12 +48,12 @@ def interfaces() -> dict[str, InterfaceFacts]:
             "mtu": int(mtu) if mtu else None,
             "state": (read(base + "operstate") or "").upper(),
             "flags": [],
-            "addresses": ipv4_of(name),
+            "addresses": interface_ipv4(name),
         }
     return found
 
 
-def ipv4_of(name: str) -> list[str]:
+def interface_ipv4(name: str) -> list[str]:
     """An interface's first IPv4 address, by ioctl SIOCGIFADDR, for nodes without iproute2."""
     try:
         import fcntl
@@ -73,11 +73,11 @@ def limits() -> Limits:
         import resource
 
         soft, hard = [
-            None if limit == resource.RLIM_INFINITY else amount(limit)
+            None if limit == resource.RLIM_INFINITY else bounded_amount(limit)
             for limit in resource.getrlimit(resource.RLIMIT_MEMLOCK)
         ]
         files, space, seconds = [
-            None if limit == resource.RLIM_INFINITY else amount(limit)
+            None if limit == resource.RLIM_INFINITY else bounded_amount(limit)
             for limit, _ in map(resource.getrlimit, (resource.RLIMIT_NOFILE, resource.RLIMIT_AS, resource.RLIMIT_CPU))
         ]
     except (ImportError, OSError, ValueError):
@@ -97,10 +97,13 @@ def shared_memory() -> SharedMemory | None:
         room = os.statvfs("/dev/shm")
     except OSError:
         return None
-    return {"bytes": amount(room.f_blocks * room.f_frsize), "free_bytes": amount(room.f_bavail * room.f_frsize)}
+    return {
+        "bytes": bounded_amount(room.f_blocks * room.f_frsize),
+        "free_bytes": bounded_amount(room.f_bavail * room.f_frsize),
+    }
 
 
-def owns(address: str) -> bool | None:
+def is_own_address(address: str) -> bool | None:
     """Whether a name or an address is this host's own; None if it cannot be resolved."""
     try:
         found = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM)
@@ -127,5 +130,5 @@ def look(arguments: dict[str, Any]) -> HostFacts:
         "asks_ecn": read("/proc/sys/net/ipv4/tcp_ecn") == "1",
     }
     if "address" in arguments:
-        facts["own"] = owns(arguments["address"])
+        facts["own"] = is_own_address(arguments["address"])
     return facts

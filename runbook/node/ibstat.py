@@ -6,7 +6,7 @@ import glob
 import os
 
 from runbook.node.proc import read
-from runbook.node.tools import sendable, tool
+from runbook.node.tools import run_if_installed, sendable_result
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ MAX_GIDS = 32
 """How many entries of a port's GID table are read: it has room for hundreds; the interface's addresses come first."""
 
 
-def sysfs() -> dict[str, dict[str, IbPort]] | None:
+def sysfs_ib_ports() -> dict[str, dict[str, IbPort]] | None:
     """{hca: {port: {state, phys_state, rate, link_layer}}}, or None if the kernel shows no InfiniBand."""
     try:
         hcas = sorted(os.listdir(SYS_CLASS_INFINIBAND))
@@ -34,11 +34,11 @@ def sysfs() -> dict[str, dict[str, IbPort]] | None:
             ports = sorted(os.listdir(base))
         except OSError:
             ports = []
-        found[hca] = {port: of_port("%s/%s/" % (base, port)) for port in ports}
+        found[hca] = {port: read_port_files("%s/%s/" % (base, port)) for port in ports}
     return found
 
 
-def of_port(base: str) -> IbPort:
+def read_port_files(base: str) -> IbPort:
     return {
         "state": read(base + "state"),
         "phys_state": read(base + "phys_state"),
@@ -47,7 +47,7 @@ def of_port(base: str) -> IbPort:
     }
 
 
-def gids() -> dict[str, dict[str, Gid]]:
+def port_gids() -> dict[str, dict[str, Gid]]:
     """{"mlx5_0:1": {index: {gid, type, ndev}}} of the GIDs that are set; ports with an unreadable table are left
     out."""
     found = {}
@@ -67,11 +67,16 @@ def gids() -> dict[str, dict[str, Gid]]:
     return found
 
 
-def cards() -> int | None:
+def count_mellanox_cards() -> int | None:
     """How many Mellanox cards are on the PCI bus; None if there is no such bus to look at."""
     vendors = [read(path) for path in glob.glob(PCI_DEVICES_FOLDER + "/*/vendor")]
     return sum(vendor == MELLANOX_VENDOR_ID for vendor in vendors) if vendors else None
 
 
 def look(_arguments: dict[str, Any]) -> IbstatAnswer:
-    return {"ibstat": sendable(tool("ibstat", [], 8)), "sysfs": sysfs(), "gids": gids(), "cards": cards()}
+    return {
+        "ibstat": sendable_result(run_if_installed("ibstat", [], 8)),
+        "sysfs": sysfs_ib_ports(),
+        "gids": port_gids(),
+        "cards": count_mellanox_cards(),
+    }

@@ -11,7 +11,7 @@ import socket
 import struct
 import time
 
-from runbook.node.event_loop import READ, pause
+from runbook.node.event_loop import READ, wait_in_loop
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -92,10 +92,10 @@ class Echoes:
                     self._send(peer, "small")
                     if turn < FULL_SIZE_ECHOES:
                         self._send(peer, "full")
-            yield from pause(ROUND_INTERVAL_S)
+            yield from wait_in_loop(ROUND_INTERVAL_S)
         ended = self.loop.clock
         while self.waiting and self.loop.clock - ended < LAST_REPLY_DEADLINE_S:
-            yield from pause(0.01)
+            yield from wait_in_loop(0.01)
         for task, sock in zip(listening, self.sockets.values()):
             self.loop.cancel(task)
             sock.close()
@@ -105,7 +105,7 @@ class Echoes:
         body = b"runbook!" * 7 if size == "small" else b"r" * peer.full_bytes
         packet = struct.pack("!BBHHH", self.request, 0, 0, self.own, self.number) + body
         if self.family == socket.AF_INET:  # for IPv6 the kernel fills the checksum in
-            packet = packet[:2] + struct.pack("!H", checksum(packet)) + packet[4:]
+            packet = packet[:2] + struct.pack("!H", internet_checksum(packet)) + packet[4:]
         peer.sent[size][self.number] = time.monotonic()
         try:
             self.sockets[size].sendto(packet, (peer.address, 0))
@@ -134,7 +134,7 @@ class Echoes:
             peer.trips[size].append(time.monotonic() - peer.sent[size][number])
 
 
-def checksum(packet: bytes) -> int:
+def internet_checksum(packet: bytes) -> int:
     """The internet checksum of RFC 1071."""
     if len(packet) % 2:
         packet += b"\0"
@@ -143,7 +143,7 @@ def checksum(packet: bytes) -> int:
     return ~(total + (total >> 16)) & 0xFFFF
 
 
-def echoes(loop: EventLoop, addresses: dict[str, int], count: int) -> dict[str, dict[str, Pinged]]:
+def send_echoes(loop: EventLoop, addresses: dict[str, int], count: int) -> dict[str, dict[str, Pinged]]:
     """By address, the results of its echoes, for the addresses that returned all. `addresses`: by address, the bytes of
     data in a full-size echo."""
     peers = [Peer(address, size) for address, size in addresses.items()]

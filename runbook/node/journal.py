@@ -34,14 +34,14 @@ class Odd(ValueError):
         super().__init__("`%s` is %s, and has to be %s" % (field, shown, wanted))
 
 
-def integer(low: int, high: int) -> FieldKind:
+def integer_kind(low: int, high: int) -> FieldKind:
     return (
         "an integer from %d to %d" % (low, high),
         lambda value: isinstance(value, int) and not isinstance(value, bool) and low <= value <= high,
     )
 
 
-def number(high: float) -> FieldKind:
+def number_kind(high: float) -> FieldKind:
     def fits(value: Any) -> bool:
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             return False
@@ -50,7 +50,7 @@ def number(high: float) -> FieldKind:
     return "a number from 0 to %g" % high, fits
 
 
-def list_of(kind: FieldKind, least: int = 0) -> FieldKind:
+def list_kind(kind: FieldKind, least: int = 0) -> FieldKind:
     what, fits = kind
     return (
         "a list%s, each %s" % (" of at least %d" % least if least else "", what),
@@ -58,7 +58,7 @@ def list_of(kind: FieldKind, least: int = 0) -> FieldKind:
     )
 
 
-def mapping_of(kind: FieldKind) -> FieldKind:
+def mapping_kind(kind: FieldKind) -> FieldKind:
     what, fits = kind
     return (
         "a mapping from names to %s" % what,
@@ -66,7 +66,7 @@ def mapping_of(kind: FieldKind) -> FieldKind:
     )
 
 
-def perhaps(kind: FieldKind) -> FieldKind:
+def nullable_kind(kind: FieldKind) -> FieldKind:
     what, fits = kind
     return what + ", or null", lambda value: value is None or fits(value)
 
@@ -84,41 +84,41 @@ STATE: FieldKind = (
     ", ".join(PROCESS_STATES[1:-1]) + " or " + PROCESS_STATES[-1],
     lambda value: value in PROCESS_STATES[1:],
 )
-TIME = number(MAX_UNIX_TIME_S)
-PID = integer(1, 1 << 31)
-TICKS = integer(0, 1 << 63)
-RANK_NUMBER = integer(0, 10000000)
-GPU_INDEX = integer(0, 65535)
-ATTEMPT_NUMBER = integer(1, 1000000)
+TIME = number_kind(MAX_UNIX_TIME_S)
+PID = integer_kind(1, 1 << 31)
+TICKS = integer_kind(0, 1 << 63)
+RANK_NUMBER = integer_kind(0, 10000000)
+GPU_INDEX = integer_kind(0, 65535)
+ATTEMPT_NUMBER = integer_kind(1, 1000000)
 
 JOURNAL_FIELDS: Mapping[str, FieldKind] = {
     "name": NAME,
     "job": NAME,
     "attempt": ATTEMPT_NUMBER,
     "node": NAME,
-    "ranks": list_of(RANK_NUMBER, 1),
-    "local_rank": perhaps(RANK_NUMBER),
-    "gpus": perhaps(list_of(GPU_INDEX)),
-    "each": perhaps(list_of(NAME)),
-    "detached": perhaps(BOOLEAN),
+    "ranks": list_kind(RANK_NUMBER, 1),
+    "local_rank": nullable_kind(RANK_NUMBER),
+    "gpus": nullable_kind(list_kind(GPU_INDEX)),
+    "each": nullable_kind(list_kind(NAME)),
+    "detached": nullable_kind(BOOLEAN),
     "keeper": PID,
-    "keeper_born": perhaps(TICKS),
-    "boot": perhaps(TEXT),
-    "barrier": perhaps(TEXT),
-    "met": list_of(TEXT),
-    "met_on": perhaps(TEXT),
+    "keeper_born": nullable_kind(TICKS),
+    "boot": nullable_kind(TEXT),
+    "barrier": nullable_kind(TEXT),
+    "met": list_kind(TEXT),
+    "met_on": nullable_kind(TEXT),
     "state": STATE,
-    "pid": perhaps(PID),
-    "born": perhaps(TICKS),
-    "code": perhaps(integer(-(1 << 31), 1 << 32)),
-    "started": perhaps(TIME),
-    "ended": perhaps(TIME),
-    "why": perhaps(TEXT),
-    "no_room": perhaps(TEXT),
-    "left": list_of(PID),
-    "swept": perhaps(integer(0, 1 << 31)),
-    "group_kills": perhaps(integer(0, 1 << 31)),
-    "node_kills": perhaps(integer(0, 1 << 31)),
+    "pid": nullable_kind(PID),
+    "born": nullable_kind(TICKS),
+    "code": nullable_kind(integer_kind(-(1 << 31), 1 << 32)),
+    "started": nullable_kind(TIME),
+    "ended": nullable_kind(TIME),
+    "why": nullable_kind(TEXT),
+    "no_room": nullable_kind(TEXT),
+    "left": list_kind(PID),
+    "swept": nullable_kind(integer_kind(0, 1 << 31)),
+    "group_kills": nullable_kind(integer_kind(0, 1 << 31)),
+    "node_kills": nullable_kind(integer_kind(0, 1 << 31)),
 }
 REQUIRED_JOURNAL_FIELDS = ("name", "job", "attempt", "node", "ranks", "keeper", "state")
 """The fields that every journal on a disk has to have."""
@@ -126,8 +126,8 @@ REQUIRED_JOURNAL_FIELDS = ("name", "job", "attempt", "node", "ranks", "keeper", 
 PRESENT_STATE_FIELDS: Mapping[str, FieldKind] = {
     "lives": BOOLEAN,
     "keeper_lives": BOOLEAN,
-    "restarted": perhaps(TIME),
-    "use": mapping_of(perhaps(number(1e18))),
+    "restarted": nullable_kind(TIME),
+    "use": mapping_kind(nullable_kind(number_kind(1e18))),
 }
 """Fields that `job_control.py` adds about the present; `restarted`: when the machine started, if after the process."""
 
@@ -136,23 +136,23 @@ JOB_FIELDS: Mapping[str, FieldKind] = {
     "node": NAME,
     "stage": TEXT,
     "launcher": TEXT,
-    "grace_s": number(1e7),
-    "command": list_of(TEXT),
+    "grace_s": number_kind(1e7),
+    "command": list_kind(TEXT),
     "attempt": ATTEMPT_NUMBER,
-    "port": integer(0, 65535),
-    "gpus": list_of(GPU_INDEX),
-    "nodes": mapping_of(list_of(RANK_NUMBER)),
+    "port": integer_kind(0, 65535),
+    "gpus": list_kind(GPU_INDEX),
+    "nodes": mapping_kind(list_kind(RANK_NUMBER)),
     "began": TIME,
     "run_dir": TEXT,
-    "made_from": list_of(TEXT),
-    "progress": perhaps(TEXT),
+    "made_from": list_kind(TEXT),
+    "progress": nullable_kind(TEXT),
 }
 
-DAMAGED_FILE_FIELDS: Mapping[str, FieldKind] = {"name": TEXT, "why": TEXT, "pids": list_of(PID)}
+DAMAGED_FILE_FIELDS: Mapping[str, FieldKind] = {"name": TEXT, "why": TEXT, "pids": list_kind(PID)}
 """The fields about a file that cannot be read: its name, why, and the living processes that it may be about."""
 
 
-def checked(said: object, kinds: Mapping[str, FieldKind], needed: Sequence[str] = ()) -> DocumentFields:
+def checked_fields(said: object, kinds: Mapping[str, FieldKind], needed: Sequence[str] = ()) -> DocumentFields:
     """The known fields of a message, each checked; unknown fields are dropped. Raises Odd."""
     if not isinstance(said, dict):
         raise Odd("it", said, "a mapping")
@@ -167,7 +167,7 @@ def checked(said: object, kinds: Mapping[str, FieldKind], needed: Sequence[str] 
     return found
 
 
-def belongs(journal: DocumentFields, node: str, job: str, attempt: str) -> DocumentFields:
+def verify_journal_place(journal: DocumentFields, node: str, job: str, attempt: str) -> DocumentFields:
     """The journal, if it is one of this node, of this job, and of this attempt's folder. Raises Odd if it is not."""
     for field, wanted in (("node", node), ("job", job)):
         if journal[field] != wanted:
@@ -176,12 +176,12 @@ def belongs(journal: DocumentFields, node: str, job: str, attempt: str) -> Docum
         raise Odd("attempt", journal["attempt"], "that of " + attempt)
     for field, names in (("name", [journal["name"]]), ("each", journal.get("each") or [])):
         for name in names:
-            if node_of(name) != node:
+            if node_in_name(name) != node:
                 raise Odd(field, name, "that of a process of " + node)
     return journal
 
 
-def node_of(name: str) -> str:
+def node_in_name(name: str) -> str:
     """The node in the name of a process's files: `rank-00003.NODE.l1`, `ranks-00000-00003.NODE.launcher`."""
     return name.partition(".")[2].rpartition(".")[0]
 

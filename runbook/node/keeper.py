@@ -30,9 +30,26 @@ import sys
 import threading
 import time
 
-from runbook.node.message import say as say_it
-from runbook.node.own_files import document, expanded, names_in, ours, safe, why_stopped, write
-from runbook.node.proc import boot_id, born, descendants, group_kills, kernel_kills, kill, pause, tagged
+from runbook.node.message import write_message as say_it
+from runbook.node.own_files import (
+    expanded_path,
+    names_in_folder,
+    read_json_object,
+    read_stop_reason,
+    require_own_folder,
+    require_safe_path,
+    write_atomically,
+)
+from runbook.node.proc import (
+    boot_id,
+    descendant_pids,
+    group_kills,
+    kernel_kills,
+    process_start_ticks,
+    signal_processes,
+    sleep_seconds,
+    tagged_pids,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -60,7 +77,7 @@ class Journal:
             key: order.get(key)
             for key in ("name", "job", "attempt", "node", "ranks", "local_rank", "gpus", "each", "detached")
         }
-        self.facts.update(keeper=os.getpid(), keeper_born=born(os.getpid()), boot=boot_id())
+        self.facts.update(keeper=os.getpid(), keeper_born=process_start_ticks(os.getpid()), boot=boot_id())
         if order.get("barrier"):
             self.facts.update(barrier=Barrier(order["barrier"]).folder, met=[])
 
@@ -75,15 +92,15 @@ class Journal:
             self.facts.update(facts, state=state)
             self.facts.pop("no_room", None)
             try:
-                write(self.path, json.dumps(self.facts))
+                write_atomically(self.path, json.dumps(self.facts))
             except OSError as error:  # a full disk must not end the keeper, which ends the rank
                 if error.errno in (errno.ENOSPC, errno.EDQUOT):
                     self.facts["no_room"] = error.strerror
-                write_over(self.path, json.dumps(self.facts))
-            say(dict(self.facts, event="kept"))
+                overwrite_file(self.path, json.dumps(self.facts))
+            report_to_supervisor(dict(self.facts, event="kept"))
 
 
-def say(told: dict[str, Any]) -> None:
+def report_to_supervisor(told: dict[str, Any]) -> None:
     try:
         say_it(told)
     except OSError:
@@ -145,7 +162,7 @@ class Keeper:
                 self.kills.look()
 
     def signalled(self, number: int, _frame: object) -> None:
-        self.news.put(("stop", self.order["grace_s"], why_stopped(self.order["folder"]) or "signal %d" % number))
+        self.news.put(("stop", self.order["grace_s"], read_stop_reason(self.order["folder"]) or "signal %d" % number))
 
     def listen(self) -> None:
         """Takes orders from stdin; the end of stdin ends the process, unless it is detached."""
@@ -160,7 +177,9 @@ class Keeper:
     def meet(self) -> None:
         """Waits at the barrier of files: every node says that it is ready; the owner says go, or names absent nodes."""
         barrier = Barrier(self.order["barrier"])
-        absent = barrier.pass_through(lambda met: self.journal.note(met=met, met_on=file_system(barrier.folder)))
+        absent = barrier.pass_through(
+            lambda met: self.journal.note(met=met, met_on=mounted_file_system(barrier.folder))
+        )
         if absent is None:
             self.news.put(("go", 0.0))
         else:
@@ -170,8 +189,8 @@ class Keeper:
         """Ends the process when another process of this node fails. A detached job has no controller that does it."""
         me = self.order["name"] + ".json"
         while self.kept.poll() is None:
-            pause(5 * POLL_INTERVAL_S)
-            for entry in names_in(self.order["folder"]):
+            sleep_seconds(5 * POLL_INTERVAL_S)
+            for entry in names_in_folder(self.order["folder"]):
                 if entry.endswith(".json") and entry != me and failed(os.path.join(self.order["folder"], entry)):
                     self.news.put(("stop", self.order["grace_s"], entry[:-5] + " failed"))
                     return
@@ -180,7 +199,7 @@ class Keeper:
 
     def start(self, at: float) -> None:
         """Starts the process at this time of the node's clock."""
-        pause(max(0.0, min(60.0, at - time.time()) - BUSY_WAIT_S))
+        sleep_seconds(max(0.0, min(60.0, at - time.time()) - BUSY_WAIT_S))
         while time.time() < at and at - time.time() < 60.0:
             pass  # a busy wait: the scheduler's timer is too coarse for the last milliseconds
         order = self.order
@@ -191,10 +210,10 @@ class Keeper:
         environment.setdefault("PYTHONUNBUFFERED", "1")  # otherwise Python writes to a file only after each 8 KiB
         if order.get("stacks"):
             environment["RUNBOOK_STACKS"] = order["stacks"]  # the launch script puts it before any other PYTHONPATH
-        adopts = adopts_orphans()
+        adopts = become_subreaper()
         begun = time.time()
         try:
-            with appended(path + ".out") as out, appended(path + ".err") as err:
+            with open_for_append(path + ".out") as out, open_for_append(path + ".err") as err:
                 self.process = subprocess.Popen(
                     order["argv"],
                     env=environment,
@@ -202,12 +221,14 @@ class Keeper:
                     stdout=out,
                     stderr=err,
                     start_new_session=True,
-                    preexec_fn=None if order["detached"] else dies_with_us(launcher=bool(order.get("each"))),
+                    preexec_fn=None
+                    if order["detached"]
+                    else parent_death_signal_setter(launcher=bool(order.get("each"))),
                 )
         except OSError as error:
             self.journal.write("ended", started=begun, ended=time.time(), code=127, why=str(error))
             sys.exit(0)
-        self.journal.write("running", pid=self.kept.pid, born=born(self.kept.pid), started=begun)
+        self.journal.write("running", pid=self.kept.pid, born=process_start_ticks(self.kept.pid), started=begun)
         threading.Thread(target=self.wait, daemon=True).start()
         if adopts:
             threading.Thread(target=self.reap, daemon=True).start()
@@ -219,7 +240,7 @@ class Keeper:
     def name_logs(self) -> None:
         """Links the logs of the ranks that a launcher started to the names that they would have without a launcher."""
         while not self.name_logs_now() and self.kept.poll() is None:
-            pause(POLL_INTERVAL_S / 4)
+            sleep_seconds(POLL_INTERVAL_S / 4)
 
     def name_logs_now(self) -> bool:
         """Makes links to torchrun's logs, LOGS/ID_RANDOM/attempt_0/LOCAL_RANK/stdout.log; whether all links are
@@ -228,7 +249,7 @@ class Keeper:
         for local_rank, name in enumerate(self.order["each"]):
             for stream, end in (("stdout", ".out"), ("stderr", ".err")):
                 link = os.path.join(self.order["folder"], name + end)
-                for run in [] if os.path.islink(link) else names_in(logs):
+                for run in [] if os.path.islink(link) else names_in_folder(logs):
                     path = os.path.join(logs, run, "attempt_0", str(local_rank), stream + ".log")
                     if os.path.exists(path):
                         try:
@@ -283,7 +304,7 @@ class Keeper:
         left = self.alive()
         self.journal.write("ended", left=left, **facts)
         if code != 0 or deadline is not None:
-            kill(left, signal.SIGTERM)
+            signal_processes(left, signal.SIGTERM)
         if deadline is None:
             deadline = time.monotonic() + self.order["grace_s"]
         while left and time.monotonic() < deadline:
@@ -291,15 +312,15 @@ class Keeper:
                 what, *more = self.news.get(timeout=POLL_INTERVAL_S / 2)
                 if what in ("stop", "alone"):
                     deadline = min(deadline, time.monotonic() + (more[0] if more else self.order["grace_s"]))
-                    kill(left, signal.SIGTERM)
+                    signal_processes(left, signal.SIGTERM)
             except queue.Empty:
                 pass
             left = self.alive()
         deadline = time.monotonic() + SWEEP_TIMEOUT_S
         self.journal.note(swept=len(left))
         while left and time.monotonic() < deadline:
-            kill(left, signal.SIGKILL)
-            pause(0.02)
+            signal_processes(left, signal.SIGKILL)
+            sleep_seconds(0.02)
             left = self.alive()
         if left or self.journal.facts["left"]:
             self.journal.write("ended", left=left)
@@ -313,7 +334,7 @@ class Keeper:
     def alive(self) -> list[int]:
         """The pids of this process's family that live: by inherited variables (also if they left the group), by session
         (also if they wrote over their environment), and by descent from this keeper (also if they left both)."""
-        return sorted({*tagged(self.tags, self.kept.pid), *descendants(os.getpid())})
+        return sorted({*tagged_pids(self.tags, self.kept.pid), *descendant_pids(os.getpid())})
 
     def reap(self) -> None:
         """Reaps the orphans that this keeper adopts, until the process itself has ended."""
@@ -357,7 +378,7 @@ class Barrier:
 
     def __init__(self, order: dict[str, Any]) -> None:
         self.order = order
-        self.folder = expanded(order["folder"])
+        self.folder = expanded_path(order["folder"])
 
     def pass_through(self, met: Callable[[list[str]], object] = lambda names: None) -> str | None:
         """Waits until all nodes have come. None if they did; else, in words, which did not, or what prevented it. `met`
@@ -367,7 +388,7 @@ class Barrier:
         deadline = time.monotonic() + order["timeout_s"]
         try:
             os.makedirs(self.folder, 0o700, exist_ok=True)
-            ours(self.folder)
+            require_own_folder(self.folder)
             if order["first"]:
                 self.put(order["node"] + ".ready")
             while True:
@@ -395,7 +416,7 @@ class Barrier:
                         return why
                 elif time.monotonic() > deadline + OWNER_TIMEOUT_S:
                     return "neither `go` nor `abort` came within %g s" % (order["timeout_s"] + OWNER_TIMEOUT_S)
-                pause(
+                sleep_seconds(
                     BARRIER_INTERVAL_S
                     if order["owner"]
                     else BARRIER_INTERVAL_S * max(1.0, len(order["nodes"]) / FULL_RATE_NODES)
@@ -423,12 +444,12 @@ class Barrier:
         return bool(self.read(name).get("token") == self.order["token"])
 
 
-def appended(path: str) -> BinaryIO:
+def open_for_append(path: str) -> BinaryIO:
     """A file open for appending, with mode 0600; links are not followed."""
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600), "ab", 0)
 
 
-def write_over(path: str, text: str) -> None:
+def overwrite_file(path: str, text: str) -> None:
     """Writes over the contents of a file: on a full disk its own block can still be written, but no second file. A
     reader may find it half written, and reads again; otherwise it would never learn of the end."""
     try:
@@ -442,27 +463,27 @@ def write_over(path: str, text: str) -> None:
 
 def failed(path: str) -> bool:
     try:
-        facts = document(path)
+        facts = read_json_object(path)
         return bool(facts["state"] == "ended" and facts["code"] != 0)
     except (OSError, ValueError, KeyError):
         return False
 
 
-def dies_with_us(launcher: bool) -> Callable[[], object] | None:
+def parent_death_signal_setter(launcher: bool) -> Callable[[], object] | None:
     """A function to call in the child, so that the kernel ends it when the keeper is killed (Linux; else None). A
     launcher gets TERM, since it has ranks to end; a rank gets KILL."""
-    prctl = process_control()
+    prctl = prctl_function()
     return prctl and (lambda: prctl(1, signal.SIGTERM if launcher else signal.SIGKILL))  # PR_SET_PDEATHSIG
 
 
-def adopts_orphans() -> bool:
+def become_subreaper() -> bool:
     """Makes this keeper the parent of orphans among its descendants, which have no tag if they cleared their
     environment; whether the kernel can do that."""
-    prctl = process_control()
+    prctl = prctl_function()
     return prctl is not None and prctl(36, 1, 0, 0, 0) == 0  # PR_SET_CHILD_SUBREAPER
 
 
-def process_control() -> Any | None:
+def prctl_function() -> Any | None:
     """The function prctl(2), on Linux; else None."""
     try:
         import ctypes
@@ -472,7 +493,7 @@ def process_control() -> Any | None:
         return None
 
 
-def file_system(path: str) -> str | None:
+def mounted_file_system(path: str) -> str | None:
     """The file system on which a path lies, as the kernel names it: `server:/export (nfs4) at /shared` (Linux)."""
     found = None
     try:
@@ -491,5 +512,5 @@ def file_system(path: str) -> str | None:
 
 if __name__ == "__main__":
     order = json.loads(sys.argv[1])
-    safe(order["folder"])
+    require_safe_path(order["folder"])
     Keeper(order).keep()

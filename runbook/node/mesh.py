@@ -30,8 +30,8 @@ import termios
 import threading
 import time
 
-from runbook.node.event_loop import READ, WRITE, EventLoop, pause
-from runbook.node.message import say
+from runbook.node.event_loop import READ, WRITE, EventLoop, wait_in_loop
+from runbook.node.message import write_message
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -81,14 +81,14 @@ class PatienceOver(Exception):
     """Raised if the other end did not answer in time."""
 
 
-def greeting(run_id: str) -> bytes:
+def listener_greeting(run_id: str) -> bytes:
     return ("runbook " + run_id + "\n").encode()
 
 
 # Conversations: each is a generator that the event loop resumes.
 
 
-def receive(sock: socket.socket, count: int, seconds: float) -> Generator[Any, Any, bytes]:
+def receive_bytes(sock: socket.socket, count: int, seconds: float) -> Generator[Any, Any, bytes]:
     """Receives `count` bytes, or those that came before the other end closed. Raises PatienceOver."""
     data = b""
     while len(data) < count:
@@ -102,7 +102,7 @@ def receive(sock: socket.socket, count: int, seconds: float) -> Generator[Any, A
     return data
 
 
-def transmit(sock: socket.socket, data: bytes | memoryview, seconds: float) -> Conversation:
+def send_bytes(sock: socket.socket, data: bytes | memoryview, seconds: float) -> Conversation:
     """Sends all data, waiting at most `seconds` for every piece. Raises PatienceOver."""
     view = memoryview(data)
     while view:
@@ -112,7 +112,7 @@ def transmit(sock: socket.socket, data: bytes | memoryview, seconds: float) -> C
         view = view[sock.send(view) :]
 
 
-def send_full(sock: socket.socket, data: bytes, seconds: float) -> Conversation:
+def send_full_segments(sock: socket.socket, data: bytes, seconds: float) -> Conversation:
     """Sends data; the first full segment goes alone until it has arrived. Segments sent together are merged (GSO), and
     virtual networks pass merged ones even if they drop each single one, as a switch does. Raises PatienceOver."""
     view = memoryview(data)
@@ -120,47 +120,47 @@ def send_full(sock: socket.socket, data: bytes, seconds: float) -> Conversation:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         first = sock.send(view[: sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)])
         view, waited = view[first:], 0.0
-        while on_the_way(sock):
+        while unacknowledged_bytes(sock):
             if waited > seconds:
                 raise PatienceOver()
-            yield from pause(0.001)
+            yield from wait_in_loop(0.001)
             waited += 0.001
-    yield from transmit(sock, view, seconds)
+    yield from send_bytes(sock, view, seconds)
 
 
-def receipt(sock: socket.socket, seconds: float) -> Generator[Any, Any, bytes]:
+def receive_receipt(sock: socket.socket, seconds: float) -> Generator[Any, Any, bytes]:
     """Receives the two bytes that acknowledge a transfer; waits as long as fewer and fewer bytes are on the way."""
-    left = on_the_way(sock)
+    left = unacknowledged_bytes(sock)
     while True:
         try:
-            return (yield from receive(sock, 2, seconds))
+            return (yield from receive_bytes(sock, 2, seconds))
         except PatienceOver:
-            before, left = left, on_the_way(sock)
+            before, left = left, unacknowledged_bytes(sock)
             if left is None or before is None or left >= before:
                 raise
 
 
-def answer(sock: socket.socket, run_id: str) -> Conversation:
+def serve_connection(sock: socket.socket, run_id: str) -> Conversation:
     """Handles one connection to a listener of this program."""
     with sock:
         try:
-            yield from transmit(sock, greeting(run_id), LISTENER_TIMEOUT_S)
-            mode = yield from receive(sock, 1, LISTENER_TIMEOUT_S)
+            yield from send_bytes(sock, listener_greeting(run_id), LISTENER_TIMEOUT_S)
+            mode = yield from receive_bytes(sock, 1, LISTENER_TIMEOUT_S)
             if mode == b"u":
-                yield from receive(sock, TRANSFER_BYTES, LISTENER_TIMEOUT_S)
-                yield from transmit(sock, b"ok", LISTENER_TIMEOUT_S)
+                yield from receive_bytes(sock, TRANSFER_BYTES, LISTENER_TIMEOUT_S)
+                yield from send_bytes(sock, b"ok", LISTENER_TIMEOUT_S)
             elif mode == b"d":
-                yield from send_full(sock, b"x" * TRANSFER_BYTES, LISTENER_TIMEOUT_S)
+                yield from send_full_segments(sock, b"x" * TRANSFER_BYTES, LISTENER_TIMEOUT_S)
             elif mode == b"t":
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                while (yield from receive(sock, 1, LISTENER_TIMEOUT_S)):
+                while (yield from receive_bytes(sock, 1, LISTENER_TIMEOUT_S)):
                     sock.send(b"x")
-            yield from receive(sock, 1, LISTENER_TIMEOUT_S)
+            yield from receive_bytes(sock, 1, LISTENER_TIMEOUT_S)
         except (OSError, PatienceOver):
             pass
 
 
-def dial(
+def dial_target(
     target: dict[str, Any], order: dict[str, Any], run_id: str, held: list[socket.socket], loop: EventLoop
 ) -> Generator[Any, Any, Dialled | None]:
     """Makes one dial. Its outcome: open, stranger, refused, dropped (silence), rejected (the network said no), unsent
@@ -170,17 +170,19 @@ def dial(
     begun = loop.clock
     result: Dialled = {**UNMEASURED, "from_ports": []}
     try:
-        sock = yield from connect(target, result, order["open_s"], loop)
+        sock = yield from connect_with_retries(target, result, order["open_s"], loop)
         knock = target.get("mode") == "knock"
         kept = order["hold"] and not knock and len(held) < MAX_HELD_CONNECTIONS
         if kept:
             held.append(sock)
         try:
-            result["outcome"] = "open" if knock else (yield from converse(sock, target, run_id, order["reply_s"], loop))
-            result["retransmitted"] = retransmitted(sock)
+            result["outcome"] = (
+                "open" if knock else (yield from talk_to_listener(sock, target, run_id, order["reply_s"], loop))
+            )
+            result["retransmitted"] = retransmitted_segments(sock)
         finally:
             if not kept:
-                sock.close() if knock else forget(sock)
+                sock.close() if knock else reset_connection(sock)
     except socket.gaierror as error:
         result["outcome"], result["errno"] = "unresolvable", error.strerror
     except PatienceOver:
@@ -190,14 +192,18 @@ def dial(
         result["outcome"] = (
             "unmeasured" if error.errno in SOCKET_SHORTAGE_ERRNOS else REFUSALS.get(error.errno or 0, "rejected")
         )
-        if error.errno == errno.EADDRNOTAVAIL and result["remote"] and has_source(result["remote"], target["port"]):
+        if (
+            error.errno == errno.EADDRNOTAVAIL
+            and result["remote"]
+            and has_source_address(result["remote"], target["port"])
+        ):
             result["outcome"] = "unsent"
     result["seconds"] = round(loop.clock - begun, 3)
     plain = (result["outcome"], result["tries"], result["retransmitted"]) == ("open", 1, 0)
     return None if plain else result
 
 
-def forget(sock: socket.socket) -> None:
+def reset_connection(sock: socket.socket) -> None:
     """Closes a connection to a listener of this program with a reset: otherwise its local port stays taken for a minute
     (TIME_WAIT), and few may be left for later programs."""
     try:
@@ -207,7 +213,7 @@ def forget(sock: socket.socket) -> None:
     sock.close()
 
 
-def has_source(address: str, port: int) -> bool:
+def has_source_address(address: str, port: int) -> bool:
     """Whether this machine has a local address from which to dial `address`: without an IPv6 address the kernel gives
     the same error as without a free port. It is asked by UDP, which has ports of its own."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
@@ -237,7 +243,7 @@ class Lookups:
                 threading.Thread(target=self._look_up, args=(address, port), daemon=True).start()
         waited = 0.0
         while self.found[address] is None and waited < LOOKUP_TIMEOUT_S:
-            yield from pause(0.01)
+            yield from wait_in_loop(0.01)
             waited += 0.01
         found = self.found[address]
         if found is None:
@@ -257,7 +263,7 @@ class Lookups:
 LOOKUPS = Lookups()
 
 
-def connect(
+def connect_with_retries(
     target: dict[str, Any], result: Dialled, seconds: float, loop: EventLoop
 ) -> Generator[Any, Any, socket.socket]:
     """The socket of the try that opens first; its number is noted in `result`. On a long way, or a busy host, that is
@@ -281,7 +287,7 @@ def connect(
                     ):
                         raise
                     if not pending:
-                        yield from pause(0.05)
+                        yield from wait_in_loop(0.05)
                         begun = loop.clock
                     starts = TRY_STARTS_S[: len(pending)] if pending else TRY_STARTS_S
                     continue
@@ -320,7 +326,7 @@ def connect(
             sock.close()
 
 
-def retransmitted(sock: socket.socket) -> int | None:
+def retransmitted_segments(sock: socket.socket) -> int | None:
     """How many segments of a connection were sent again, by Linux's `struct tcp_info`; None elsewhere."""
     try:
         return int(struct.unpack_from("=I", sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104), 100)[0])
@@ -328,13 +334,13 @@ def retransmitted(sock: socket.socket) -> int | None:
         return None
 
 
-def converse(
+def talk_to_listener(
     sock: socket.socket, target: dict[str, Any], run_id: str, seconds: float, loop: EventLoop
 ) -> Generator[Any, Any, Outcome]:
     """Talks to the listener at the other end as the mode says; the outcome."""
-    expected = greeting(run_id)
+    expected = listener_greeting(run_id)
     try:
-        if (yield from receive(sock, len(expected), seconds)) != expected:
+        if (yield from receive_bytes(sock, len(expected), seconds)) != expected:
             return "stranger"
     except PatienceOver:
         return "silent"
@@ -342,18 +348,20 @@ def converse(
     try:
         if mode == "up":
             sock.send(b"u")
-            yield from send_full(sock, b"x" * TRANSFER_BYTES, seconds)
-            return "open" if len((yield from receipt(sock, seconds))) == 2 else "lost"
+            yield from send_full_segments(sock, b"x" * TRANSFER_BYTES, seconds)
+            return "open" if len((yield from receive_receipt(sock, seconds))) == 2 else "lost"
         if mode == "down":
             sock.send(b"d")
-            return "open" if len((yield from receive(sock, TRANSFER_BYTES, seconds))) == TRANSFER_BYTES else "lost"
+            return (
+                "open" if len((yield from receive_bytes(sock, TRANSFER_BYTES, seconds))) == TRANSFER_BYTES else "lost"
+            )
         if mode == "trips":
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.send(b"t")
             begun = loop.clock
             for _ in range(MAX_TRIPS):
                 sock.send(b"x")
-                if not (yield from receive(sock, 1, seconds)):
+                if not (yield from receive_bytes(sock, 1, seconds)):
                     return "lost"
                 if loop.clock - begun > TRIPS_TIMEOUT_S:
                     break
@@ -362,7 +370,7 @@ def converse(
     return "open"
 
 
-def on_the_way(sock: socket.socket) -> int | None:
+def unacknowledged_bytes(sock: socket.socket) -> int | None:
     """Bytes that were sent and are not acknowledged, by Linux's SIOCOUTQ; None elsewhere."""
     try:
         return int(struct.unpack("=i", fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, b"\0" * 4))[0])
@@ -373,7 +381,7 @@ def on_the_way(sock: socket.socket) -> int | None:
 # The program: listeners, and orders.
 
 
-def places(address: str, port: int) -> list[tuple[int, Any]]:
+def listen_addresses(address: str, port: int) -> list[tuple[int, Any]]:
     """Where to listen, the first choice first. If `address` is not this machine's (NAT), all addresses remain
     as choices."""
     everywhere: list[tuple[int, Any]] = [(socket.AF_INET6, ("::", port)), (socket.AF_INET, ("0.0.0.0", port))]
@@ -398,7 +406,7 @@ class MeshProgram:
     def listen(self, address: str, port: int) -> int:
         """Opens a listener; its port. With an empty `address` it listens on all addresses, as torch's store does."""
         first: OSError | None = None
-        for family, where in places(address, port):
+        for family, where in listen_addresses(address, port):
             try:
                 listener = socket.socket(family, socket.SOCK_STREAM)
             except OSError as error:
@@ -429,10 +437,10 @@ class MeshProgram:
             except OSError as error:
                 if error.errno in SOCKET_SHORTAGE_ERRNOS:
                     self.shut_out += 1
-                    yield from pause(0.05)
+                    yield from wait_in_loop(0.05)
                 continue
             sock.setblocking(False)
-            self.loop.start(answer(sock, self.run_id))
+            self.loop.start(serve_connection(sock, self.run_id))
 
     def orders(self) -> Conversation:
         """Takes orders from the lines of stdin; the end of stdin ends the program."""
@@ -476,7 +484,7 @@ class Dialling:
     def fill(self) -> None:
         while self.left and len(self.under_way) < self.order["at_once"]:
             at = self.left.pop()
-            conversation = dial(self.targets[at], self.order, self.mesh.run_id, self.held, self.mesh.loop)
+            conversation = dial_target(self.targets[at], self.order, self.mesh.run_id, self.held, self.mesh.loop)
             self.under_way[at] = self.mesh.loop.start(conversation, functools.partial(self.ended, at))
         if not self.left and not self.under_way:
             self.tell()
@@ -489,7 +497,7 @@ class Dialling:
     def minded(self) -> Conversation:
         deadline = time.monotonic() + self.order["within_s"]
         while not self.told and time.monotonic() < deadline:
-            yield from pause(0.25)
+            yield from wait_in_loop(0.25)
         self.tell()
 
     def tell(self) -> None:
@@ -499,11 +507,11 @@ class Dialling:
         for task in list(self.under_way.values()):
             self.mesh.loop.cancel(task)
         for sock in self.held:
-            forget(sock)
-        say({"event": "dialled", "results": self.results, "awake": self.mesh.awake()})
+            reset_connection(sock)
+        write_message({"event": "dialled", "results": self.results, "awake": self.mesh.awake()})
 
 
-def all_descriptors() -> None:
+def raise_descriptor_limit() -> None:
     """Raises the limit of open descriptors as far as this login may: all nodes dial the master's listeners."""
     try:
         import resource
@@ -519,7 +527,7 @@ def all_descriptors() -> None:
 
 def main() -> None:
     arguments = json.loads(sys.argv[1])
-    all_descriptors()
+    raise_descriptor_limit()
     mesh = MeshProgram(arguments["run_id"])
     ports, errors = [], []
     for port, everywhere in arguments["listen"]:
@@ -527,7 +535,7 @@ def main() -> None:
             ports.append(mesh.listen("" if everywhere else arguments["address"], port))
         except OSError as error:
             errors.append({"port": port, "errno": errno.errorcode.get(error.errno or 0, ""), "text": str(error)})
-    say({"event": "listening", "ports": ports, "errors": errors})
+    write_message({"event": "listening", "ports": ports, "errors": errors})
     mesh.loop.start(mesh.orders())
     while not mesh.over:
         mesh.loop.turn()

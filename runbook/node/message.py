@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 MESSAGE_MARK = "\x1erunbook "
 
 
-def say(message: dict[str, Any]) -> None:
+def write_message(message: dict[str, Any]) -> None:
     line = (MESSAGE_MARK + json.dumps(message) + "\n").encode()
     while line:
         line = line[os.write(1, line) :]  # a signal may interrupt a write for which the pipe has no room

@@ -12,7 +12,7 @@ import json
 import os
 import stat
 
-from runbook.node.proc import account
+from runbook.node.proc import account_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,15 +35,15 @@ class NotSafe(OSError):
         OSError.__init__(self, errno.EPERM, why, path)
 
 
-def expanded(path: str) -> str:
+def expanded_path(path: str) -> str:
     """The path as an absolute one: `~` is expanded, and a relative path begins in the home folder."""
     return os.path.join(os.path.expanduser("~"), os.path.expanduser(path))
 
 
-def safe(path: str) -> None:
+def require_safe_path(path: str) -> None:
     """Raises NotSafe if users other than this one and root can change an absolute path, as far as it exists."""
-    done, todo, links = "/", parts(path), 0
-    sticky = guarded(done, os.lstat(done))
+    done, todo, links = "/", reversed_path_names(path), 0
+    sticky = check_guarded_folder(done, os.lstat(done))
     while todo:
         part = todo.pop()
         here = os.path.dirname(done) if part == ".." else os.path.join(done, part)
@@ -52,53 +52,53 @@ def safe(path: str) -> None:
         except FileNotFoundError:
             return
         if not stat.S_ISLNK(status.st_mode):
-            done, sticky = here, guarded(here, status)
+            done, sticky = here, check_guarded_folder(here, status)
             continue
         links += 1
         if links > MAX_LINKS:
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), here)
-        if sticky and not trusted(status.st_uid):
+        if sticky and not is_trusted_uid(status.st_uid):
             raise NotSafe("it is a link of %s" % user(status.st_uid), here)
         target = os.readlink(here)
         if target.startswith("/"):
             done = "/"
-        todo += parts(target)
+        todo += reversed_path_names(target)
 
 
-def parts(path: str) -> list[str]:
+def reversed_path_names(path: str) -> list[str]:
     """The names in a path, the last one first."""
     return [part for part in reversed(path.split("/")) if part not in ("", ".")]
 
 
-def guarded(path: str, status: os.stat_result) -> bool:
+def check_guarded_folder(path: str, status: os.stat_result) -> bool:
     """Whether a folder is sticky. Raises NotSafe if it is another user's, or others may write to it."""
-    if not trusted(status.st_uid):
+    if not is_trusted_uid(status.st_uid):
         raise NotSafe("it belongs to %s, and we are %s" % (user(status.st_uid), user(os.geteuid())), path)
     sticky = bool(status.st_mode & stat.S_ISVTX)
     if not stat.S_ISDIR(status.st_mode) or sticky:
         return sticky
-    others = writers(status)
+    others = other_writers(status)
     if others:
         mode = stat.S_IMODE(status.st_mode)
         raise NotSafe("%s may write to it (mode %04o), and it is not sticky" % (others, mode), path)
     return False
 
 
-def trusted(uid: int) -> bool:
+def is_trusted_uid(uid: int) -> bool:
     """Whether a uid is this user's, root's, or that of the owner of /, which stands for root in some containers."""
     return uid in (os.geteuid(), 0, os.lstat("/").st_uid)
 
 
-def writers(status: os.stat_result) -> str | None:
+def other_writers(status: os.stat_result) -> str | None:
     """In words, who besides this user and root may write to a file or folder; None: nobody."""
     if status.st_mode & stat.S_IWOTH:
         return "every user"
-    if status.st_mode & stat.S_IWGRP and not own_group(status.st_gid):
-        return "the group %s" % group(status.st_gid)
+    if status.st_mode & stat.S_IWGRP and not is_own_group(status.st_gid):
+        return "the group %s" % group_name(status.st_gid)
     return None
 
 
-def own_group(gid: int) -> bool:
+def is_own_group(gid: int) -> bool:
     """Whether only this user and root are in a group: it is root's, or this user's own group, with the user's name and
     no other members."""
     if gid == 0:
@@ -113,7 +113,7 @@ def own_group(gid: int) -> bool:
     return gid == me.pw_gid and it.gr_name == me.pw_name and set(it.gr_mem) <= {me.pw_name}
 
 
-def ours(path: str) -> os.stat_result:
+def require_own_folder(path: str) -> os.stat_result:
     """The status of a folder, if it is this user's and no other user may write to it. Raises NotSafe if it is not, and
     OSError."""
     status = os.lstat(path)
@@ -121,31 +121,31 @@ def ours(path: str) -> os.stat_result:
         raise NotSafe("it is not a folder" if not stat.S_ISLNK(status.st_mode) else "it is a link", path)
     if status.st_uid != os.geteuid():
         raise NotSafe("it belongs to %s, and we are %s" % (user(status.st_uid), user(os.geteuid())), path)
-    if writers(status):
+    if other_writers(status):
         raise NotSafe("others may write to it (mode %04o)" % stat.S_IMODE(status.st_mode), path)
     return status
 
 
-def is_ours(path: str) -> bool:
+def is_own_folder(path: str) -> bool:
     try:
-        ours(path)
+        require_own_folder(path)
     except OSError:
         return False
     return True
 
 
-def make(path: str) -> None:
+def make_folders(path: str) -> None:
     """Makes a folder with mode 0700, and the folders above it, unless they exist. Raises OSError."""
     above = os.path.dirname(path)
     if above != path and not os.path.isdir(above):
-        make(above)
+        make_folders(above)
     try:
         os.mkdir(path, 0o700)
     except FileExistsError:
         pass
 
 
-def names_in(folder: str) -> list[str]:
+def names_in_folder(folder: str) -> list[str]:
     """The names in a folder, sorted; empty if it cannot be read."""
     try:
         return sorted(os.listdir(folder))
@@ -153,7 +153,7 @@ def names_in(folder: str) -> list[str]:
         return []
 
 
-def opened(path: str, strict: bool = True) -> BinaryIO:
+def open_own_file(path: str, strict: bool = True) -> BinaryIO:
     """A regular file of this user, open for reading bytes. `strict`: no other user may write to it. Raises NotSafe if
     the file is another kind or user's, and OSError."""
     file = os.fdopen(os.open(path, os.O_RDONLY | NO_FOLLOW_FLAGS), "rb")
@@ -163,7 +163,7 @@ def opened(path: str, strict: bool = True) -> BinaryIO:
         why = "it is not a regular file"
     elif status.st_uid != os.geteuid():
         why = "it belongs to %s" % user(status.st_uid)
-    elif strict and writers(status):
+    elif strict and other_writers(status):
         why = "others may write to it (mode %04o)" % stat.S_IMODE(status.st_mode)
     if why:
         file.close()
@@ -171,10 +171,10 @@ def opened(path: str, strict: bool = True) -> BinaryIO:
     return file
 
 
-def document(path: str) -> dict[str, Any]:
+def read_json_object(path: str) -> dict[str, Any]:
     """The JSON object in a file of this user. Raises OSError, and ValueError with a sentence if the file holds anything
     else."""
-    with opened(path) as file:
+    with open_own_file(path) as file:
         data = file.read(MAX_DOCUMENT_BYTES + 1)
     if len(data) > MAX_DOCUMENT_BYTES:
         raise ValueError("it is larger than %d bytes" % MAX_DOCUMENT_BYTES)
@@ -191,7 +191,7 @@ def document(path: str) -> dict[str, Any]:
     return found
 
 
-def write(path: str, text: str) -> None:
+def write_atomically(path: str, text: str) -> None:
     """Writes a file with mode 0600 under another name and renames it, so that it is always complete."""
     partial = path + ".partial"
     try:
@@ -205,10 +205,10 @@ def write(path: str, text: str) -> None:
 
 
 def user(uid: int) -> str:
-    return account(uid) or "user %d" % uid
+    return account_name(uid) or "user %d" % uid
 
 
-def group(gid: int) -> str:
+def group_name(gid: int) -> str:
     import grp
 
     try:
@@ -217,11 +217,11 @@ def group(gid: int) -> str:
         return str(gid)
 
 
-def why_stopped(folder: str) -> str:
+def read_stop_reason(folder: str) -> str:
     """The reason that was left beside an attempt's journals when it was stopped; empty if signals came without one, as
     at a reboot."""
     try:
-        with opened(os.path.join(folder, WHY_STOPPED)) as file:
+        with open_own_file(os.path.join(folder, WHY_STOPPED)) as file:
             return file.read(MAX_REASON_BYTES).decode("utf-8", "replace").strip()
     except OSError:
         return ""

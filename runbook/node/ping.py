@@ -25,10 +25,10 @@ import socket
 import threading
 import time
 
-from runbook.node.event_loop import EventLoop, pause
-from runbook.node.icmp_echo import echoes
-from runbook.node.proc import carrier_changes, counted, read
-from runbook.node.tools import find, json_of, run, tool
+from runbook.node.event_loop import EventLoop, wait_in_loop
+from runbook.node.icmp_echo import send_echoes
+from runbook.node.proc import carrier_changes, kernel_counters, read
+from runbook.node.tools import find_tool, printed_json, run, run_if_installed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def nameservers() -> list[str]:
     return [line[1] for line in words if len(line) > 1 and line[0] == "nameserver"]
 
 
-def summary(result: Ran) -> Pinged:
+def ping_result(result: Ran) -> Pinged:
     """The output of a ping as numbers; `raw` is its text, for the controller if the numbers cannot be found."""
     if result.get("missing"):
         return {"missing": True}
@@ -166,7 +166,7 @@ def summary(result: Ran) -> Pinged:
         }
     text = result["out"] + result["err"]
     match = SUMMARY_LINE.search(text)
-    said: Pinged = {"code": result["code"], "raw": ends_of(text)}
+    said: Pinged = {"code": result["code"], "raw": shortened_output(text)}
     if match:
         said["sent"], said["received"] = int(match.group(1)), int(match.group(2))
     trip = ROUND_TRIP.search(text)
@@ -175,7 +175,7 @@ def summary(result: Ran) -> Pinged:
     return said
 
 
-def ends_of(text: str) -> str:
+def shortened_output(text: str) -> str:
     """The beginning of a tool's output, which says why it does nothing, and the end, which has its results."""
     return text if len(text) <= 600 else text[:200] + "\n...\n" + text[-400:]
 
@@ -184,18 +184,18 @@ def ping(address: str, extra: list[str], count: int) -> Pinged:
     """Pings quickly. Older programs let only root go below 0.2 s between packets, and send a few slow ones then. Others
     (busybox, inetutils) know fewer options, say so with any words and code, and are started with the plainest."""
     base = ["-n", "-W", "1"]
-    result = tool("ping", base + ["-c", str(count), "-i", "0.005"] + extra + [address], 8)
+    result = run_if_installed("ping", base + ["-c", str(count), "-i", "0.005"] + extra + [address], 8)
     text = result.get("err", "") + result.get("out", "")
     if "minimal interval" in text or "super-user" in text:
-        result = tool("ping", base + ["-c", str(min(count, 8)), "-i", "0.2"] + extra + [address], 8)
-    said = summary(result)
+        result = run_if_installed("ping", base + ["-c", str(min(count, 8)), "-i", "0.2"] + extra + [address], 8)
+    said = ping_result(result)
     if "raw" not in said or "sent" in said:
         return said
     plain = [] if extra == FIRST_PING_OPTIONS else extra
-    return summary(tool("ping", ["-c", "3", "-W", "1"] + plain + [address], 8))
+    return ping_result(run_if_installed("ping", ["-c", "3", "-W", "1"] + plain + [address], 8))
 
 
-def route(address: str) -> Route:
+def kernel_route(address: str) -> Route:
     """The route that the kernel would take, or its refusal, with the rules and routes behind that."""
     found = ask_route(["to", address])
     if "error" not in found and found["src"]:
@@ -204,20 +204,22 @@ def route(address: str) -> Route:
         if bound.get("error"):
             found["error"] = bound["error"]
     if found.get("error"):
-        found["rules"] = json_of(tool("ip", ["-6" if ":" in address else "-4", "-j", "rule", "show"], 3)) or []
-        found["routes"] = routes_to(address)
+        found["rules"] = (
+            printed_json(run_if_installed("ip", ["-6" if ":" in address else "-4", "-j", "rule", "show"], 3)) or []
+        )
+        found["routes"] = matching_routes(address)
     return found
 
 
 def ask_route(words: list[str]) -> Route:
-    result = tool("ip", ["-j", "route", "get"] + words, 3)
-    listed = json_of(result)
+    result = run_if_installed("ip", ["-j", "route", "get"] + words, 3)
+    listed = printed_json(result)
     if not listed:
         return {"error": (result.get("err") or "").strip() or None}
-    return way_of(listed[0])
+    return route_facts(listed[0])
 
 
-def way_of(entry: dict[str, Any]) -> Route:
+def route_facts(entry: dict[str, Any]) -> Route:
     device = entry.get("dev")
     mtu = read("/sys/class/net/%s/mtu" % device) if device else None
     way: Route = {
@@ -231,12 +233,15 @@ def way_of(entry: dict[str, Any]) -> Route:
     return way
 
 
-def routes_to(address: str) -> list[Any]:
+def matching_routes(address: str) -> list[Any]:
     """The routes of all tables that match an address."""
-    return json_of(tool("ip", ["-j", "-details", "route", "show", "table", "all", "match", address], 3)) or []
+    return (
+        printed_json(run_if_installed("ip", ["-j", "-details", "route", "show", "table", "all", "match", address], 3))
+        or []
+    )
 
 
-def untried(target: dict[str, Any], resolved: list[str] | None) -> PingTarget:
+def untried_target(target: dict[str, Any], resolved: list[str] | None) -> PingTarget:
     return {
         "peer": target["peer"],
         "address": target["address"],
@@ -250,15 +255,15 @@ def untried(target: dict[str, Any], resolved: list[str] | None) -> PingTarget:
     }
 
 
-def look_at(target: dict[str, Any], lookup: Lookup, count: int, until: float) -> PingTarget:
+def probe_ping_target(target: dict[str, Any], lookup: Lookup, count: int, until: float) -> PingTarget:
     """Looks at one peer with `ping` and `ip`. `until`: when it is too late to begin, on the monotonic clock."""
     resolved = lookup.wait()
-    result = untried(target, resolved)
+    result = untried_target(target, resolved)
     if not resolved or time.monotonic() > until:
         return result
     address = next((a for a in resolved if ":" not in a), resolved[0])
-    result["route"] = way = route(address)
-    payload = full_data(address, way.get("mtu"))
+    result["route"] = way = kernel_route(address)
+    payload = full_echo_bytes(address, way.get("mtu"))
     with concurrent.futures.ThreadPoolExecutor(3) as pool:
         spare = pool.submit(ping, target["spare"], FIRST_PING_OPTIONS, 3) if target.get("spare") else None
         seen = ping(address, FIRST_PING_OPTIONS, 5)
@@ -272,26 +277,26 @@ def look_at(target: dict[str, Any], lookup: Lookup, count: int, until: float) ->
     if seen.get("received") and lost > 0:
         # Losses at one moment prove nothing, since a busy host answers late: a second round distinguishes both.
         result["again"] = ping(address, [], 60 if lost > OBVIOUS_LOSS_SHARE * seen["sent"] else 200)
-    result["neighbour"] = neighbour(address)
+    result["neighbour"] = neighbour_entry(address)
     via = way.get("via")
     if via and not seen.get("received"):
-        result["gateway"] = {"neighbour": neighbour(via), "routes": routes_to(address)}
+        result["gateway"] = {"neighbour": neighbour_entry(via), "routes": matching_routes(address)}
     return result
 
 
-def routes_at_once(addresses: list[str]) -> dict[str, Route]:
+def routes_in_batch(addresses: list[str]) -> dict[str, Route]:
     """The kernel's routes to all of these, by two calls of `ip`; empty if `ip` refuses any of them."""
-    bare = batch(["route get to " + address for address in addresses])
+    bare = run_ip_batch(["route get to " + address for address in addresses])
     sources = [way.get("prefsrc") for way in bare]
-    bound = batch(["route get %s from %s" % (a, src) for a, src in zip(addresses, sources) if src])
+    bound = run_ip_batch(["route get %s from %s" % (a, src) for a, src in zip(addresses, sources) if src])
     if len(bare) != len(addresses) or len(bound) != len([src for src in sources if src]):
         return {}
-    return {address: way_of(way) for address, way in zip(addresses, bare)}
+    return {address: route_facts(way) for address, way in zip(addresses, bare)}
 
 
-def batch(lines: list[str]) -> list[dict[str, Any]]:
+def run_ip_batch(lines: list[str]) -> list[dict[str, Any]]:
     """The answer of `ip` to each of these lines; empty if it refuses one of them."""
-    path = find("ip")
+    path = find_tool("ip")
     found: list[dict[str, Any]] = []
     for at in range(0, len(lines), MAX_BATCH_LINES) if path else ():
         result = run([str(path), "-j", "-batch", "-"], 5, "\n".join(lines[at : at + MAX_BATCH_LINES]) + "\n")
@@ -306,20 +311,22 @@ def at_first_glance(
     loop: EventLoop, targets: list[dict[str, Any]], lookups: dict[str, Lookup], count: int
 ) -> dict[str, PingTarget]:
     """By peer, the results of the peers that return every echo at once."""
-    number = {target["peer"]: numeric(lookups[target["address"]]) for target in targets}
-    ways = routes_at_once(sorted({address for address in number.values() if address}))
-    sizes = {address: full_data(address, way.get("mtu")) for address, way in ways.items()}
-    answered = echoes(loop, sizes, count) if sizes else {}
+    number = {target["peer"]: resolved_address(lookups[target["address"]]) for target in targets}
+    ways = routes_in_batch(sorted({address for address in number.values() if address}))
+    sizes = {address: full_echo_bytes(address, way.get("mtu")) for address, way in ways.items()}
+    answered = send_echoes(loop, sizes, count) if sizes else {}
     if not answered:
         return {}
-    known = {entry.get("dst"): entry for entry in json_of(tool("ip", ["-j", "neigh", "show"], 3)) or []}
+    known = {
+        entry.get("dst"): entry for entry in printed_json(run_if_installed("ip", ["-j", "neigh", "show"], 3)) or []
+    }
     found: dict[str, PingTarget] = {}
     for target in targets:
         address = number[target["peer"]]
         if address is None or address not in answered:
             continue
         found[target["peer"]] = {
-            **untried(target, lookups[target["address"]].addresses),
+            **untried_target(target, lookups[target["address"]].addresses),
             "route": ways[address],
             "small": answered[address]["small"],
             "full": answered[address]["full"],
@@ -328,22 +335,22 @@ def at_first_glance(
     return found
 
 
-def numeric(lookup: Lookup) -> str | None:
+def resolved_address(lookup: Lookup) -> str | None:
     """The address that a finished lookup has found, IPv4 before IPv6; None without one, or if it has a zone."""
     found = lookup.addresses if lookup.took is not None else None
     address = next((a for a in found if ":" not in a), found[0]) if found else None
     return None if address is None or "%" in address else address
 
 
-def full_data(address: str, mtu: int | None) -> int:
+def full_echo_bytes(address: str, mtu: int | None) -> int:
     """The bytes of data in the largest echo that the MTU allows: the MTU less IP and ICMP headers."""
     return min(mtu or 1500, 65535) - (48 if ":" in address else 28)
 
 
-def neighbour(address: str) -> Neighbour | None:
+def neighbour_entry(address: str) -> Neighbour | None:
     """The kernel's entry, by ARP or neighbour discovery, for an address on this node's own segment; None without
     one."""
-    listed: list[Neighbour] = json_of(tool("ip", ["-j", "neigh", "show", "to", address], 3)) or []
+    listed: list[Neighbour] = printed_json(run_if_installed("ip", ["-j", "neigh", "show", "to", address], 3)) or []
     return listed[0] if listed else None
 
 
@@ -351,7 +358,7 @@ def interfaces() -> dict[str, NetworkInterface]:
     """By name: hardware address, MTU, the rp_filter in force, and addresses with their prefix lengths."""
     found: dict[str, NetworkInterface] = {}
     everywhere = read("/proc/sys/net/ipv4/conf/all/rp_filter")
-    for entry in json_of(tool("ip", ["-j", "address"], 5)) or []:
+    for entry in printed_json(run_if_installed("ip", ["-j", "address"], 5)) or []:
         name = entry.get("ifname")
         own = read("/proc/sys/net/ipv4/conf/%s/rp_filter" % name)
         found[name] = {
@@ -366,7 +373,7 @@ def interfaces() -> dict[str, NetworkInterface]:
 
 def rp_filtered() -> int | None:
     """How many packets the reverse-path filter has dropped since boot; None if the kernel does not tell."""
-    return counted("/proc/net/netstat", "TcpExt:").get("IPReversePathFilter")
+    return kernel_counters("/proc/net/netstat", "TcpExt:").get("IPReversePathFilter")
 
 
 def neighbours_refused() -> int | None:
@@ -394,8 +401,8 @@ def look(arguments: dict[str, Any]) -> PingAnswer:
     left = [target for target in targets if target["peer"] not in at_once]
     workers, until = max(MIN_WORKERS, min(MAX_WORKERS, len(left) // 4)), time.monotonic() + LAST_START_DEADLINE_S
     with concurrent.futures.ThreadPoolExecutor(workers) as pool:
-        looking = {t["peer"]: pool.submit(look_at, t, lookups[t["address"]], count, until) for t in left}
-        loop.start(waiting(looking))
+        looking = {t["peer"]: pool.submit(probe_ping_target, t, lookups[t["address"]], count, until) for t in left}
+        loop.start(keep_loop_busy(looking))
         while not all(one.done() for one in looking.values()):
             loop.turn()
     seen = [at_once.get(target["peer"]) or looking[target["peer"]].result() for target in targets]
@@ -416,7 +423,7 @@ def look(arguments: dict[str, Any]) -> PingAnswer:
     }
 
 
-def waiting(looking: dict[str, Future[PingTarget]]) -> Conversation:
+def keep_loop_busy(looking: dict[str, Future[PingTarget]]) -> Conversation:
     """A task that keeps the event loop busy, so that the loop notices when the process does not run."""
     while not all(one.done() for one in looking.values()):
-        yield from pause(0.02)
+        yield from wait_in_loop(0.02)

@@ -17,18 +17,18 @@ from runbook.node.proc import (
     JOB_VARIABLE,
     LISTEN,
     TIME_WAIT,
-    account,
+    account_name,
+    all_pids,
     bind_proves_nothing,
     command,
-    pids,
+    process_run_id,
+    process_variable,
     read,
-    run_of,
     sockets,
     stat,
     tcp_sockets,
-    variable,
 )
-from runbook.node.tools import find, run
+from runbook.node.tools import find_tool, run
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 SS_USER = re.compile(r'\("((?:[^"\\]|\\.)*)",pid=(\d+)')
 
 
-def own_address(address: str) -> OwnAddress:
+def own_address_facts(address: str) -> OwnAddress:
     """Whether the address, or an address that the name resolves to, is on an interface here: it can be bound, and is
     no broadcast or multicast address."""
     try:
@@ -55,12 +55,12 @@ def own_address(address: str) -> OwnAddress:
                 sock.bind((target[0], 0) + tuple(target[2:]))
         except OSError:
             continue  # the address is not ours, or of a version of IP that this kernel does not have
-        if for_one(family, target) and not bind_proves_nothing(str(target[0]), family == socket.AF_INET6):
+        if is_unicast_address(family, target) and not bind_proves_nothing(str(target[0]), family == socket.AF_INET6):
             local.append(target[0])
     return {"resolved": resolved, "local": bool(local)}
 
 
-def for_one(family: int, target: tuple[Any, ...]) -> bool:
+def is_unicast_address(family: int, target: tuple[Any, ...]) -> bool:
     """Whether an address belongs to one machine: broadcast and multicast addresses can be bound as well."""
     if ipaddress.ip_address(target[0].partition("%")[0]).is_multicast:
         return False
@@ -74,7 +74,7 @@ def for_one(family: int, target: tuple[Any, ...]) -> bool:
     return True
 
 
-def speaks_ipv6(address: str) -> bool:
+def resolves_only_to_ipv6(address: str) -> bool:
     """Whether this address, or all addresses that this name resolves to here, are IPv6."""
     try:
         return all(info[0] == socket.AF_INET6 for info in socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM))
@@ -82,7 +82,7 @@ def speaks_ipv6(address: str) -> bool:
         return False
 
 
-def for_binding(ipv6: bool) -> socket.socket:
+def socket_to_bind(ipv6: bool) -> socket.socket:
     """A TCP socket: of IPv6 if that is wanted and this kernel has it, else of IPv4."""
     if ipv6:
         try:
@@ -98,7 +98,7 @@ def try_bind(port: int, ipv6: bool) -> str | None:
     With `ipv6` the socket serves both families if the kernel has IPv6. A listener of another program for IPv6 alone
     only blocks a job that uses IPv6.
     """
-    with for_binding(ipv6) as sock:
+    with socket_to_bind(ipv6) as sock:
         ipv6 = sock.family == socket.AF_INET6
         if ipv6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
@@ -111,7 +111,7 @@ def try_bind(port: int, ipv6: bool) -> str | None:
     return None
 
 
-def holders(ports: list[int]) -> dict[int, Holder]:
+def port_holders(ports: list[int]) -> dict[int, Holder]:
     """The holder of each port: the user by the kernel's socket table, the process by /proc or by `sudo -n ss`. Each is
     read once for all ports: there may be hundreds of ports and thousands of processes."""
     if not ports:
@@ -124,18 +124,18 @@ def holders(ports: list[int]) -> dict[int, Holder]:
         rows[port] = [row for row in those if row.state == LISTEN] or those
     inodes = {row.inode: port for port, those in rows.items() for row in those if row.inode != "0"}
     found: dict[int, int] = {}
-    for pid in pids() if inodes else ():
+    for pid in all_pids() if inodes else ():
         for inode in inodes.keys() & sockets(pid):
             found.setdefault(inodes[inode], pid)
         if len(found) == len(set(inodes.values())):
             break
     hidden = [port for port, those in rows.items() if those and port not in found]
     if hidden:
-        found.update(by_ss(hidden))
-    return {port: holder(those, found.get(port)) for port, those in rows.items()}
+        found.update(pids_from_ss(hidden))
+    return {port: port_holder_facts(those, found.get(port)) for port, those in rows.items()}
 
 
-def holder(rows: list[TcpSocket], pid: int | None) -> Holder:
+def port_holder_facts(rows: list[TcpSocket], pid: int | None) -> Holder:
     """The facts about the holder of a port. `listens`: the address of a listener; `peer`: the far end of a connection;
     with neither, the port is only bound."""
     found: Holder = {
@@ -149,25 +149,29 @@ def holder(rows: list[TcpSocket], pid: int | None) -> Holder:
     }
     if rows:
         row = rows[0]
-        found["uid"], found["user"] = row.uid, account(row.uid)
+        found["uid"], found["user"] = row.uid, account_name(row.uid)
         if row.state == LISTEN:
-            found["listens"] = written(*row.local)
+            found["listens"] = endpoint_text(*row.local)
         else:
-            found["peer"] = written(*row.remote)
+            found["peer"] = endpoint_text(*row.remote)
     if pid:
-        found["pid"], found["command"], found["run_id"] = pid, command(pid), run_of(pid) or variable(pid, JOB_VARIABLE)
+        found["pid"], found["command"], found["run_id"] = (
+            pid,
+            command(pid),
+            process_run_id(pid) or process_variable(pid, JOB_VARIABLE),
+        )
         found["left_behind"] = left_behind(pid)
         found["ours"] = found["uid"] == os.getuid() or os.getuid() == 0
     return found
 
 
-def written(address: str, port: int) -> str:
+def endpoint_text(address: str, port: int) -> str:
     return ("[%s]:%d" if ":" in address else "%s:%d") % (address, port)
 
 
-def by_ss(ports: list[int]) -> dict[int, int]:
+def pids_from_ss(ports: list[int]) -> dict[int, int]:
     """By port, the pid of its process, by `sudo -n ss`: only root sees the processes of other users."""
-    ss, sudo = find("ss"), find("sudo")
+    ss, sudo = find_tool("ss"), find_tool("sudo")
     if not ss or not sudo:
         return {}
     wanted = " or ".join("sport = :%d" % port for port in ports)
@@ -184,7 +188,7 @@ def left_behind(pid: int) -> bool:
     """Whether a process of a run is left behind: the run's supervisor is gone, and init has adopted the process."""
     for _ in range(64):
         its = stat(pid)
-        if run_of(pid) is None:
+        if process_run_id(pid) is None:
             return its is not None and its.comm.startswith(("systemd", "init"))
         if its is None or its.parent <= 1:
             return True
@@ -193,16 +197,16 @@ def left_behind(pid: int) -> bool:
 
 
 def look(arguments: dict[str, Any]) -> PortAnswer:
-    ipv6 = speaks_ipv6(arguments["speaks"])
+    ipv6 = resolves_only_to_ipv6(arguments["speaks"])
     errors = {port: try_bind(port, ipv6) for port in arguments["ports"]}
-    held = holders([port for port, error in errors.items() if error is not None])
+    held = port_holders([port for port, error in errors.items() if error is not None])
     states: dict[str, PortState] = {
         str(port): {"free": True} if error is None else {"free": False, "errno": error, "holder": held[port]}
         for port, error in errors.items()
     }
     start = read("/proc/sys/net/ipv4/ip_unprivileged_port_start")
     return {
-        "address": own_address(arguments["address"]) if arguments["address"] else None,
+        "address": own_address_facts(arguments["address"]) if arguments["address"] else None,
         "ports": states,
         "unprivileged": int(start) if start else None,
     }

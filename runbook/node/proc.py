@@ -34,14 +34,14 @@ def read(path: str) -> str | None:
         return None
 
 
-def amount(number: int) -> int:
+def bounded_amount(number: int) -> int:
     """A number of bytes or files as an answer carries it: at most MAX_ANSWER_INTEGER. The kernel's numbers go up to
     2^64 - 1; some file systems report nearly as many (EFS: 2^63 - 2^20 bytes free); Python shows a limit from 2^63 on
     as negative."""
     return MAX_ANSWER_INTEGER if number < 0 else min(number, MAX_ANSWER_INTEGER)
 
 
-def pause(seconds: float) -> None:
+def sleep_seconds(seconds: float) -> None:
     """Sleeps without time.sleep(), which raises under a shifted clock (libfaketime)."""
     threading.Event().wait(seconds)
 
@@ -87,36 +87,36 @@ def stat(pid: int) -> Stat | None:
         return None
 
 
-def born(pid: int) -> int | None:
+def process_start_ticks(pid: int) -> int | None:
     """When a living process started, in ticks since boot; else None. A pid that is used again has another start."""
     found = stat(pid)
     return found.born if found and found.lives else None
 
 
-def pids() -> list[int]:
+def all_pids() -> list[int]:
     try:
         return [int(name) for name in os.listdir("/proc") if name.isdigit()]
     except OSError:
         return []
 
 
-def environ(pid: int) -> list[bytes]:
+def process_environment(pid: int) -> list[bytes]:
     """The environment that a process was started with, as `NAME=value`. Raises OSError."""
     with open("/proc/%d/environ" % pid, "rb") as file:
         return file.read().split(b"\0")
 
 
-def variable(pid: int, name: str) -> str | None:
+def process_variable(pid: int, name: str) -> str | None:
     try:
-        values = [one for one in environ(pid) if one.startswith(name.encode() + b"=")]
+        values = [one for one in process_environment(pid) if one.startswith(name.encode() + b"=")]
     except OSError:
         return None
     return values[0].decode("utf-8", "replace").partition("=")[2] if values else None
 
 
-def own_rank(pid: int) -> int | None:
+def process_rank(pid: int) -> int | None:
     """The RANK in the environment of a process, or None."""
-    rank = variable(pid, "RANK") or ""
+    rank = process_variable(pid, "RANK") or ""
     return int(rank) if rank.isdigit() and len(rank) < 8 else None
 
 
@@ -125,11 +125,11 @@ def settings_of_ranks(those: Iterable[int]) -> dict[str, dict[str, str]]:
     Processes that this user may not see are left out."""
     found: dict[str, dict[str, str]] = {}
     for pid in those:
-        rank, its = own_rank(pid), stat(pid)
+        rank, its = process_rank(pid), stat(pid)
         if rank is None or its is None or its.comm in SHELLS or str(rank) in found:
             continue
         try:
-            told = [one.decode("utf-8", "replace").partition("=") for one in environ(pid)]
+            told = [one.decode("utf-8", "replace").partition("=") for one in process_environment(pid)]
         except OSError:
             continue
         set_ = [(name, value[:MAX_SETTING_CHARACTERS]) for name, _, value in told if SETTING_NAME.match(name)]
@@ -137,21 +137,21 @@ def settings_of_ranks(those: Iterable[int]) -> dict[str, dict[str, str]]:
     return found
 
 
-def run_of(pid: int) -> str | None:
+def process_run_id(pid: int) -> str | None:
     """The id of the run that a process belongs to, or None."""
-    return variable(pid, RUN_ID_VARIABLE)
+    return process_variable(pid, RUN_ID_VARIABLE)
 
 
-def tagged(tags: Mapping[str, str], session: int = 0) -> list[int]:
+def tagged_pids(tags: Mapping[str, str], session: int = 0) -> list[int]:
     """The pids of living processes, this one excepted, whose environment has all tags, or that are in this session."""
     needles = {(name + "=" + value).encode() for name, value in tags.items()}
     found = []
-    for pid in pids():
+    for pid in all_pids():
         if pid == os.getpid():
             continue
         its = stat(pid) if session else None
         try:
-            if (its and its.session == session) or needles <= set(environ(pid)):
+            if (its and its.session == session) or needles <= set(process_environment(pid)):
                 its = its or stat(pid)
                 if its and its.lives:
                     found.append(pid)
@@ -160,9 +160,9 @@ def tagged(tags: Mapping[str, str], session: int = 0) -> list[int]:
     return found
 
 
-def descendants(pid: int) -> set[int]:
+def descendant_pids(pid: int) -> set[int]:
     """The pids of the living children of a process, of their children, and so on."""
-    parents = {one: its.parent for one in pids() if (its := stat(one)) and its.lives}
+    parents = {one: its.parent for one in all_pids() if (its := stat(one)) and its.lives}
     found: set[int] = set()
     more = {pid}
     while more:
@@ -171,7 +171,7 @@ def descendants(pid: int) -> set[int]:
     return found
 
 
-def descriptors(pid: int) -> list[str]:
+def descriptor_targets(pid: int) -> list[str]:
     """The targets of a process's open descriptors. Raises OSError if this user may not see them."""
     folder, found = "/proc/%d/fd/" % pid, []
     for name in os.listdir(folder):
@@ -185,7 +185,7 @@ def descriptors(pid: int) -> list[str]:
 def sockets(pid: int) -> set[str]:
     """The inodes of a process's open sockets."""
     try:
-        return {target[8:-1] for target in descriptors(pid) if target.startswith("socket:[")}
+        return {target[8:-1] for target in descriptor_targets(pid) if target.startswith("socket:[")}
     except OSError:
         return set()
 
@@ -198,14 +198,14 @@ def status_field(pid: int, field: str) -> str:
     return ""
 
 
-def owner(pid: int) -> int | None:
+def process_uid(pid: int) -> int | None:
     """The uid of a process, or None. (The owner of its folder in /proc is not enough: that of a process that may not be
     dumped is root.)"""
     uid = status_field(pid, "Uid")
     return int(uid) if uid else None
 
 
-def account(uid: int | None) -> str | None:
+def account_name(uid: int | None) -> str | None:
     """The name of a user, or None."""
     try:
         import pwd
@@ -215,7 +215,7 @@ def account(uid: int | None) -> str | None:
         return None
 
 
-def arguments(pid: int) -> list[str]:
+def process_arguments(pid: int) -> list[str]:
     try:
         with open("/proc/%d/cmdline" % pid, "rb") as file:
             return [word.decode("utf-8", "replace") for word in file.read().split(b"\0") if word]
@@ -225,7 +225,7 @@ def arguments(pid: int) -> list[str]:
 
 def command(pid: int, longest: int = MAX_COMMAND_CHARACTERS) -> str | None:
     """The command line of a process, at most `longest` characters; None if this user sees none."""
-    return " ".join(" ".join(arguments(pid)).split())[:longest] or None
+    return " ".join(" ".join(process_arguments(pid)).split())[:longest] or None
 
 
 class TcpSocket:
@@ -279,7 +279,7 @@ def endpoint(text: str) -> tuple[str, int]:
     return socket.inet_ntop(socket.AF_INET if len(packed) == 4 else socket.AF_INET6, packed), int(port, 16)
 
 
-def is_local(address: str) -> bool:
+def is_local_address(address: str) -> bool:
     """Whether an address is this machine's own, by the kernel's tables."""
     import ipaddress  # imported here, since few programs need it and every node pays for it
 
@@ -300,10 +300,10 @@ def is_local(address: str) -> bool:
 def bind_proves_nothing(address: str, ipv6: bool) -> bool:
     """Whether a successful bind does not prove that an address is this machine's: some kernels allow any address."""
     anything = read("/proc/sys/net/%s/ip_nonlocal_bind" % ("ipv6" if ipv6 else "ipv4")) == "1"
-    return anything and not is_local(address)
+    return anything and not is_local_address(address)
 
 
-def counted(path: str, head: str) -> dict[str, int]:
+def kernel_counters(path: str, head: str) -> dict[str, int]:
     """The kernel's counters in the two lines that begin with `head`, one of names and one of numbers; empty without."""
     rows = [line.split()[1:] for line in (read(path) or "").splitlines() if line.startswith(head)]
     return {name: int(number) for name, number in zip(*rows)} if len(rows) == 2 else {}
@@ -315,7 +315,7 @@ def carrier_changes(interface: str) -> int | None:
     return int(count) if count.isdigit() else None
 
 
-def kill(processes: Iterable[int], number: int) -> None:
+def signal_processes(processes: Iterable[int], number: int) -> None:
     """Sends a signal to these processes; those that are gone are skipped."""
     for pid in processes:
         try:
@@ -329,13 +329,13 @@ def boot_id() -> str | None:
     return (read("/proc/sys/kernel/random/boot_id") or "").strip() or None
 
 
-def booted() -> float | None:
+def boot_time() -> float | None:
     """When this machine was started, by its clock; None if the kernel does not tell."""
     found = re.search(r"^btime (\d+)$", read("/proc/stat") or "", re.MULTILINE)
     return float(found.group(1)) if found else None
 
 
-def control_groups(process: int | str, controller: str) -> Iterator[str]:
+def control_group_folders(process: int | str, controller: str) -> Iterator[str]:
     """The folders of the control groups of a process (a pid, or `self`) for `controller`, the innermost first, in
     cgroup v1 or v2."""
     for line in (read("/proc/%s/cgroup" % process) or "").splitlines():
@@ -355,7 +355,7 @@ def control_groups(process: int | str, controller: str) -> Iterator[str]:
 def group_kills() -> int | None:
     """How many processes of our memory control group the kernel has killed for lack of memory, whoever had used it;
     None if it does not say."""
-    for folder in control_groups("self", "memory"):
+    for folder in control_group_folders("self", "memory"):
         for name in ("memory.oom_control", "memory.events"):
             found = re.search(r"^oom_kill (\d+)$", read(os.path.join(folder, name)) or "", re.MULTILINE)
             if found:

@@ -13,7 +13,7 @@ import os
 import re
 import time
 
-from runbook.node.tools import find, run
+from runbook.node.tools import find_tool, run
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -55,8 +55,8 @@ print(json.dumps(said))
 """
 
 
-def candidates() -> list[str]:
-    paths = [path for path in (find("python3"), find("python")) if path]
+def python_candidates() -> list[str]:
+    paths = [path for path in (find_tool("python3"), find_tool("python")) if path]
     for place in PYTHON_PATH_PATTERNS:
         paths += sorted(glob.glob(os.path.expanduser(place)))
     found: list[str] = []
@@ -68,7 +68,7 @@ def candidates() -> list[str]:
     return found
 
 
-def ask(path: str) -> PythonFacts | None:
+def ask_interpreter(path: str) -> PythonFacts | None:
     """The facts that an interpreter prints about itself; None if its answer is not understood."""
     result = run([path, "-B", "-c", VERSIONS_SCRIPT], PYTHON_TIMEOUT_S)
     try:
@@ -81,9 +81,9 @@ def ask(path: str) -> PythonFacts | None:
 
 def look(arguments: dict[str, Any]) -> Pythons:
     deadline = time.monotonic() + arguments["seconds"]
-    paths = candidates()
+    paths = python_candidates()
     pool = concurrent.futures.ThreadPoolExecutor(6)
-    asked = [pool.submit(ask, path) for path in paths[:MAX_PYTHONS]]
+    asked = [pool.submit(ask_interpreter, path) for path in paths[:MAX_PYTHONS]]
     done, late = concurrent.futures.wait(asked, timeout=max(0.1, deadline - time.monotonic()))
     for future in late:
         future.cancel()

@@ -51,7 +51,7 @@ MAX_RECORDED_COLLECTIVES = 100  # how many collectives, the newest, are kept in 
 stdout_lock = threading.Lock()
 
 
-def say(event: str, **fields: Any) -> None:
+def report_event(event: str, **fields: Any) -> None:
     fields["event"] = event
     with stdout_lock:
         sys.stdout.write(MESSAGE_MARK + json.dumps(fields) + "\n")
@@ -130,7 +130,7 @@ class Worker:
     def beat(self) -> None:
         while True:
             threading.Event().wait(RANK_BEAT_INTERVAL_S)  # not time.sleep(), which fails under libfaketime
-            say("beat", **self.place.snapshot())
+            report_event("beat", **self.place.snapshot())
 
     def watch_pauses(self) -> None:
         """Measures, while something is timed, how much too late a sleeping thread wakes up, less the time for which it
@@ -138,9 +138,9 @@ class Worker:
         task = threading.get_native_id()
         while True:
             self.timing.wait()
-            begun, queued = time.monotonic(), queued_of(task) or 0.0
+            begun, queued = time.monotonic(), thread_queue_seconds(task) or 0.0
             threading.Event().wait(TICK_INTERVAL_S)
-            late = time.monotonic() - begun - TICK_INTERVAL_S - ((queued_of(task) or 0.0) - queued)
+            late = time.monotonic() - begun - TICK_INTERVAL_S - ((thread_queue_seconds(task) or 0.0) - queued)
             if late > TICK_INTERVAL_S:
                 self.lag.paused += late
 
@@ -148,11 +148,11 @@ class Worker:
         """A function that gives the seconds since now for which this process did not run: it was ready and had no CPU,
         or it was stopped."""
         self.timing.set()
-        queued, paused = queued_seconds(), self.lag.paused
+        queued, paused = cpu_queue_seconds(), self.lag.paused
 
         def seconds() -> float:
             self.timing.clear()
-            return max(longest_growth(queued, queued_seconds()), self.lag.paused - paused)
+            return max(longest_growth(queued, cpu_queue_seconds()), self.lag.paused - paused)
 
         return seconds
 
@@ -179,7 +179,7 @@ class Worker:
                 "python-too-old", "%s is Python %s, older than 3.8" % (sys.executable, sys.version.split()[0])
             )
         self.place.phase = "importing torch"
-        record_flights()
+        enable_flight_recorder()
         if self.backend == "nccl":
             os.environ.setdefault("NCCL_DEBUG", "INFO")  # NCCL's log says which network it chose, and why
         begun = time.monotonic()
@@ -222,7 +222,7 @@ class Worker:
             self.device = torch.device("cuda", self.local_rank)
         else:
             self.device = torch.device("cpu")
-        say(
+        report_event(
             "step",
             step="imported",
             torch=torch.__version__,
@@ -278,16 +278,16 @@ class Worker:
         self.step("joined")
         self.barrier()
         self.joined = True
-        self.place.recorded = recorded_calls(self.backend) - self.place.calls
+        self.place.recorded = last_recorded_collective(self.backend) - self.place.calls
         if self.rank == 0:
             hosts = [json.loads(store.get("runbook/host/%d" % rank).decode()) for rank in range(self.world_size)]
-            say("world", hosts=hosts)
+            report_event("world", hosts=hosts)
         self.step("done")
         self.place.phase = "waiting for orders"
 
     def step(self, name: str, **fields: Any) -> None:
         self.place.phase = name
-        say("step", step=name, **fields)
+        report_event("step", step=name, **fields)
 
     def look_up(self, host: str, port: int) -> None:
         """Reports how long a name server delays the rank: torch asks for names even if every address is a number, and
@@ -304,16 +304,16 @@ class Worker:
         threading.Thread(target=ask, daemon=True).start()
         begun = time.monotonic()
         while not answered.wait(LOOKUP_REPORT_INTERVAL_S) and time.monotonic() - begun < LOOKUP_REPORT_TIMEOUT_S:
-            say("looking-up", address=host, seconds=round(time.monotonic() - begun, 1))
+            report_event("looking-up", address=host, seconds=round(time.monotonic() - begun, 1))
         if answered.is_set():
-            say("looked-up", address=host)
+            report_event("looked-up", address=host)
 
     def dial(self, host: str, port: int) -> None:
         """Dials until the master's port opens, and reports the reason why it does not, whenever that changes."""
         reason, patience_s = None, FIRST_DIAL_TIMEOUT_S
         while True:
             try:
-                knock(host, port, patience_s)
+                probe_tcp_port(host, port, patience_s)
                 return
             except socket.gaierror as error:
                 seen = "unresolvable: %s" % (error.strerror or error)
@@ -376,7 +376,7 @@ class Worker:
                     wrong = self.compare(data, pattern)
             wrong_anywhere, slowest, left = self.agree(wrong["count"], seconds, time.monotonic() - ends)
             if wrong_anywhere:
-                say("wrong", size=size, **wrong)
+                report_event("wrong", size=size, **wrong)
                 self.locate(count)
                 self.step("done")
                 return
@@ -387,9 +387,9 @@ class Worker:
             times = self.time(data, turns)
             mean = self.agree(mean_of(times), combine=mean_of)[0]
             if self.rank == 0:
-                say("row", row=row(size, count, mean, times, self.world_size))
+                report_event("row", row=row(size, count, mean, times, self.world_size))
             else:
-                say("finished", size=size)
+                report_event("finished", size=size)
             del data
         self.place.phase, self.place.turn = "finishing", self.place.turns + 1
         self.barrier()
@@ -400,14 +400,14 @@ class Worker:
     def time(self, data: Any, turns: int) -> list[float]:
         """The seconds of each of `turns` AllReduces, by device events on a GPU, by the clock on a CPU."""
         self.barrier()
-        queued, begun = queued_seconds(), time.perf_counter()
+        queued, begun = cpu_queue_seconds(), time.perf_counter()
         self.timing.set()
         try:
             return self.timed(data, turns)
         finally:
             self.timing.clear()
             self.lag.timed += time.perf_counter() - begun
-            self.lag.queued += longest_growth(queued, queued_seconds())
+            self.lag.queued += longest_growth(queued, cpu_queue_seconds())
 
     def timed(self, data: Any, turns: int) -> list[float]:
         if self.device.type == "cuda":
@@ -492,7 +492,7 @@ class Worker:
             wrong += int(places.numel())
             if first is None:
                 at = int(places[0])
-                first = {"element": start + at, "got": in_json(float(piece[at])), "expected": float(right[at])}
+                first = {"element": start + at, "got": json_number(float(piece[at])), "expected": float(right[at])}
         return {"count": wrong, "first": first}
 
     def locate(self, count: int) -> None:
@@ -517,17 +517,17 @@ class Worker:
             bad = 0.0 if torch.equal(data, pattern + float(self.rank + 1)) else 1.0
             seen = self.agree(*(bad if rank == self.rank else 0.0 for rank in range(self.world_size)))
             blamed = [rank for rank, wrong in enumerate(seen) if wrong]
-        say("located", ranks=blamed)
+        report_event("located", ranks=blamed)
 
 
-def knock(host: str, port: int, seconds: float) -> None:
+def probe_tcp_port(host: str, port: int, seconds: float) -> None:
     """Opens a connection and resets it. Closed in good order it would keep its local port for another minute
     (TIME_WAIT), while torch has to dial next."""
     with socket.create_connection((host, port), seconds) as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
-def record_flights() -> None:
+def enable_flight_recorder() -> None:
     """Switches torch's Flight Recorder on, before torch is imported: releases before 2.9 have it switched off."""
     os.environ.setdefault("TORCH_FR_BUFFER_SIZE", str(2 * MAX_RECORDED_COLLECTIVES))
     try:
@@ -554,7 +554,7 @@ def flight_record(backend: str) -> dict[str, Any] | None:
     return None
 
 
-def recorded_calls(backend: str) -> int:
+def last_recorded_collective(backend: str) -> int:
     """The number of the last collective that Flight Recorder counted in any group; 0 if there is none."""
     try:
         found = flight_record(backend) or {}
@@ -563,7 +563,7 @@ def recorded_calls(backend: str) -> int:
         return 0
 
 
-def queued_seconds() -> dict[str, float]:
+def cpu_queue_seconds() -> dict[str, float]:
     """By thread, the seconds for which it has been ready to run and had no CPU (Linux). Only of threads that a
     collective needs: other threads may spin, which makes them always ready, and delay no rank."""
     found = {}
@@ -573,13 +573,13 @@ def queued_seconds() -> dict[str, float]:
                 needed = int(task) == os.getpid() or file.read().startswith(TRANSPORT_THREAD_PREFIXES)
         except OSError:
             continue  # the thread has ended
-        waited = queued_of(int(task)) if needed else None
+        waited = thread_queue_seconds(int(task)) if needed else None
         if waited is not None:
             found[task] = waited
     return found
 
 
-def queued_of(task: int) -> float | None:
+def thread_queue_seconds(task: int) -> float | None:
     """The seconds for which a thread of this process has been ready to run and had no CPU; None if the thread has
     ended, or the kernel does not count them."""
     try:
@@ -599,7 +599,7 @@ def kernel_kills() -> int | None:
     return numbers_in("/proc/vmstat").get("oom_kill")
 
 
-def in_json(number: float) -> float | str:
+def json_number(number: float) -> float | str:
     """The number as JSON can carry it: infinity and NaN, which wrong sums may be, become words."""
     return number if abs(number) < float("inf") else str(number)
 
@@ -719,7 +719,7 @@ def main() -> None:
     if hasattr(signal, "SIGUSR1"):
         faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=False, chain=False)
     seat = {"rank": worker.rank, "world_size": worker.world_size}
-    say("step", step="started", pid=os.getpid(), seat=seat, kernel_kills=kernel_kills())
+    report_event("step", step="started", pid=os.getpid(), seat=seat, kernel_kills=kernel_kills())
     for service in (worker.listen, worker.beat, worker.watch_pauses):
         threading.Thread(target=service, daemon=True).start()
     try:
@@ -731,15 +731,15 @@ def main() -> None:
             elif order["do"] == "measure":
                 import rank_bandwidth  # the controller pushes it when single links are to be measured
 
-                rank_bandwidth.measure(worker, order, say, worker.waited)
+                rank_bandwidth.measure(worker, order, report_event, worker.waited)
             else:
                 raise RankFailure("program-error", "unknown order %r" % order["do"])
             worker.place.size = worker.place.turn = 0  # they belong to the order that has ended
     except RankFailure as failure:
-        say("failed", cause=failure.cause, text=str(failure), **failure.details)
+        report_event("failed", cause=failure.cause, text=str(failure), **failure.details)
     except BaseException as error:
         worker.leave_flight()
-        say(
+        report_event(
             "failed",
             cause=None,
             text=": ".join(filter(None, (type(error).__name__, str(error).split("\n")[0][:500]))),

@@ -38,16 +38,16 @@ def measure(worker: Any, order: dict[str, Any], say: Callable[..., None], waited
     not run."""
     worker.place.phase = "isolation"
     if "alone" in order:
-        alone(worker, order["alone"], say)
+        measure_memory_bandwidth(worker, order["alone"], say)
     else:
-        meet(worker, order, say, waited)
+        measure_pair(worker, order, say, waited)
     worker.place.turn += 1
     worker.barrier()
     worker.step("done")
     worker.place.phase = "waiting for orders"
 
 
-def meet(worker: Any, order: dict[str, Any], say: Callable[..., None], waited: Waited) -> None:
+def measure_pair(worker: Any, order: dict[str, Any], say: Callable[..., None], waited: Waited) -> None:
     """Measures the pair of this rank, if the order has one."""
     worker.barrier()
     if not order["pair"]:
@@ -55,19 +55,19 @@ def meet(worker: Any, order: dict[str, Any], say: Callable[..., None], waited: W
     one, other, seconds = order["pair"]
     partner = other if worker.rank == one else one
     said = {"source": partner, "destination": worker.rank}
-    first_words(worker, one, partner, 2)  # opens the connection, which must not be part of a measurement
+    one_way_latency_us(worker, one, partner, 2)  # opens the connection, which must not be part of a measurement
     if order.get("trips"):
-        said["us"] = first_words(worker, one, partner, order["trips"])
+        said["us"] = one_way_latency_us(worker, one, partner, order["trips"])
     totals = {}
     for source, destination in ((one, other), (other, one)):
-        totals[source], moved = transfer(worker, source, destination, seconds, waited)
+        totals[source], moved = transfer_one_way(worker, source, destination, seconds, waited)
         said.update(moved)
     if order.get("both"):
-        said["both"] = exchange(worker, partner, min(totals.values()))
+        said["both"] = exchange_both_ways(worker, partner, min(totals.values()))
     say("moved", **said)
 
 
-def first_words(worker: Any, one: int, partner: int, trips: int) -> float:
+def one_way_latency_us(worker: Any, one: int, partner: int, trips: int) -> float:
     """The microseconds that a few bytes take one way: half of the median there and back."""
     word = worker.torch.zeros(1, dtype=worker.torch.float64, device=worker.device)
     times = []
@@ -85,7 +85,7 @@ def first_words(worker: Any, one: int, partner: int, trips: int) -> float:
     return sorted(times)[len(times) // 2] / 2 * 1e6
 
 
-def transfer(
+def transfer_one_way(
     worker: Any, source: int, destination: int, seconds: float, waited: Waited
 ) -> tuple[int, dict[str, float | None]]:
     """Moves bytes one way, in transfers that grow until one lasts long enough. The receiver measures, and tells the
@@ -97,7 +97,7 @@ def transfer(
         size = min(MAX_MESSAGE_BYTES, total)
         data = worker.torch.zeros(max(1, size // 4), dtype=worker.torch.float32, device=worker.device)
         turns = max(1, total // size)
-        before = segments() if worker.rank == source else None
+        before = segments_and_recoveries() if worker.rank == source else None
         kept, begun = waited(), time.perf_counter()
         for _ in range(turns):
             worker.place.turn += 1
@@ -112,7 +112,7 @@ def transfer(
             worker.dist.recv(following, destination)
             total = int(following[0].item())
             if not total:
-                following[0], following[1] = late, lost(before, segments(), moved)
+                following[0], following[1] = late, lost_segment_share(before, segments_and_recoveries(), moved)
                 worker.dist.send(following, destination)
                 return moved, {}
             continue
@@ -127,24 +127,24 @@ def transfer(
             return moved, dict(said, losses=losses if losses >= 0 else None)
 
 
-def segments() -> tuple[int, int, int] | None:
+def segments_and_recoveries() -> tuple[int, int, int] | None:
     """How many TCP segments this node has sent, and sent again, and how often it began to send again (recoveries of
     RFC 6675); None if the kernel does not tell."""
     try:
-        tcp, more = counted("/proc/net/snmp", "Tcp:"), counted("/proc/net/netstat", "TcpExt:")
+        tcp, more = kernel_counters("/proc/net/snmp", "Tcp:"), kernel_counters("/proc/net/netstat", "TcpExt:")
         return tcp["OutSegs"], tcp["RetransSegs"], more["TCPSackRecovery"] + more["TCPRenoRecovery"]
     except (OSError, ValueError, KeyError):
         return None
 
 
-def counted(path: str, head: str) -> dict[str, int]:
+def kernel_counters(path: str, head: str) -> dict[str, int]:
     """The kernel's counters in the two lines that begin with `head`: one of names, and one of numbers."""
     with open(path) as file:
         names, numbers = [line.split()[1:] for line in file if line.startswith(head)]
     return dict(zip(names, map(int, numbers)))
 
 
-def lost(before: tuple[int, ...] | None, after: tuple[int, ...] | None, moved: float) -> float:
+def lost_segment_share(before: tuple[int, ...] | None, after: tuple[int, ...] | None, moved: float) -> float:
     """The least share of lost segments among those sent meanwhile; -1 (a tensor has no null) if the kernel does not
     tell, or if so few segments cannot have carried `moved` bytes, because RDMA did.
 
@@ -159,7 +159,7 @@ def lost(before: tuple[int, ...] | None, after: tuple[int, ...] | None, moved: f
     return min(1.0, max(0.0, min(again, MAX_BURST_SEGMENTS * bursts) / sent))
 
 
-def exchange(worker: Any, partner: int, total: int) -> float:
+def exchange_both_ways(worker: Any, partner: int, total: int) -> float:
     """The GB/s that arrive while as many bytes leave."""
     dist = worker.dist
     size = min(MAX_MESSAGE_BYTES, total)
@@ -177,7 +177,7 @@ def exchange(worker: Any, partner: int, total: int) -> float:
     return float(out.numel()) * 4 * turns / max(time.perf_counter() - begun, 1e-9) / 1e9
 
 
-def alone(worker: Any, seconds: float, say: Callable[..., None]) -> None:
+def measure_memory_bandwidth(worker: Any, seconds: float, say: Callable[..., None]) -> None:
     """Reports the GB/s of adding one tensor to another (two reads and a write), and the share of the time for which
     this process's threads waited for a CPU."""
     torch = worker.torch
@@ -186,7 +186,7 @@ def alone(worker: Any, seconds: float, say: Callable[..., None]) -> None:
     one.add_(other)
     worker.barrier()
     worker.synchronize()
-    ran, waited = scheduled()
+    ran, waited = ran_and_waited_ns()
     begun = time.perf_counter()
     count = 0
     while time.perf_counter() - begun < seconds:
@@ -196,7 +196,7 @@ def alone(worker: Any, seconds: float, say: Callable[..., None]) -> None:
         worker.synchronize()
         count += 4
     spent = time.perf_counter() - begun
-    ran_later, waited_later = scheduled()
+    ran_later, waited_later = ran_and_waited_ns()
     busy = ran_later - ran + waited_later - waited
     say(
         "alone",
@@ -206,7 +206,7 @@ def alone(worker: Any, seconds: float, say: Callable[..., None]) -> None:
     )
 
 
-def scheduled() -> tuple[int, int]:
+def ran_and_waited_ns() -> tuple[int, int]:
     """The nanoseconds for which the threads of this process ran, and for which they were ready and had no CPU."""
     ran = waited = 0
     try:

@@ -15,10 +15,10 @@ from runbook.node.proc import (
     LISTEN,
     RUN_ID_VARIABLE,
     SYN_SENT,
-    own_rank,
+    process_rank,
     settings_of_ranks,
     sockets,
-    tagged,
+    tagged_pids,
     tcp_sockets,
 )
 
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 def look(arguments: dict[str, Any]) -> RankConnections:
     # A process that outlives its run has the run's id only as the id of its job.
     names = (RUN_ID_VARIABLE, JOB_VARIABLE)
-    processes = sorted({pid for name in names for pid in tagged({name: arguments["run_id"]})}, reverse=True)
+    processes = sorted({pid for name in names for pid in tagged_pids({name: arguments["run_id"]})}, reverse=True)
     # Descending pids: the process that opened a socket comes after children that inherited it, and counts.
     inodes = {inode: pid for pid in processes for inode in sockets(pid)}
-    ranks = {pid: own_rank(pid) for pid in set(inodes.values())}
+    ranks = {pid: process_rank(pid) for pid in set(inodes.values())}
     connections: list[TcpConnection] = []
     listening: list[Listener] = []
     for one in tcp_sockets():

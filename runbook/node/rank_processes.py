@@ -29,27 +29,27 @@ import stat as stat_module
 import threading
 import time
 
-from runbook.node.cpu_waits import MAX_FAMILY_PROCESSES, cpu_quota, cpu_time, throttled, waited
+from runbook.node.cpu_waits import MAX_FAMILY_PROCESSES, cpu_quota, cpu_time, cpu_wait_share, throttled_share
 from runbook.node.gpus import find_smi, query_gpus
 from runbook.node.proc import (
     Stat,
-    account,
+    account_name,
+    all_pids,
     command,
-    descriptors,
+    descriptor_targets,
     kernel_kills,
-    own_rank,
-    owner,
-    pause,
-    pids,
+    process_rank,
+    process_uid,
     read,
     settings_of_ranks,
+    sleep_seconds,
     sockets,
     stat,
     status_field,
 )
-from runbook.node.proc import arguments as arguments_of
-from runbook.node.tcp_info import tcp_info
-from runbook.node.tools import find, run, tool
+from runbook.node.proc import process_arguments as arguments_of
+from runbook.node.tcp_info import tcp_connections
+from runbook.node.tools import find_tool, run, run_if_installed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -85,21 +85,21 @@ TICKS_PER_SECOND: float = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") els
 def look(arguments: dict[str, Any]) -> RankProcesses:
     leaders = {rank: int(pid) for rank, pid in arguments["leaders"].items() if pid}
     before = Moment(leaders)
-    stacks = py_spy(leaders)
-    pause(max(0.0, arguments["seconds"] - (time.monotonic() - before.clock)))
+    stacks = py_spy_dumps(leaders)
+    sleep_seconds(max(0.0, arguments["seconds"] - (time.monotonic() - before.clock)))
     after = Moment(leaders)
-    tell_cpu(before.processes, after.processes, after.clock - before.clock)
+    note_cpu_shares(before.processes, after.processes, after.clock - before.clock)
     asked = [(entry.pid, entry.stat.state) for mine in after.ranks.values() for entry in mine]
     said = own_stacks(arguments["stacks"], asked, STARVED_STACK_TIMEOUT_S) if arguments.get("stacks") else {}
     ranks: dict[str, RankSeen] = {}
     for rank in leaders:
-        ranks[rank] = seen(rank, before, after, arguments.get("stacks"))
+        ranks[rank] = rank_facts(rank, before, after, arguments.get("stacks"))
         ranks[rank]["stack"] = stacks.get(rank)
         told = {str(one.pid): said[one.pid] for one in after.ranks[rank] if one.pid in said}
-        ranks[rank]["own_stacks"] = {pid: with_source(text) for pid, text in told.items()}
+        ranks[rank]["own_stacks"] = {pid: stacks_with_source(text) for pid, text in told.items()}
     return {
         "ranks": ranks,
-        "busy": busy(after.processes, leaders.values()),
+        "busy": busy_processes(after.processes, leaders.values()),
         "carried": None if before.carried is None or after.carried is None else after.carried - before.carried,
         "kernel_kills": kernel_kills(),
         "kernel_says": kernel_says(),
@@ -115,27 +115,27 @@ class Moment:
     def __init__(self, leaders: dict[str, int]) -> None:
         self.clock = time.monotonic()
         self.processes = processes(set(leaders.values()))
-        self.ranks = {rank: family(self.processes, leader) for rank, leader in leaders.items()}
+        self.ranks = {rank: session_processes(self.processes, leader) for rank, leader in leaders.items()}
         self.cpu = {entry.pid: cpu_time(entry.pid) for mine in self.ranks.values() for entry in mine}
-        self.copied = {entry.pid: copied(entry.pid) for mine in self.ranks.values() for entry in mine}
+        self.copied = {entry.pid: bytes_copied(entry.pid) for mine in self.ranks.values() for entry in mine}
         self.quotas = {
             entry.pid: cpu_quota(entry.pid) for mine in self.ranks.values() for entry in mine[:MAX_FAMILY_PROCESSES]
         }
-        self.tcp = tcp_info()
-        self.carried = carried()
+        self.tcp = tcp_connections()
+        self.carried = interface_bytes()
 
 
-def seen(rank: str, before: Moment, after: Moment, stacks: str | None) -> RankSeen:
+def rank_facts(rank: str, before: Moment, after: Moment, stacks: str | None) -> RankSeen:
     """The facts about a rank between two moments. Its stacks are added later; `stacks` is their folder, or None."""
     mine, seconds = after.ranks[rank], after.clock - before.clock
     now, past = after.tcp or {}, before.tcp or {}
     known = {inode for entry in mine for inode in sockets(entry.pid)} & set(now)
-    held = [throttled(before.quotas.get(one.pid), after.quotas.get(one.pid), seconds) for one in mine]
+    held = [throttled_share(before.quotas.get(one.pid), after.quotas.get(one.pid), seconds) for one in mine]
     return {
         "processes": [process_facts(entry, before, after, stacks) for entry in mine],
-        "works": works(before.ranks[rank], mine, seconds * TICKS_PER_SECOND),
+        "works": makes_progress(before.ranks[rank], mine, seconds * TICKS_PER_SECOND),
         "connections": None if after.tcp is None else len(known),
-        "moved": sum(carried_by(now[one]) - carried_by(past.get(one)) for one in known) if known else None,
+        "moved": sum(connection_bytes(now[one]) - connection_bytes(past.get(one)) for one in known) if known else None,
         "queued": sum(min(now[one].queued, past[one].queued) for one in known if one in past),
         "stack": None,
         "own_stacks": {},
@@ -152,12 +152,12 @@ def process_facts(entry: Process, before: Moment, after: Moment, stacks: str | N
         "state": entry.stat.state,
         "comm": entry.stat.comm,
         "wchan": read("/proc/%d/wchan" % entry.pid) or "",
-        "rank": own_rank(entry.pid),
+        "rank": process_rank(entry.pid),
         "cpu": entry.cpu,
-        "waited": waited(before.cpu.get(entry.pid), after.cpu.get(entry.pid), seconds, runnable),
+        "waited": cpu_wait_share(before.cpu.get(entry.pid), after.cpu.get(entry.pid), seconds, runnable),
         "copied": after.copied[entry.pid] - before.copied.get(entry.pid, after.copied[entry.pid]),
         "stays": stays,
-        "ending": stacks is not None and has_ended(entry.pid, stack_file(stacks, entry.pid)),
+        "ending": stacks is not None and has_interpreter_ended(entry.pid, stack_file_path(stacks, entry.pid)),
     }
 
 
@@ -172,22 +172,22 @@ class Process:
         self.cpu = 0.0
 
 
-def tell_cpu(before: Processes, after: Processes, seconds: float) -> None:
+def note_cpu_shares(before: Processes, after: Processes, seconds: float) -> None:
     """Notes for each process the share of one CPU that it used between two moments."""
     for pid, entry in after.items():
         used = entry.stat.ticks - before[pid].stat.ticks if pid in before else 0
         entry.cpu = round(used / TICKS_PER_SECOND / max(0.01, seconds), 2)
 
 
-def busy(entries: Processes, ours: Iterable[int]) -> list[BusyProcess]:
+def busy_processes(entries: Processes, ours: Iterable[int]) -> list[BusyProcess]:
     """The processes outside of these sessions that use most of the CPU."""
-    kin = {entry.pid for leader in ours for entry in family(entries, leader)}
+    kin = {entry.pid for leader in ours for entry in session_processes(entries, leader)}
     others = [entry for pid, entry in entries.items() if pid not in kin and entry.cpu >= MIN_BUSY_SHARE]
     others.sort(key=lambda entry: -entry.cpu)
     return [
         {
             "pid": one.pid,
-            "user": account(owner(one.pid)) or "?",
+            "user": account_name(process_uid(one.pid)) or "?",
             "command": command(one.pid, MAX_SHOWN_CHARACTERS) or one.stat.comm,
             "cpu": one.cpu,
         }
@@ -198,14 +198,14 @@ def busy(entries: Processes, ours: Iterable[int]) -> list[BusyProcess]:
 def processes(ours: set[int]) -> Processes:
     """Every process by pid; for the sessions in `ours` also the bytes that each has read."""
     found = {}
-    for pid in pids():
+    for pid in all_pids():
         its = stat(pid)
         if its is not None:
-            found[pid] = Process(pid, its, fetched(pid) if its.session in ours else 0)
+            found[pid] = Process(pid, its, disk_bytes_read(pid) if its.session in ours else 0)
     return found
 
 
-def family(entries: Processes, leader: int) -> list[Process]:
+def session_processes(entries: Processes, leader: int) -> list[Process]:
     """The processes of a session and their descendants: a launcher gives each of its ranks a session of its own."""
     found = {pid for pid, entry in entries.items() if entry.stat.session == leader}
     while True:
@@ -215,7 +215,7 @@ def family(entries: Processes, leader: int) -> list[Process]:
         found |= more
 
 
-def works(before: list[Process], after: list[Process], ticks: float) -> bool:
+def makes_progress(before: list[Process], after: list[Process], ticks: float) -> bool:
     """Whether a session makes progress of its own: it used CPU time, that of ended children included, or it read from a
     disk. `ticks`: the length of the time between."""
     used = sum(one.stat.ticks + one.stat.reaped for one in after) - sum(
@@ -225,26 +225,26 @@ def works(before: list[Process], after: list[Process], ticks: float) -> bool:
     return used >= MIN_WORKING_SHARE * ticks or read_in > 0
 
 
-def fetched(pid: int) -> int:
+def disk_bytes_read(pid: int) -> int:
     """Bytes that a process has read from a disk or a file server; 0 if this user may not see that."""
-    return counted_io(pid, "read_bytes")
+    return io_counter(pid, "read_bytes")
 
 
-def copied(pid: int) -> int:
+def bytes_copied(pid: int) -> int:
     """Bytes that a process has read and written by system calls, from and to anything."""
-    return counted_io(pid, "rchar") + counted_io(pid, "wchar")
+    return io_counter(pid, "rchar") + io_counter(pid, "wchar")
 
 
-def counted_io(pid: int, name: str) -> int:
+def io_counter(pid: int, name: str) -> int:
     match = re.search(r"^%s: (\d+)$" % name, read("/proc/%d/io" % pid) or "", re.MULTILINE)
     return int(match.group(1)) if match else 0
 
 
-def carried_by(connection: TcpInfo | None) -> int:
+def connection_bytes(connection: TcpInfo | None) -> int:
     return connection.acked + connection.received if connection else 0
 
 
-def carried() -> int | None:
+def interface_bytes() -> int | None:
     """Bytes that all interfaces but lo have carried so far."""
     rows = [line.partition(":") for line in (read("/proc/net/dev") or "").splitlines() if ":" in line]
     if not rows:
@@ -252,14 +252,14 @@ def carried() -> int | None:
     return sum(int(rest.split()[0]) + int(rest.split()[8]) for name, _, rest in rows if name.strip() != "lo")
 
 
-def py_spy(leaders: dict[str, int]) -> dict[str, str]:
+def py_spy_dumps(leaders: dict[str, int]) -> dict[str, str]:
     """By rank, py-spy's dump of its threads, with native frames if possible; empty if py-spy is not installed."""
     said: dict[str, str] = {}
 
     def one(rank: str, pid: int) -> None:
         python = (arguments_of(pid) or [""])[0]
         beside = os.path.join(os.path.dirname(python), "py-spy")
-        program = beside if os.path.isabs(beside) and os.access(beside, os.X_OK) else find("py-spy")
+        program = beside if os.path.isabs(beside) and os.access(beside, os.X_OK) else find_tool("py-spy")
         if program is None:
             return
         for options in (["--native"], []):
@@ -292,8 +292,8 @@ def stacks_at_signal(number: int, folder: str, pids: Iterable[int], starved_s: f
     main thread blocks it, so that another thread would answer."""
     asked = {}
     for pid in pids:
-        path = stack_file(folder, pid)
-        if not catches(pid, number) or has_bit("SigBlk", pid, number):
+        path = stack_file_path(folder, pid)
+        if not catches_signal(pid, number) or has_signal_bit("SigBlk", pid, number):
             continue
         try:
             asked[pid] = path, os.stat(path).st_size
@@ -303,7 +303,7 @@ def stacks_at_signal(number: int, folder: str, pids: Iterable[int], starved_s: f
     said: dict[int, str] = {}
     begun, told = time.monotonic(), "Current thread " if number == ALL_STACKS_SIGNAL else "  File "
     while asked and time.monotonic() - begun < starved_s:
-        pause(0.05)
+        sleep_seconds(0.05)
         for pid, (path, size) in asked.items():
             try:
                 with open(path, "rb") as file:
@@ -319,31 +319,31 @@ def stacks_at_signal(number: int, folder: str, pids: Iterable[int], starved_s: f
     return {pid: text for pid, text in said.items() if text}
 
 
-def stack_file(folder: str, pid: int) -> str:
+def stack_file_path(folder: str, pid: int) -> str:
     return os.path.join(folder, "%d.stack" % pid)
 
 
-def catches(pid: int, number: int = STACK_SIGNAL) -> bool:
+def catches_signal(pid: int, number: int = STACK_SIGNAL) -> bool:
     """Whether a process can be asked for its stacks by this signal: a process that does not catch it would die."""
-    return has_bit("SigCgt", pid, number)
+    return has_signal_bit("SigCgt", pid, number)
 
 
-def has_bit(field: str, pid: int, number: int) -> bool:
+def has_signal_bit(field: str, pid: int, number: int) -> bool:
     """Whether a signal is in a set of signals in /proc/PID/status, which describes the main thread."""
     return bool(int(status_field(pid, field) or "0", 16) >> (number - 1) & 1)
 
 
-def has_ended(pid: int, path: str) -> bool:
+def has_interpreter_ended(pid: int, path: str) -> bool:
     """Whether a process had an interpreter that could be asked, and the interpreter has ended while C++ libraries still
     end. `path` is the file of its stacks: open for as long as the process lives, but closed if the process has become
     another program."""
     try:
-        return os.path.exists(path) and not catches(pid) and os.path.realpath(path) in descriptors(pid)
+        return os.path.exists(path) and not catches_signal(pid) and os.path.realpath(path) in descriptor_targets(pid)
     except OSError:
         return False
 
 
-def with_source(text: str) -> str:
+def stacks_with_source(text: str) -> str:
     """A dump of stacks with the source line added below the innermost frame of each thread."""
     lines: list[str] = []
     innermost = False
@@ -379,7 +379,7 @@ def gpu_use(indices: Iterable[int]) -> dict[str, int] | None:
 
 def kernel_says() -> list[str]:
     """The kernel's last lines about processes that it killed for lack of memory, if this user may read them."""
-    answer = tool("dmesg", [], 2)
+    answer = run_if_installed("dmesg", [], 2)
     lines = [
         line
         for line in answer.get("out", "").splitlines()

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 CONNECT_TIMEOUT_S = 3
 
 
-def source(address: str) -> str | None:
+def source_address(address: str) -> str | None:
     """The address that this node would send from, or None: the kernel tells it for a UDP socket, without a packet."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
@@ -32,7 +32,7 @@ def source(address: str) -> str | None:
         return None
 
 
-def interface_of(address: str) -> str | None:
+def interface_with_ipv6(address: str) -> str | None:
     """The interface with an IPv6 address, or None; for nodes without iproute2 (IPv4 addresses are known without it)."""
     try:
         wanted = ipaddress.ip_address(address).packed.hex()
@@ -45,7 +45,7 @@ def interface_of(address: str) -> str | None:
     return None
 
 
-def answer(address: str, port: int) -> str:
+def dial_outcome(address: str, port: int) -> str:
     """The result of dialling a port: `open`, `refused` (which shows that the host is reached), or why no answer
     came."""
     try:
@@ -59,19 +59,19 @@ def answer(address: str, port: int) -> str:
     return "open"
 
 
-def look_at(target: dict[str, Any]) -> RouteTarget:
+def probe_route_target(target: dict[str, Any]) -> RouteTarget:
     address = target["address"]
-    from_here = source(address)
+    from_here = source_address(address)
     return {
         "peer": target["peer"],
         "address": address,
         "port": target["port"],
         "source": from_here,
-        "interface": interface_of(from_here) if from_here else None,
-        "answer": answer(address, target["port"]),
+        "interface": interface_with_ipv6(from_here) if from_here else None,
+        "answer": dial_outcome(address, target["port"]),
     }
 
 
 def look(arguments: dict[str, Any]) -> Routes:
     with concurrent.futures.ThreadPoolExecutor(16) as pool:
-        return {"targets": list(pool.map(look_at, arguments["targets"]))}
+        return {"targets": list(pool.map(probe_route_target, arguments["targets"]))}

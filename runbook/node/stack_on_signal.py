@@ -26,7 +26,7 @@ import sys
 STACK_SIGNAL_OFFSET, ALL_STACKS_SIGNAL_OFFSET = 7, 8
 
 
-def dump_at_a_crash() -> None:
+def enable_crash_dump() -> None:
     """Enables faulthandler at a crash, unless the user has: only for the crashing thread, since the others run on."""
     try:
         if not faulthandler.is_enabled():
@@ -35,7 +35,7 @@ def dump_at_a_crash() -> None:
         pass  # the process has no stderr
 
 
-def register(folder: str) -> None:
+def register_stack_signals(folder: str) -> None:
     first = getattr(signal, "SIGRTMIN", None)
     if first is None or not hasattr(faulthandler, "register"):
         return
@@ -48,11 +48,11 @@ def register(folder: str) -> None:
                 continue
         except ValueError:
             continue
-        write_into_own_file(number, folder, all_threads)
-        os.register_at_fork(after_in_child=functools.partial(write_into_own_file, number, folder, all_threads))
+        register_own_stack_file(number, folder, all_threads)
+        os.register_at_fork(after_in_child=functools.partial(register_own_stack_file, number, folder, all_threads))
 
 
-def write_into_own_file(number: int, folder: str, all_threads: bool) -> None:
+def register_own_stack_file(number: int, folder: str, all_threads: bool) -> None:
     try:
         path = os.path.join(folder, "%d.stack" % os.getpid())
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
@@ -61,7 +61,7 @@ def write_into_own_file(number: int, folder: str, all_threads: bool) -> None:
         pass  # a training must not fail because it cannot be asked for stacks
 
 
-def hidden(folder: str) -> None:
+def import_hidden_sitecustomize(folder: str) -> None:
     """Imports the `sitecustomize` that Python would have found without this one."""
     elsewhere = [path for path in sys.path if os.path.abspath(path) != folder]
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", elsewhere)
@@ -70,6 +70,6 @@ def hidden(folder: str) -> None:
 
 
 if os.environ.get("RUNBOOK_STACKS"):
-    dump_at_a_crash()
-    register(os.environ["RUNBOOK_STACKS"])
-    hidden(os.path.abspath(os.environ["RUNBOOK_STACKS"]))
+    enable_crash_dump()
+    register_stack_signals(os.environ["RUNBOOK_STACKS"])
+    import_hidden_sitecustomize(os.path.abspath(os.environ["RUNBOOK_STACKS"]))

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import time
 
-from runbook.node.cpu_waits import cpu_time, waited
-from runbook.node.proc import SHELLS, own_rank, pause, sockets, stat
-from runbook.node.rank_processes import busy, family, own_stacks, processes, tell_cpu
-from runbook.node.tcp_info import sent, tcp_info
+from runbook.node.cpu_waits import cpu_time, cpu_wait_share
+from runbook.node.proc import SHELLS, process_rank, sleep_seconds, sockets, stat
+from runbook.node.rank_processes import busy_processes, note_cpu_shares, own_stacks, processes, session_processes
+from runbook.node.tcp_info import sent_to_each_address, tcp_connections
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,44 +27,44 @@ MAX_STACK_CHARACTERS = 8192  # the most characters of a stack
 
 def look(arguments: dict[str, Any]) -> StackSamples:
     leaders = [int(pid) for pid in arguments["leaders"].values() if pid]
-    before, tcp_before, begun = processes(set(leaders)), tcp_info(), time.monotonic()
+    before, tcp_before, begun = processes(set(leaders)), tcp_connections(), time.monotonic()
     chosen: dict[int, int] = {}
     for leader in leaders:
-        for entry in family(before, leader):
-            rank = own_rank(entry.pid)
+        for entry in session_processes(before, leader):
+            rank = process_rank(entry.pid)
             if rank is not None and entry.stat.comm not in SHELLS:
                 chosen.setdefault(rank, entry.pid)  # processes with a higher pid are the rank's data loaders
     found: dict[int, RankSamples] = {rank: {"states": "", "stacks": [], "waited": None} for rank in chosen}
     cpu_before = {pid: cpu_time(pid) for pid in chosen.values()}
     for number in range(arguments["looks"]):
-        pause(max(0.0, begun + number * arguments["every_s"] - time.monotonic()))
-        states = {rank: state(pid) for rank, pid in chosen.items()}
+        sleep_seconds(max(0.0, begun + number * arguments["every_s"] - time.monotonic()))
+        states = {rank: main_thread_state(pid) for rank, pid in chosen.items()}
         asked = [(pid, states[rank]) for rank, pid in chosen.items()]
         said = own_stacks(arguments["stacks"], asked) if arguments.get("stacks") else {}
         for rank, pid in chosen.items():
             found[rank]["states"] += states[rank]
-            found[rank]["stacks"].append(current(said.get(pid, "")))
-    after, tcp_after, seconds = processes(set(leaders)), tcp_info(), time.monotonic() - begun
-    tell_cpu(before, after, seconds)
+            found[rank]["stacks"].append(main_thread_stack(said.get(pid, "")))
+    after, tcp_after, seconds = processes(set(leaders)), tcp_connections(), time.monotonic() - begun
+    note_cpu_shares(before, after, seconds)
     for rank, pid in chosen.items():
         told = found[rank]
-        told["waited"] = waited(cpu_before[pid], cpu_time(pid), seconds, set(told["states"]) == {"R"})
-    ours = {inode for leader in leaders for entry in family(after, leader) for inode in sockets(entry.pid)}
+        told["waited"] = cpu_wait_share(cpu_before[pid], cpu_time(pid), seconds, set(told["states"]) == {"R"})
+    ours = {inode for leader in leaders for entry in session_processes(after, leader) for inode in sockets(entry.pid)}
     return {
         "ranks": {str(rank): told for rank, told in found.items()},
-        "busy": busy(after, leaders),
-        "sent": sent(tcp_before, tcp_after, ours),
+        "busy": busy_processes(after, leaders),
+        "sent": sent_to_each_address(tcp_before, tcp_after, ours),
         "seconds": seconds,
     }
 
 
-def state(pid: int) -> str:
+def main_thread_state(pid: int) -> str:
     """The state of a process's main thread; X if the process is gone."""
     its = stat(pid)
     return its.state if its else "X"
 
 
-def current(text: str) -> str:
+def main_thread_stack(text: str) -> str:
     """The last stack in a dump, which is the main thread's; empty if there is none."""
     at = max(text.rfind("Stack ("), text.rfind("Current thread "), text.rfind("\nThread "))
     return text[at:].partition("\n\n")[0][:MAX_STACK_CHARACTERS] if at >= 0 else ""

@@ -26,8 +26,16 @@ import time
 import types
 import zlib
 
-from runbook.node.own_files import KEPT_FILE, expanded, make, ours, safe
-from runbook.node.proc import RUN_ID_VARIABLE, account, amount, kill, pause, tagged, this_machine
+from runbook.node.own_files import KEPT_FILE, expanded_path, make_folders, require_own_folder, require_safe_path
+from runbook.node.proc import (
+    RUN_ID_VARIABLE,
+    account_name,
+    bounded_amount,
+    signal_processes,
+    sleep_seconds,
+    tagged_pids,
+    this_machine,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -178,7 +186,7 @@ class Program:
         # A grandchild may hold the pipes open for ever. The program's own output is in them by now; it is sent, however
         # long that takes on a busy machine.
         with self.taking:
-            owed = {number: self.taken[number] + waiting(stream) for number, stream in self.streams.items()}
+            owed = {number: self.taken[number] + unread_bytes(stream) for number, stream in self.streams.items()}
         for number, pump in self.pumps.items():
             while pump.is_alive() and self.sent[number] < owed[number]:
                 pump.join(0.1)
@@ -272,26 +280,28 @@ class Supervisor:
             "pid": os.getpid(),
             "machine": this_machine() or hostname,
         }
-        workdir = expanded(config["workdir"])
+        workdir = expanded_path(config["workdir"])
         # Each node has its own folder in the run's: nodes may share their home over NFS, or be one machine.
         above = os.path.join(workdir, config["run_id"])
         folder = os.path.join(above, config["node"])
         try:
-            safe(workdir)
-            make(above)
-            safe(above)  # in a folder like /tmp another user may have made it first
-            ours(above)
+            require_safe_path(workdir)
+            make_folders(above)
+            require_safe_path(above)  # in a folder like /tmp another user may have made it first
+            require_own_folder(above)
             if not (config.get("again") and os.path.isdir(folder)):  # `again`: the controller is back on this node
                 os.mkdir(folder, 0o700)
-            ours(folder)
+            require_own_folder(folder)
             self.folder = hello["folder"] = folder
             room = os.statvfs(folder)
-            hello["free_bytes"] = amount(room.f_bavail * room.f_frsize)
-            hello["free_files"] = amount(room.f_favail) if room.f_files else None  # some file systems count none
+            hello["free_bytes"] = bounded_amount(room.f_bavail * room.f_frsize)
+            hello["free_files"] = (
+                bounded_amount(room.f_favail) if room.f_files else None
+            )  # some file systems count none
             hello["noexec"] = bool(room.f_flag & getattr(os, "ST_NOEXEC", 8))
         except OSError as error:
-            hello["folder_error"] = failure(error, folder)
-        hello["place"] = place(workdir)
+            hello["folder_error"] = failure_facts(error, folder)
+        hello["place"] = workdir_facts(workdir)
         self.pipe.send(hello)
 
     def serve(self) -> NoReturn:
@@ -303,7 +313,7 @@ class Supervisor:
             try:
                 self.obey(frame, payload)
             except Exception as error:
-                self.pipe.send({"id": frame.get("id"), "event": "failed", "error": failure(error)})
+                self.pipe.send({"id": frame.get("id"), "event": "failed", "error": failure_facts(error)})
 
     def obey(self, frame: Frame, payload: bytes) -> None:
         """Carries out one order of the controller."""
@@ -370,7 +380,7 @@ class Supervisor:
             exec(self.compiled[source], space)
             answer = {"event": "done", "answer": space["look"](frame["arguments"])}
         except Exception as error:
-            answer = {"event": "failed", "error": failure(error)}
+            answer = {"event": "failed", "error": failure_facts(error)}
         try:
             self.pipe.send(dict(answer, id=frame["id"]))
         except OSError:
@@ -405,13 +415,13 @@ class Supervisor:
         """
         silent_s, looked, heard, unread = 0.0, time.monotonic(), self.pipe.last_heard, 0
         while True:
-            pause(SILENCE_POLL_INTERVAL_S)
+            sleep_seconds(SILENCE_POLL_INTERVAL_S)
             now = time.monotonic()
             silent_s, looked = silent_s + min(now - looked, 2 * SILENCE_POLL_INTERVAL_S), now
             if self.pipe.last_heard != heard:
                 silent_s, heard = 0.0, self.pipe.last_heard
             elif silent_s > self.silence_s:
-                before, unread = unread, waiting(0)
+                before, unread = unread, unread_bytes(0)
                 if unread == before:
                     self.end()
                 silent_s = 0.0  # data is arriving, or has arrived
@@ -420,7 +430,7 @@ class Supervisor:
         """Ends all programs and processes of the run, removes its folder, and exits. `frame`: the order to end, if
         there was one."""
         if not self.ending.acquire(blocking=False):
-            pause(3600)  # another thread is already ending this process
+            sleep_seconds(3600)  # another thread is already ending this process
         # Programs that the supervisor ends by itself have not failed, so their exits are not reported: a controller
         # that comes back must not take them for failures.
         self.pipe.mute = frame is None
@@ -430,17 +440,17 @@ class Supervisor:
             program.end()
         deadline = time.monotonic() + max([self.grace_s] + [one.grace for one in running] if running else [0.0])
         while time.monotonic() < deadline and not all(program.ended.is_set() for program in running):
-            pause(0.02)
+            sleep_seconds(0.02)
         for program in running:
             program.signal(signal.SIGKILL)
         # The tags include the node's name, since two nodes of an inventory may be one machine.
-        swept = tagged(self.tags) if self.tags else []
+        swept = tagged_pids(self.tags) if self.tags else []
         deadline = time.monotonic() + 2.0
         left = swept
         while left and time.monotonic() < deadline:
-            kill(left, signal.SIGKILL)
-            pause(0.02)
-            left = tagged(self.tags)
+            signal_processes(left, signal.SIGKILL)
+            sleep_seconds(0.02)
+            left = tagged_pids(self.tags)
         if self.folder and not self.keep and not os.path.exists(os.path.join(self.folder, KEPT_FILE)):
             remove(self.folder)
             try:
@@ -457,7 +467,7 @@ class Supervisor:
         os._exit(0)
 
 
-def waiting(stream: Any) -> int:
+def unread_bytes(stream: Any) -> int:
     """Bytes that have arrived in a stream and are not read yet; 0 if the system does not say."""
     try:
         import fcntl
@@ -477,7 +487,7 @@ def remove(folder: str) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def failure(error: BaseException, path: str | None = None) -> Failure:
+def failure_facts(error: BaseException, path: str | None = None) -> Failure:
     """An exception as data; the controller turns its errno into a cause."""
     code = getattr(error, "errno", None)
     return {
@@ -488,7 +498,7 @@ def failure(error: BaseException, path: str | None = None) -> Failure:
     }
 
 
-def place(workdir: str) -> WorkdirFacts:
+def workdir_facts(workdir: str) -> WorkdirFacts:
     """Facts about the workdir: how much of its path exists, who owns that part, and the file system below it."""
     home = os.path.expanduser("~")
     said: WorkdirFacts = {
@@ -512,19 +522,19 @@ def place(workdir: str) -> WorkdirFacts:
         said["owner"], said["mode"] = str(status.st_uid), "%04o" % (status.st_mode & 0o7777)
         room = os.statvfs(there)
         said["full_of_files"] = bool(room.f_files and not room.f_favail)
-        said["free_bytes"] = amount(room.f_bavail * room.f_frsize)
+        said["free_bytes"] = bounded_amount(room.f_bavail * room.f_frsize)
         mount = os.path.realpath(there)
         while not os.path.ismount(mount):
             mount = os.path.dirname(mount)
         said["mount"] = mount
-        said["owner"] = account(status.st_uid) or said["owner"]  # without a name, the number stays
-        said["user"] = account(os.getuid()) or said["user"]
+        said["owner"] = account_name(status.st_uid) or said["owner"]  # without a name, the number stays
+        said["user"] = account_name(os.getuid()) or said["user"]
     except OSError:
         pass  # the facts that are known by now are reported
     return said
 
 
-def waking_pipe() -> int:
+def open_signal_pipe() -> int:
     """A file descriptor that gives the number of each signal that this process has taken, one byte each."""
     numbers, taken = os.pipe()
     os.set_blocking(taken, False)
@@ -555,7 +565,7 @@ def main() -> None:
         signal.signal(number, stop)
     try:
         signal.signal(signal.SIGURG, lambda _number, _frame: None)  # its only effect is to interrupt a waiting call
-        threading.Thread(target=wake_main_thread, args=(ends_us, waking_pipe()), daemon=True).start()
+        threading.Thread(target=wake_main_thread, args=(ends_us, open_signal_pipe()), daemon=True).start()
         threading.Thread(target=supervisor.watch, daemon=True).start()
     except RuntimeError as error:
         # Another Python would not help, so the controller must not try one: hence no mark, and exit code 0.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 
 from runbook.node.proc import read
-from runbook.node.tools import sendable, tool
+from runbook.node.tools import run_if_installed, sendable_result
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,13 +22,13 @@ GPU_QUERY_OPTION = "--query-gpu=index,uuid,name,memory.total,memory.used"
 NVIDIA_SMI_TIMEOUT_S = 10
 
 
-def login() -> tuple[str, int] | None:
+def login_endpoint() -> tuple[str, int] | None:
     """The address and port of this node at which this login arrived, by SSH_CONNECTION, which sshd sets; else None."""
     words = os.environ.get("SSH_CONNECTION", "").split()
     return (words[2], int(words[3])) if len(words) == 4 and words[3].isdigit() else None
 
 
-def speeds() -> dict[str, int]:
+def interface_speeds() -> dict[str, int]:
     found: dict[str, int] = {}
     try:
         names = os.listdir("/sys/class/net")
@@ -50,10 +50,10 @@ def nvidia_devices() -> int | None:
 
 def look(_arguments: dict[str, Any]) -> SurveyAnswer:
     return {
-        "login": login(),
-        "speeds": speeds(),
-        "nvidia_smi": sendable(
-            tool("nvidia-smi", [GPU_QUERY_OPTION, "--format=csv,noheader,nounits"], NVIDIA_SMI_TIMEOUT_S)
+        "login": login_endpoint(),
+        "speeds": interface_speeds(),
+        "nvidia_smi": sendable_result(
+            run_if_installed("nvidia-smi", [GPU_QUERY_OPTION, "--format=csv,noheader,nounits"], NVIDIA_SMI_TIMEOUT_S)
         ),
         "nvidia_devices": nvidia_devices(),
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from runbook.node.tools import tool
+from runbook.node.tools import run_if_installed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,9 +28,9 @@ class TcpInfo:
         self.busy_ms = max(0, counted.get("busy", 0) - counted.get("rwnd_limited", 0))
 
 
-def tcp_info() -> dict[str, TcpInfo] | None:
+def tcp_connections() -> dict[str, TcpInfo] | None:
     """The established TCP connections by the inode of their socket; None if `ss` is missing or fails."""
-    answer = tool("ss", ["-tineH"], SS_TIMEOUT_S)
+    answer = run_if_installed("ss", ["-tineH"], SS_TIMEOUT_S)
     if answer.get("code") != 0:
         return None
     found = {}
@@ -44,7 +44,7 @@ def tcp_info() -> dict[str, TcpInfo] | None:
     return found
 
 
-def sent(
+def sent_to_each_address(
     before: dict[str, TcpInfo] | None, after: dict[str, TcpInfo] | None, ours: set[str]
 ) -> dict[str, SentTo] | None:
     """By the address of the other end, what the sockets in `ours` sent meanwhile; None if not known. `busy_s`: of the

@@ -59,13 +59,13 @@ DENIAL_TEXTS = (
 """Texts that sudo, nft, iptables, ufw and others print if their caller lacks root's rights."""
 
 
-def folders() -> list[str]:
+def tool_folders() -> list[str]:
     """The folders of tools: those of PATH, and those of administrators, which an ordinary user's PATH lacks."""
     return [folder for folder in os.environ.get("PATH", "").split(os.pathsep) if folder] + list(TOOL_FOLDERS)
 
 
-def find(name: str) -> str | None:
-    for folder in folders():
+def find_tool(name: str) -> str | None:
+    for folder in tool_folders():
         path = os.path.abspath(os.path.join(folder, name))  # absolute, since tools run in another folder
         if os.path.isfile(path) and os.access(path, os.X_OK):
             return path
@@ -105,7 +105,7 @@ def run(
     Raises OSError or RuntimeError if this login may start nothing more: then the tool was not run.
     """
     if env is None:
-        env = dict(os.environ, LC_ALL="C", LANG="C", PATH=os.pathsep.join(folders()))
+        env = dict(os.environ, LC_ALL="C", LANG="C", PATH=os.pathsep.join(tool_folders()))
     try:
         process = subprocess.Popen(
             [sudo, "-n", *argv] if sudo else argv,
@@ -199,13 +199,13 @@ def status(said: Ran) -> Literal["ok", "denied", "timeout", "failed"]:
     return "denied" if denied(said) else "ok"
 
 
-def tool(name: str, arguments: Sequence[str], seconds: float) -> Ran:
+def run_if_installed(name: str, arguments: Sequence[str], seconds: float) -> Ran:
     """The result of running the tool with this name, or {"missing": True}."""
-    path = find(name)
+    path = find_tool(name)
     return {"missing": True} if path is None else run([path, *arguments], seconds)
 
 
-def sendable(said: Ran) -> Ran:
+def sendable_result(said: Ran) -> Ran:
     """The result as an answer carries it. Output that is too long is left out, since its beginning could pass as
     all."""
     if "err" in said:
@@ -220,7 +220,7 @@ def sendable(said: Ran) -> Ran:
     return said
 
 
-def json_of(said: Ran) -> Any:
+def printed_json(said: Ran) -> Any:
     """The JSON that a tool printed, or None."""
     try:
         return json.loads(said.get("out") or "null")

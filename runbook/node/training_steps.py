@@ -41,7 +41,7 @@ MAX_SEARCHED_CHARACTERS = 1000
 """The most characters of a line that are searched."""
 
 
-def step_in(line: str, pattern: Pattern[str] = USUAL_STEP_PATTERN) -> Optional[int]:
+def step_in_line(line: str, pattern: Pattern[str] = USUAL_STEP_PATTERN) -> Optional[int]:
     """The number of the step that a line shows, or None. If a bar was drawn in the line several times, the last state
     counts."""
     shown = line.rstrip("\r").rpartition("\r")[2][:MAX_SEARCHED_CHARACTERS]
@@ -53,15 +53,15 @@ def step_in(line: str, pattern: Pattern[str] = USUAL_STEP_PATTERN) -> Optional[i
     match = pattern.search(shown)
     if match is None or (pattern is USUAL_STEP_PATTERN and PREPARATION_BAR.search(shown)):
         return None
-    return number(next((group for group in match.groups() if group), "").replace(",", ""))
+    return digits_as_integer(next((group for group in match.groups() if group), "").replace(",", ""))
 
 
-def epoch_in(line: str) -> Optional[float]:
+def epoch_in_line(line: str) -> Optional[float]:
     """How many epochs have passed, if a line shows only that; else None."""
     match = EPOCH_FIELD.search(line[:MAX_SEARCHED_CHARACTERS])
     return float(match.group(1)) if match else None
 
 
-def number(text: str) -> Optional[int]:
+def digits_as_integer(text: str) -> Optional[int]:
     """The number in a text of decimal digits, or None."""
     return int(text) if text.isdecimal() and len(text) < 16 else None

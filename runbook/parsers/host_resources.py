@@ -6,9 +6,9 @@ from __future__ import annotations
 import re
 
 from runbook.causes.catalogue import Confidence
-from runbook.model.command_quoting import word
-from runbook.model.units import some
-from runbook.parsers.tool_reading import CUT_OR_UNKNOWN, Reading, numbered
+from runbook.model.command_quoting import shell_word
+from runbook.model.units import first_items_text
+from runbook.parsers.tool_reading import CUT_OR_UNKNOWN, Reading, numbered_lines
 
 # --- df and free ----------------------------------------------------------------------------------------------------
 
@@ -33,10 +33,10 @@ def disks(text: str) -> Reading | None:
     head = DF_HEADER.search(text)
     if not head:
         return None
-    inodes, unit = head["kind"] == "Inodes", _block(head)
+    inodes, unit = head["kind"] == "Inodes", _df_unit_bytes(head)
     blocks = f" {head['kind']}" if head["count"] else ""
     found, mounts = Reading(), 0
-    for at, line in numbered(text):
+    for at, line in numbered_lines(text):
         if line.startswith(("Filesystem", "total ", "df: ")) or not line.strip():
             continue
         row = DF_ROW.match(line)
@@ -51,11 +51,11 @@ def disks(text: str) -> Reading | None:
             or row["type"] in ("squashfs", "iso9660")
         ):
             continue
-        full = row["share"] == "100%" and (_bytes(row["free"], unit) or 0) <= 1 << 20
+        full = row["share"] == "100%" and (_size_bytes(row["free"], unit) or 0) <= 1 << 20
         if mount == "/dev/shm" and not inodes:
             if full:
                 found.proves("shm-too-small", f"/dev/shm is full {used})", (at,), way="full")
-            elif 0 < (_bytes(row["size"], unit) or 0) <= MAX_SMALL_SHM_BYTES:
+            elif 0 < (_size_bytes(row["size"], unit) or 0) <= MAX_SMALL_SHM_BYTES:
                 says = f"/dev/shm has {row['size']}{blocks}: NCCL between many GPUs of one node needs 1 GiB or more"
                 found.proves("shm-too-small", says, (at,), "medium", way="small")
         elif full:
@@ -63,7 +63,7 @@ def disks(text: str) -> Reading | None:
             way = "many-files" if inodes else "what-takes-it"
             sure: Confidence = "high" if WORK_MOUNT.match(mount) else "medium"
             says = f"{mount} has no {what} left {used} used)"
-            found.proves("disk-full", says, (at,), sure, way=way, mount=word(mount.rstrip("/") + "/"))
+            found.proves("disk-full", says, (at,), sure, way=way, mount=shell_word(mount.rstrip("/") + "/"))
     if not mounts:
         found.unknown = CUT_OR_UNKNOWN
     return found
@@ -72,7 +72,7 @@ def disks(text: str) -> Reading | None:
 SIZE_FACTORS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40, "P": 1 << 50, "E": 1 << 60}
 
 
-def _block(head: re.Match[str]) -> int:
+def _df_unit_bytes(head: re.Match[str]) -> int:
     """The bytes that one unit of a bare number stands for, by df's heading: `1K-blocks`, `1MB-blocks` (powers of ten),
     `512B-blocks`; 1 under `Size`; and 1 KiB under `Inodes`, which is the least that a file takes."""
     if not head["count"]:
@@ -81,7 +81,7 @@ def _block(head: re.Match[str]) -> int:
     return int(head["count"]) * int(step ** ("", *"KMGTPE").index(head["unit"]))
 
 
-def _bytes(text: str, unit: int = 1 << 10) -> float | None:
+def _size_bytes(text: str, unit: int = 1 << 10) -> float | None:
     """The bytes of a size such as `64M`; a bare number counts units of `unit` bytes; None if the text is no size."""
     found = re.match(r"([\d.]+)([KMGTPE]?)", text.replace(",", "."))
     if not found or found[1].count(".") > 1 or not found[1].strip("."):
@@ -95,11 +95,11 @@ def memory(text: str) -> Reading | None:
     if not head:
         return None
     names = head[0].split()
-    at, row = next(((at, line) for at, line in numbered(text) if line.startswith("Mem:")), (0, ""))
+    at, row = next(((at, line) for at, line in numbered_lines(text) if line.startswith("Mem:")), (0, ""))
     values = row.split()[1:]
     columns = dict(zip(names, values, strict=False))
     available = columns.get("available", "")  # an older `free` has no such column, and its `free` says little
-    total, left = _bytes(columns.get("total", "")), _bytes(available)
+    total, left = _size_bytes(columns.get("total", "")), _size_bytes(available)
     found = Reading.of(bool(row) and len(values) == len(names) and total is not None and left is not None)
     if total and left is not None and left < 0.05 * total:
         says = f"{available} of {columns['total']} memory are left: the kernel ends processes then"
@@ -139,11 +139,11 @@ def limits(text: str) -> Reading | None:
     """Reads `ulimit -a` of sh, bash and zsh, and /proc/PID/limits."""
     memlock: tuple[float, int] | None = None
     files: tuple[float, int] | None = None
-    for at, line in numbered(text):
+    for at, line in numbered_lines(text):
         if found := next((match for pattern in MEMLOCK_LINES if (match := pattern.match(line.strip()))), None):
-            memlock = (_amount(found["value"]) / (1 if found["unit"] == "kbytes" else 1024), at)
+            memlock = (_limit_value(found["value"]) / (1 if found["unit"] == "kbytes" else 1024), at)
         elif found := OPEN_FILES_LINE.match(line.strip()):
-            files = (_amount(found["value"]), at)
+            files = (_limit_value(found["value"]), at)
     if memlock is None and files is None:
         return None
     reading = Reading.of(memlock is not None and files is not None)
@@ -157,7 +157,7 @@ def limits(text: str) -> Reading | None:
     return reading
 
 
-def _amount(text: str) -> float:
+def _limit_value(text: str) -> float:
     return float("inf") if text == "unlimited" or text.startswith("-") else float(text)
 
 
@@ -182,7 +182,7 @@ def lspci(text: str) -> Reading | None:
     on: list[tuple[int, str]] = []
     narrow: list[tuple[int, str]] = []
     bridges = bad = 0
-    for at, line in numbered(text):
+    for at, line in numbered_lines(text):
         if found := PCI_DEVICE.match(line):
             device = found["at"]
         elif "ACSCtl:" in line or ("ReqRedir" in line and "ACSCap:" not in line):
@@ -199,7 +199,7 @@ def lspci(text: str) -> Reading | None:
         return None
     reading = Reading.of(not bad)
     if on:
-        where = some([name for _, name in on if name], 4)
+        where = first_items_text([name for _, name in on if name], 4)
         says = (
             f"ACS is on in {len(on)} of {bridges} PCIe bridges{f' ({where})' if where else ''}: GPUs and NICs "
             "reach each other through the CPU only"
@@ -208,7 +208,7 @@ def lspci(text: str) -> Reading | None:
         says, also = f"ACS is on in {len(on)} PCIe bridges", ("acs-breaks-gdr", "gdr-disabled")
         reading.explains("p2p-hang-acs-iommu", says, [at for at, _ in on[:4]], also=also)
     if narrow:
-        says = f"a PCIe link is narrower than it could be: {some([what for _, what in narrow], 3)}"
+        says = f"a PCIe link is narrower than it could be: {first_items_text([what for _, what in narrow], 3)}"
         reading.explains("allreduce-slow", says, [at for at, _ in narrow[:4]], also=("rank-behind",))
     return reading
 
@@ -221,14 +221,14 @@ LSMOD_ROW = re.compile(
 
 def lsmod(text: str) -> Reading | None:
     """Reads `lsmod`: whether the module for GPUDirect RDMA is loaded."""
-    rows = [(at, line) for at, line in numbered(text) if line.strip() and not line.startswith("Module ")]
+    rows = [(at, line) for at, line in numbered_lines(text) if line.strip() and not line.startswith("Module ")]
     modules = [found["name"] for _, line in rows if (found := LSMOD_ROW.match(line))]
     if not modules:
         return None
     reading = Reading.of(len(rows) == len(modules))
     missing = not {"nvidia_peermem", "nv_peer_mem"} & set(modules)
     if "Module " in text and missing and {"nvidia", "ib_core"} <= set(modules):
-        head = next(at for at, line in numbered(text) if line.startswith("Module "))
+        head = next(at for at, line in numbered_lines(text) if line.startswith("Module "))
         says = (
             "nvidia_peermem is not loaded: without it (or dma-buf, from Linux 5.12 and CUDA 11.7 on) there is no "
             "GPUDirect RDMA"

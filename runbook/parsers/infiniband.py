@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from runbook.causes.catalogue import Confidence
-from runbook.model.command_quoting import word
-from runbook.model.units import counted, number, some, whole_number
-from runbook.parsers.tool_reading import CUT_OR_UNKNOWN, Reading, numbered
+from runbook.model.command_quoting import shell_word
+from runbook.model.units import count_text, first_items_text, parse_number, parse_whole_number
+from runbook.parsers.tool_reading import CUT_OR_UNKNOWN, Reading, numbered_lines
 
 # --- facts ----------------------------------------------------------------------------------------------------------
 
@@ -77,9 +77,9 @@ class PortBlock:
         return Port(
             hca=self.hca,
             number=self.number,
-            state=as_state(self.fields.get("state")),
-            physical=as_state(self.fields.get("physical state", self.fields.get("phys state"))),
-            rate_gbps=as_rate(self.fields.get("rate")),
+            state=port_state(self.fields.get("state")),
+            physical=port_state(self.fields.get("physical state", self.fields.get("phys state"))),
+            rate_gbps=link_rate_gbps(self.fields.get("rate")),
             link_layer=self.fields.get("link layer", self.fields.get("link_layer", "InfiniBand")),
         )
 
@@ -88,7 +88,7 @@ STATE_BY_KERNEL_WORD = {"init": "initializing", "arm": "armed"}
 """ibstat's word for a state, by the kernel's where it differs."""
 
 
-def blocks(text: str) -> list[PortBlock]:
+def port_blocks(text: str) -> list[PortBlock]:
     """The ports in the text of ibstat or ibstatus. ibstat's format is that of OFED 1; for one port alone it writes
     `CA: 'mlx5_0'`."""
     hca = ""
@@ -99,10 +99,10 @@ def blocks(text: str) -> list[PortBlock]:
             hca, open_ = match[1], False
         elif match := re.match(r"\s*Infiniband device '(.+)' port (\d+) status:", line):
             hca, open_ = match[1], True
-            found.append(PortBlock(hca, number(match[2])))
+            found.append(PortBlock(hca, parse_number(match[2])))
         elif match := re.match(r"\s*Port (\d+):\s*$", line):
             open_ = True
-            found.append(PortBlock(hca, number(match[1])))
+            found.append(PortBlock(hca, parse_number(match[1])))
         elif open_ and ":" in line:
             found[-1].add(line, at)
     return found
@@ -110,35 +110,35 @@ def blocks(text: str) -> list[PortBlock]:
 
 def parse(text: str) -> list[Port]:
     """The ports in the text of ibstat or ibstatus, as facts."""
-    return [block.port for block in blocks(text)]
+    return [block.port for block in port_blocks(text)]
 
 
-def from_sysfs(hcas: Mapping[str, Mapping[str, Mapping[str, str | None]]]) -> list[Port]:
+def ports_from_sysfs(hcas: Mapping[str, Mapping[str, Mapping[str, str | None]]]) -> list[Port]:
     """The ports in /sys/class/infiniband: HCA -> port -> file -> text, such as `4: ACTIVE`, `5: LinkUp` or
     `400 Gb/sec (4X NDR)`."""
     return [
         Port(
             hca=hca,
-            number=number(port_number),
-            state=as_state(port.get("state")),
-            physical=as_state(port.get("phys_state")),
-            rate_gbps=as_rate(port.get("rate")),
+            number=parse_number(port_number),
+            state=port_state(port.get("state")),
+            physical=port_state(port.get("phys_state")),
+            rate_gbps=link_rate_gbps(port.get("rate")),
             link_layer=port.get("link_layer") or "InfiniBand",
             detail=port.get("rate") or "",
         )
         for hca, ports in hcas.items()
         for port_number, port in ports.items()
-        if whole_number(port_number) is not None
+        if parse_whole_number(port_number) is not None
     ]
 
 
-def as_state(text: str | None) -> str:
+def port_state(text: str | None) -> str:
     """The state in ibstat's words, lower case: `4: ACTIVE` and `Active` both give `active`."""
     word = re.sub(r"^\d+:\s*", "", text or "").lower()
     return STATE_BY_KERNEL_WORD.get(word, word)
 
 
-def as_rate(text: str | None) -> float | None:
+def link_rate_gbps(text: str | None) -> float | None:
     """The Gbit/s that a rate begins with; None if it begins with no number."""
     match = re.match(r"\d{1,9}(?:\.\d{1,9})?(?!\d)", text or "")
     return float(match[0]) if match else None
@@ -160,27 +160,27 @@ def read(text: str) -> Reading | None:
         says = "ibstatus finds no adapter: the kernel shows none"
         found.proves("ib-no-device", says, (text.count("\n", 0, none.start()),), way="card")
         return found
-    seen = blocks(text)
+    seen = port_blocks(text)
     panic = re.search(r"^ibpanic: .*?(?:\[\d+\] )?(?:main: )?(stat of .*|.*)$", text, re.MULTILINE)
     if not seen and not panic:
         return (
             Reading(f"it shows no port: {CUT_OR_UNKNOWN}") if re.search(r"^[ \t]*CA:? '", text, re.MULTILINE) else None
         )
-    known = [block for block in seen if _whole(block) or _plainly_down(block)]
+    known = [block for block in seen if _is_whole_block(block) or _is_plainly_down(block)]
     found = Reading()
     odd = any(line.strip() and not re.match(IBSTAT_LINE, line) for line in text.splitlines())
-    if odd or len(known) < len(seen) or not _all_listed(text, seen):
+    if odd or len(known) < len(seen) or not _lists_every_port(text, seen):
         found.unknown = f"the list of ports is not whole: {CUT_OR_UNKNOWN}"
     elif panic:
         found.unknown = f"ibstat stopped: {panic[1]}"
-    _judge(known, found)
+    _judge_ports(known, found)
     return found
 
 
-def _whole(block: PortBlock) -> bool:
+def _is_whole_block(block: PortBlock) -> bool:
     """Whether the text about a port is complete to its last field, with a known state and no cut word."""
     port = block.port
-    last = {"link_layer"} if _of_ibstatus(block) else {"port guid", "link layer"}
+    last = {"link_layer"} if _is_of_ibstatus(block) else {"port guid", "link layer"}
     return (
         port.state in PORT_STATES
         and bool(port.physical)
@@ -191,19 +191,19 @@ def _whole(block: PortBlock) -> bool:
     )
 
 
-def _plainly_down(block: PortBlock) -> bool:
+def _is_plainly_down(block: PortBlock) -> bool:
     """Whether both states of a port say, in whole words, that it is down: then it is, whatever else is missing."""
     return block.port.state == "down" and block.port.physical in ("polling", "disabled", "sleep", "linkerrorrecovery")
 
 
-def _of_ibstatus(block: PortBlock) -> bool:
+def _is_of_ibstatus(block: PortBlock) -> bool:
     return "default gid" in block.fields or "phys state" in block.fields
 
 
-def _all_listed(text: str, seen: Sequence[PortBlock]) -> bool:
+def _lists_every_port(text: str, seen: Sequence[PortBlock]) -> bool:
     """Whether every adapter of the text is there with as many ports as it says it has, and either all ports or none
     show a link layer."""
-    promised = sum(number(found) for found in re.findall(r"^[ \t]*Number of ports: (\d+)", text, re.MULTILINE))
+    promised = sum(parse_number(found) for found in re.findall(r"^[ \t]*Number of ports: (\d+)", text, re.MULTILINE))
     adapters = len(re.findall(r"^[ \t]*CA '", text, re.MULTILINE))
     if adapters and (promised != len(seen) or adapters != len({block.hca for block in seen})):
         return False
@@ -211,30 +211,43 @@ def _all_listed(text: str, seen: Sequence[PortBlock]) -> bool:
     return all(layers) or not any(layers)
 
 
-def _judge(known: Sequence[PortBlock], found: Reading) -> None:
+def _judge_ports(known: Sequence[PortBlock], found: Reading) -> None:
     waiting = [block for block in known if block.port.cause == "ib-port-initializing"]
     down = [block for block in known if block.port.cause == "ib-port-not-active"]
     up = sum(block.port.sound for block in known)
     sure: Confidence = "medium" if up else "high"
     if down:
-        states = [f"{port.name} is {port.state.capitalize()} ({_physical(port)})" for port in (b.port for b in down)]
-        says = some(states)
+        states = [
+            f"{port.name} is {port.state.capitalize()} ({_physical_state_text(port)})"
+            for port in (b.port for b in down)
+        ]
+        says = first_items_text(states)
         if up:
             others = f"{up} other port{'s are' if up > 1 else ' is'} active"
             says += f"; {others}, and one that the job does not use may stay down: leave it out of NCCL_IB_HCA"
         first = down[0].port
         way = "ethernet-here" if first.ethernet else "disabled-here" if first.physical == "disabled" else "cable"
-        found.proves("ib-port-not-active", says, _lines(down), sure, way=way, hca=word(first.hca), number=first.number)
+        found.proves(
+            "ib-port-not-active",
+            says,
+            _port_state_lines(down),
+            sure,
+            way=way,
+            hca=shell_word(first.hca),
+            number=first.number,
+        )
     if waiting:
-        says = f"{some([b.port.name for b in waiting])}: the link is up, and no subnet manager has set it up"
-        found.proves("ib-port-initializing", says, _lines(waiting), sure, way="live")
+        says = (
+            f"{first_items_text([b.port.name for b in waiting])}: the link is up, and no subnet manager has set it up"
+        )
+        found.proves("ib-port-initializing", says, _port_state_lines(waiting), sure, way="live")
 
 
-def _physical(port: Port) -> str:
+def _physical_state_text(port: Port) -> str:
     return PHYSICAL_STATES.get(port.physical, port.physical)
 
 
-def _lines(down: Sequence[PortBlock]) -> tuple[int, ...]:
+def _port_state_lines(down: Sequence[PortBlock]) -> tuple[int, ...]:
     """The lines with the states and physical states of these ports."""
     names = ("state", "physical state", "phys state")
     return tuple(at for block in down for name, at in block.lines.items() if name in names)
@@ -255,7 +268,7 @@ STATE_BY_IBPORTSTATE_WORD = {"Down": "down", "Initialize": "initializing", "Arme
 def port_info(text: str) -> Reading | None:
     """Reads ibportstate."""
     found: dict[str, tuple[str, int]] = {}
-    for at, line in numbered(text):
+    for at, line in numbered_lines(text):
         if field := re.match(r"\s*(\w+):\.+(.*\S)", line):
             found.setdefault(field[1], (field[2], at))
     if "LinkState" not in found and "PhysLinkState" not in found:
@@ -270,7 +283,7 @@ def port_info(text: str) -> Reading | None:
     where = f"port {port[2]} of LID {port[1]}" if port else "the port"
     reading = Reading.of(known and recognised)
     lines = [line for line in (at, physical_at) if line]
-    cause = Port("", 0, STATE_BY_IBPORTSTATE_WORD.get(state, ""), as_state(physical), None, "InfiniBand").cause
+    cause = Port("", 0, STATE_BY_IBPORTSTATE_WORD.get(state, ""), port_state(physical), None, "InfiniBand").cause
     lanes = re.match(r"(\d+)X", active)
     if cause == "ib-port-initializing":
         says = f"{where} is {state}: the link is up, and no subnet manager has set it up"
@@ -281,7 +294,7 @@ def port_info(text: str) -> Reading | None:
         says += ": right after it was enabled it may still be training" if trains else ""
         reading.proves("ib-port-not-active", says, lines, "medium" if trains else "high", way="by-lid")
     elif state == "Active" and lanes and int(lanes[1]) < max(widths, default=0):
-        says = f"{where} runs over {counted(int(lanes[1]), 'lane')} of {max(widths)}"
+        says = f"{where} runs over {count_text(int(lanes[1]), 'lane')} of {max(widths)}"
         reading.proves("ib-rate-low", says, (active_at,), "medium", way="narrow")
     return reading
 
@@ -295,11 +308,11 @@ RDMA_LINK_STATES = {"ACTIVE", "DOWN", "INIT", "ARMED", "NOP", "ACTIVE_DEFER"}
 
 def links(text: str) -> Reading | None:
     """Reads `rdma link`."""
-    lines = [(at, line) for at, line in numbered(text) if line.strip()]
+    lines = [(at, line) for at, line in numbered_lines(text) if line.strip()]
     found = [(at, link) for at, line in lines if (link := RDMA_LINK.match(line.strip()))]
     if not found:
         return None
-    causes = [(at, link, _cause(link)) for at, link in found]
+    causes = [(at, link, _rdma_link_cause(link)) for at, link in found]
     down = [(at, link) for at, link, cause in causes if cause == "ib-port-not-active"]
     waiting = [(at, link) for at, link, cause in causes if cause == "ib-port-initializing"]
     up = sum(link["state"] == "ACTIVE" and link["physical"] == "LINK_UP" for _, link in found)
@@ -307,24 +320,26 @@ def links(text: str) -> Reading | None:
     if down:
         sure: Confidence = "medium" if up else "high"
         first = down[0][1]
-        says = some([f"{link['hca']}/{link['port']} is {link['state']} ({link['physical']})" for _, link in down])
-        at, hca, number = [at for at, _ in down], word(first["hca"]), word(first["port"])
+        says = first_items_text(
+            [f"{link['hca']}/{link['port']} is {link['state']} ({link['physical']})" for _, link in down]
+        )
+        at, hca, number = [at for at, _ in down], shell_word(first["hca"]), shell_word(first["port"])
         reading.proves("ib-port-not-active", says, at, sure, way="ethernet-here", hca=hca, number=number)
     if waiting:
-        names = some([f"{link['hca']}/{link['port']}" for _, link in waiting])
+        names = first_items_text([f"{link['hca']}/{link['port']}" for _, link in waiting])
         says = f"{names}: the link is up, and no subnet manager has set it up"
         reading.proves("ib-port-initializing", says, [at for at, _ in waiting], way="live")
     return reading
 
 
-def _cause(link: re.Match[str]) -> PortCause | None:
+def _rdma_link_cause(link: re.Match[str]) -> PortCause | None:
     """The cause that a line of `rdma link` proves; None for a port that is active, a state NOP, or an unknown word."""
     if link["state"] not in RDMA_LINK_STATES or link["state"] in ("ACTIVE", "NOP"):
         return None
     ethernet = "netdev" in link["more"] and "lid" not in link["rest"] + link["more"]
-    physical = as_state(link["physical"].replace("_", ""))
+    physical = port_state(link["physical"].replace("_", ""))
     layer = "Ethernet" if ethernet else "InfiniBand"
-    return Port(link["hca"], int(link["port"]), as_state(link["state"]), physical, None, layer).cause
+    return Port(link["hca"], int(link["port"]), port_state(link["state"]), physical, None, layer).cause
 
 
 ERROR_COUNTERS = {
@@ -365,7 +380,7 @@ def counters_of_port(text: str) -> Reading | None:
     """Reads perfquery."""
     head = re.search(r"# Port (?:extended )?counters: .{0,300}?Lid (\d+) port (\d+)", text)
     counters: dict[str, tuple[int, int]] = {}
-    for at, line in numbered(text):
+    for at, line in numbered_lines(text):
         if field := re.match(r"\s*(\w+):\.+(\d+)\s*$", line):
             counters[COUNTER_BY_OLD_NAME.get(field[1], field[1])] = (int(field[2]), at)
     if not head and not set(ERROR_COUNTERS) & set(counters):
@@ -376,14 +391,14 @@ def counters_of_port(text: str) -> Reading | None:
         where = f"port {head[2]} of LID {head[1]}" if head else "the port"
         counts = [
             f"{count} {ERROR_COUNTERS[name]} "
-            f"({name}{', its largest value: it counts no further' if _full(name, count) else ''})"
+            f"({name}{', its largest value: it counts no further' if _is_counter_full(name, count) else ''})"
             for name, (count, _) in wrong.items()
         ]
-        says = f"{where} has counted {some(counts, 4)} since its counters were last reset"
+        says = f"{where} has counted {first_items_text(counts, 4)} since its counters were last reset"
         reading.proves("ib-port-not-active", says, [at for _, at in wrong.values()], "low", way="counters")
     return reading
 
 
-def _full(name: str, count: int) -> bool:
+def _is_counter_full(name: str, count: int) -> bool:
     """Whether a counter stands at its largest value, and counts no further."""
     return count == MAX_COUNTER_VALUES.get(name) or count in FULL_COUNTER_VALUES

@@ -11,9 +11,9 @@ import re
 from collections.abc import Mapping
 
 from runbook.files.address import is_ip, is_loopback
-from runbook.model.command_quoting import word
-from runbook.model.units import whole_number
-from runbook.parsers.tool_reading import CUT_OR_UNKNOWN, Reading, Support, numbered
+from runbook.model.command_quoting import shell_word
+from runbook.model.units import parse_whole_number
+from runbook.parsers.tool_reading import CUT_OR_UNKNOWN, Reading, Support, numbered_lines
 
 INTERFACE_CAUSES = (
     "interface-wrong",
@@ -45,7 +45,7 @@ def interfaces(text: str) -> Reading | None:
     first: dict[str, int] = {}
     here = ""
     unread = 0
-    for at, line in numbered(text):
+    for at, line in numbered_lines(text):
         if found := IP_LINK.match(line) or IFCONFIG_HEAD.match(line):
             here = found["name"]
             first.setdefault(here, at)
@@ -54,7 +54,7 @@ def interfaces(text: str) -> Reading | None:
             first.setdefault(here, at)
             addresses[here] = [word for word in brief["addresses"].split() if "/" in word]
         elif address := INET_ADDRESS.match(line):
-            addresses.setdefault(here, []).append(_with_prefix(address))
+            addresses.setdefault(here, []).append(_address_with_prefix(address))
         elif line.strip() and not line.startswith((" ", "\t")):
             unread += 1
     if not first:
@@ -66,7 +66,7 @@ def interfaces(text: str) -> Reading | None:
     return reading
 
 
-def _with_prefix(address: re.Match[str]) -> str:
+def _address_with_prefix(address: re.Match[str]) -> str:
     """The address with the length of its prefix, `10.0.0.1/24`, also where the output has a netmask."""
     if "/" in address["address"]:
         return address["address"]
@@ -88,7 +88,7 @@ IP_ROUTE = re.compile(
 def routes(text: str) -> Reading | None:
     """Reads `ip route` and `ip route get`."""
     found, default, unread = 0, False, 0
-    lines = [(at, line) for at, line in numbered(text) if line.strip()]
+    lines = [(at, line) for at, line in numbered_lines(text) if line.strip()]
     if refused := re.search(
         r"^RTNETLINK answers: (Network is unreachable|No route to host|Permission denied|Invalid argument)",
         text,
@@ -122,7 +122,7 @@ NAME_CAUSES = ("gloo-loopback-advertised", "master-addr-loopback", "rdzv-host-no
 
 def lookup(text: str) -> Reading | None:
     """Reads `getent hosts` and `getent ahosts`."""
-    lines = [(at, line) for at, line in numbered(text) if line.strip()]
+    lines = [(at, line) for at, line in numbered_lines(text) if line.strip()]
     answers = [(at, found) for at, line in lines if (found := GETENT_ANSWER.match(line.strip()))]
     if not answers:
         return None
@@ -152,14 +152,14 @@ SYSCTL_LINE = re.compile(r"\A(?P<key>[a-z][\w.-]*\.[\w-]+) ?= ?(?P<value>.*)\Z")
 
 def sysctl(text: str) -> Reading | None:
     """Reads `sysctl`: the range of ports that the kernel uses for outgoing connections."""
-    lines = [(at, line) for at, line in numbered(text) if line.strip()]
+    lines = [(at, line) for at, line in numbered_lines(text) if line.strip()]
     found = {
         match["key"]: (match["value"].strip(), at) for at, line in lines if (match := SYSCTL_LINE.match(line.strip()))
     }
     if not found:
         return None
     span, at = found.get("net.ipv4.ip_local_port_range", ("", 0))
-    ends = [end for word in span.split() if (end := whole_number(word)) is not None]
+    ends = [end for word in span.split() if (end := parse_whole_number(word)) is not None]
     reading = Reading.of(len(found) == len(lines) and (not span or len(ends) == 2))
     if len(ends) == 2:
         low, high = ends
@@ -195,7 +195,7 @@ def sockets(text: str) -> Reading | None:
     """Reads ss, netstat (of Windows as well) and lsof: who holds which port."""
     reading = Reading()
     rows = other = 0
-    for at, line in numbered(text):
+    for at, line in numbered_lines(text):
         if SOCKET_TABLE_HEADS.match(line):
             continue
         rows += 1
@@ -204,11 +204,18 @@ def sockets(text: str) -> Reading | None:
             # `ss -i` and `-e` continue a row on an indented line.
             other += not line.startswith(("\t", " "))
         elif (row["state"] or "").startswith("LISTEN"):
-            port, (who, pid) = row["port"], _holder(row.groupdict())
+            port, (who, pid) = row["port"], _listening_process(row.groupdict())
             says = f"port {port} on {row['address'].strip('[]')} is held by {who}"
             way = "held-windows" if row.re is WINDOWS_NETSTAT_ROW else "held" if pid else "shown-to-root"
             reading.explains(
-                "port-in-use", says, (at,), also=("stale-store",), about=port, way=way, port=word(port), pid=word(pid)
+                "port-in-use",
+                says,
+                (at,),
+                also=("stale-store",),
+                about=port,
+                way=way,
+                port=shell_word(port),
+                pid=shell_word(pid),
             )
     head = re.search(
         r"^(?:Netid\s+)?State\s+Recv-Q|^Proto\s+(?:Recv-Q|Local)|^[ \t]+Proto\s+Local|^COMMAND\s+PID",
@@ -221,7 +228,7 @@ def sockets(text: str) -> Reading | None:
     return reading
 
 
-def _holder(row: Mapping[str, str | None]) -> tuple[str, str]:
+def _listening_process(row: Mapping[str, str | None]) -> tuple[str, str]:
     """The process that listens, in words, and its pid; the pid is empty if the output does not show it."""
     program, pid, user = row.get("program"), row.get("pid"), row.get("user")
     if process := SS_PROCESS.search(row.get("rest") or ""):

@@ -10,10 +10,10 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from runbook.model.text_search import bounded
-from runbook.model.units import number
+from runbook.model.text_search import compile_bounded
+from runbook.model.units import parse_number
 from runbook.parsers.nvidia_smi_facts import bus_key
-from runbook.parsers.tool_reading import Reading, numbered
+from runbook.parsers.tool_reading import Reading, numbered_lines
 
 # --- facts -------------------------------------------------------------------------
 
@@ -67,7 +67,7 @@ class XidEvent:
         return self.age_s is None or self.age_s < RECENT_XID_S
 
 
-def events(lines: Iterable[str], uptime_s: float) -> list[XidEvent]:
+def xid_events(lines: Iterable[str], uptime_s: float) -> list[XidEvent]:
     """The Xid and fatal SXid lines since the driver was loaded, without those before the last reset of their GPU."""
     found: list[XidEvent] = []
     answered: dict[str, int] = {}  # by GPU, how many of `found` came before its last reset
@@ -79,7 +79,7 @@ def events(lines: Iterable[str], uptime_s: float) -> list[XidEvent]:
         match = XID_LINE.search(line) or SXID_LINE.search(line)
         if not match or NONFATAL_XID.search(match[0]):
             continue
-        xid, bus = number(match["number"]), bus_key(match["at"]) or match["at"]
+        xid, bus = parse_number(match["number"]), bus_key(match["at"]) or match["at"]
         if xid == 154 and RECOVERY_CLEARED.search(line):
             answered[bus] = len(found)
             continue
@@ -95,7 +95,7 @@ def events(lines: Iterable[str], uptime_s: float) -> list[XidEvent]:
     return [event for at, event in enumerate(found) if at >= answered.get(event.bus, 0)]
 
 
-def ago(event: XidEvent) -> str:
+def event_age_text(event: XidEvent) -> str:
     """When the line was written, for a sentence: `5 min ago`."""
     if event.age_s is None:
         return "since the last boot"
@@ -106,15 +106,15 @@ def ago(event: XidEvent) -> str:
 
 # --- pasted outputs ---
 
-FABRIC_MANAGER_STARTED = bounded(r"Started .*(?:fabric ?manager|Fabric Manager)", re.IGNORECASE)
+FABRIC_MANAGER_STARTED = compile_bounded(r"Started .*(?:fabric ?manager|Fabric Manager)", re.IGNORECASE)
 NVSWITCHES_CONFIGURED = re.compile(r"Successfully configured all the available (?:GPUs and )?NVSwitches", re.IGNORECASE)
-FABRIC_MANAGER_FAILED = bounded(
+FABRIC_MANAGER_FAILED = compile_bounded(
     r"fabricmanager\.service: (?:Failed with|Main process exited|Control process exited)"
     r"|Failed to start .*fabric ?manager|Active: (?:failed|inactive)"
     r"|fabric manager .*(?:version|mismatch).*(?:driver|kernel)|nv-fabricmanager.*(?:failed|error|fatal|exiting|abort)",
     re.IGNORECASE,
 )
-NO_NVSWITCH = bounded(r"NOTHING_TO_DO|no (?:NV)?Switch|NVSwitch.*not (?:found|present|detected)", re.IGNORECASE)
+NO_NVSWITCH = compile_bounded(r"NOTHING_TO_DO|no (?:NV)?Switch|NVSwitch.*not (?:found|present|detected)", re.IGNORECASE)
 
 
 def fabric_manager(text: str) -> Reading | None:
@@ -125,12 +125,12 @@ def fabric_manager(text: str) -> Reading | None:
     if not re.search(r"fabric-?manager", text, re.IGNORECASE):
         word = text.strip()
         if word in ("active", "inactive", "failed", "unknown", "activating"):
-            return _one_word(word)
+            return _service_state_reading(word)
         return None
     running: bool | None = None
     configured = True
     failed: list[int] = []
-    for at, line in numbered(text):
+    for at, line in numbered_lines(text):
         if FABRIC_MANAGER_FAILED.search(line):
             running, configured = False, False
             failed.append(at)
@@ -147,7 +147,7 @@ def fabric_manager(text: str) -> Reading | None:
     return reading
 
 
-def _one_word(word: str) -> Reading:
+def _service_state_reading(word: str) -> Reading:
     """The reading for the state that `systemctl is-active` prints."""
     reading = Reading()
     if word != "active":
@@ -169,8 +169,8 @@ def kernel_log(text: str) -> Reading | None:
     if "Xid (" not in text:
         return None
     lines = text.splitlines()
-    found = events(lines, 0.0)
-    reading, first = Reading(), _first_lines(lines)
+    found = xid_events(lines, 0.0)
+    reading, first = Reading(), _first_line_numbers(lines)
     reported: set[tuple[str, str]] = set()
     for event in found:
         if event.cause is None or (event.cause, event.bus) in reported:
@@ -186,7 +186,7 @@ def kernel_log(text: str) -> Reading | None:
     return reading
 
 
-def _first_lines(lines: list[str]) -> dict[str, int]:
+def _first_line_numbers(lines: list[str]) -> dict[str, int]:
     """By the text of an event, the number of the first line with it."""
     found: dict[str, int] = {}
     for at, line in enumerate(lines, 1):

@@ -5,26 +5,26 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from runbook.model.command_quoting import word
-from runbook.model.units import whole_number
+from runbook.model.command_quoting import shell_word
+from runbook.model.units import parse_whole_number
 from runbook.parsers.nvidia_smi_facts import (
     BAD_ROWS,
     LOST_GPU,
     NO_SPARE_ROWS,
     SMI_REFUSALS,
     UNREADABLE_VALUE,
-    cells,
+    csv_cells,
     entry,
-    flat,
-    outside_the_fabric,
+    entry_yes_or_no,
+    has_no_spare_rows,
     parse_details,
     parse_links,
-    throttled,
+    slowdown_names,
+    unready_fabric_state,
+    unwrapped_text,
     waits_to_remap,
-    without_spare_rows,
-    yes_or_no,
 )
-from runbook.parsers.tool_reading import CUT_OR_UNKNOWN, Reading, number, numbered
+from runbook.parsers.tool_reading import CUT_OR_UNKNOWN, Reading, leading_number, numbered_lines
 
 # --- the table, and error messages in its place ---------------------------------------------------------------------
 
@@ -48,26 +48,26 @@ PROCESS_ROW = re.compile(
 )
 
 
-def failures(text: str, found: Reading) -> None:
+def add_error_message_faults(text: str, found: Reading) -> None:
     """Adds the fault that an error message in nvidia-smi's output proves; a console may have wrapped the message."""
-    low = flat(text).lower()
-    if lost := LOST_GPU.search(flat(text)):
+    low = unwrapped_text(text).lower()
+    if lost := LOST_GPU.search(unwrapped_text(text)):
         says = f"the driver cannot reach GPU {lost['gpu'].strip() or '?'} any more: {lost['why']}"
-        found.proves("gpu-fell-off-bus", says, _line_of(text, "determine the device handle"), way="reboot")
+        found.proves("gpu-fell-off-bus", says, _phrase_line(text, "determine the device handle"), way="reboot")
     elif "gpu is lost" in low:
         says = "the driver cannot reach a GPU any more: GPU is lost"
-        found.proves("gpu-fell-off-bus", says, _line_of(text, "gpu is lost"), way="reboot")
+        found.proves("gpu-fell-off-bus", says, _phrase_line(text, "gpu is lost"), way="reboot")
     for one in SMI_REFUSALS:
         if one.of_paste and one.phrase in low:
-            found.proves(one.cause, one.says, _line_of(text, one.phrase), way=one.way)
+            found.proves(one.cause, one.says, _phrase_line(text, one.phrase), way=one.way)
             return
 
 
-def _line_of(text: str, phrase: str) -> tuple[int, ...]:
+def _phrase_line(text: str, phrase: str) -> tuple[int, ...]:
     """The number of the line on which a phrase begins, also if the phrase is wrapped; line 1 if it is not found."""
     words = phrase.lower().split()
     for size in range(len(words), 0, -1):
-        for at, line in numbered(text):
+        for at, line in numbered_lines(text):
             if " ".join(words[:size]) in " ".join(line.lower().split()):
                 return (at,)
     return (1,)
@@ -76,24 +76,24 @@ def _line_of(text: str, phrase: str) -> tuple[int, ...]:
 def table(text: str) -> Reading | None:
     """Reads the table that `nvidia-smi` prints, or its error message."""
     found = Reading()
-    failures(text, found)
+    add_error_message_faults(text, found)
     if SMI_HEADER.search(text) is None:
         return found if found.faults else None
     gpus: list[TableRow] = []
     processes: list[tuple[int, re.Match[str]]] = []
-    for at, line in numbered(text):
+    for at, line in numbered_lines(text):
         if first := FIRST_GPU_ROW.match(line.strip()):
             gpus.append((at, first.groupdict()))
         elif gpus and (second := SECOND_GPU_ROW.match(line.strip())):
             gpus[-1][1].update(second.groupdict())
         elif process := PROCESS_ROW.match(line.strip()):
             processes.append((at, process))
-    found.unknown = _table_unknown(text, [gpu for _, gpu in gpus])
+    found.unknown = _why_table_unknown(text, [gpu for _, gpu in gpus])
     _judge_table(gpus, processes, found)
     return found
 
 
-def _table_unknown(text: str, gpus: list[dict[str, str]]) -> str:
+def _why_table_unknown(text: str, gpus: list[dict[str, str]]) -> str:
     """Why the table proves no health, in words; empty if every row was read, every GPU has both of its lines, the
     driver could read them, and the table has its end."""
     rows = [
@@ -116,24 +116,26 @@ TableRow = tuple[int, dict[str, str]]
 
 
 def _judge_table(gpus: Sequence[TableRow], processes: Sequence[tuple[int, re.Match[str]]], found: Reading) -> None:
-    bad = [(at, gpu) for at, gpu in gpus if whole_number(gpu["ecc"])]
+    bad = [(at, gpu) for at, gpu in gpus if parse_whole_number(gpu["ecc"])]
     if bad:
-        numbers, lines = _numbers(bad)
+        numbers, lines = _gpu_numbers_and_lines(bad)
         counts = ", ".join(gpu["ecc"] for _, gpu in bad)
         says = f"GPU {numbers} has had uncorrectable memory errors since the driver was loaded ({counts})"
-        found.proves("gpu-ecc-uncorrectable", says, lines, way="ecc", indices=word(numbers))
+        found.proves("gpu-ecc-uncorrectable", says, lines, way="ecc", indices=shell_word(numbers))
     if lost := [(at, gpu) for at, gpu in gpus if gpu.get("temp") == gpu.get("perf") == "ERR!"]:
-        numbers, lines = _numbers(lost)
+        numbers, lines = _gpu_numbers_and_lines(lost)
         says = f"the driver cannot read GPU {numbers} (ERR!): most often it is lost, or hangs"
         found.proves("gpu-fell-off-bus", says, lines[:4], way="lost")
     if closed := [(at + 1, gpu) for at, gpu in gpus if gpu.get("compute") in ("Prohibited", "Prohib.")]:
-        numbers, lines = _numbers(closed)
+        numbers, lines = _gpu_numbers_and_lines(closed)
         says = f"GPU {numbers} is in compute mode Prohibited: no program may use it"
-        found.proves("gpu-busy", says, lines, way="prohibited", indices=word(numbers))
+        found.proves("gpu-busy", says, lines, way="prohibited", indices=shell_word(numbers))
     if alone := [(at + 1, gpu) for at, gpu in gpus if gpu.get("compute") == "E. Process"]:
-        numbers, lines = _numbers(alone)
+        numbers, lines = _gpu_numbers_and_lines(alone)
         says = f"GPU {numbers} is in compute mode Exclusive Process: a second process is turned away"
-        found.explains("gpu-busy", says, lines[:4], also=("duplicate-gpu",), way="prohibited", indices=word(numbers))
+        found.explains(
+            "gpu-busy", says, lines[:4], also=("duplicate-gpu",), way="prohibited", indices=shell_word(numbers)
+        )
     # On a Windows desktop every program is listed as computing (C+G), with N/A for its memory.
     if held := [(at, one) for at, one in processes if "C" in one["kind"] and one["mib"] != "N/A"]:
         says = "; ".join(
@@ -142,7 +144,7 @@ def _judge_table(gpus: Sequence[TableRow], processes: Sequence[tuple[int, re.Mat
         found.explains("gpu-out-of-memory", says, [at for at, _ in held[:4]], also=("gpu-busy",))
 
 
-def _numbers(gpus: Sequence[TableRow]) -> tuple[str, list[int]]:
+def _gpu_numbers_and_lines(gpus: Sequence[TableRow]) -> tuple[str, list[int]]:
     return ",".join(gpu["index"] for _, gpu in gpus), [at for at, _ in gpus]
 
 
@@ -158,14 +160,14 @@ def query_all(text: str) -> Reading | None:
     gpus = dict(details.gpus) or {"": details.head}
     if not any("/" in name for entries in gpus.values() for name in entries) and "Attached GPUs" not in details.head:
         return None
-    found = Reading(_details_unknown(text, number(details.head.get("Attached GPUs", "")), details.gpus))
-    failures(text, found)
+    found = Reading(_why_details_unknown(text, leading_number(details.head.get("Attached GPUs", "")), details.gpus))
+    add_error_message_faults(text, found)
     for name, entries in gpus.items():
         _judge_details(text, name, entries, found)
     return found
 
 
-def _details_unknown(text: str, attached: float | None, gpus: Mapping[str, GpuEntries]) -> str:
+def _why_details_unknown(text: str, attached: float | None, gpus: Mapping[str, GpuEntries]) -> str:
     """Why the output proves no health, in words; empty if it is whole, shows the same of every GPU, and has the memory
     errors and repairs. `attached`: how many GPUs it says there are."""
     if attached is None or not gpus:
@@ -189,7 +191,7 @@ def _details_unknown(text: str, attached: float | None, gpus: Mapping[str, GpuEn
         value
         for entries in gpus.values()
         for name, value in entries.items()
-        if _counts(name) and not re.fullmatch(r"\d+|N/A", value)
+        if _counts_memory_errors(name) and not re.fullmatch(r"\d+|N/A", value)
     ]
     odd += [
         entries[name]
@@ -200,17 +202,17 @@ def _details_unknown(text: str, attached: float | None, gpus: Mapping[str, GpuEn
     return f"not understood: {odd[0]}" if odd else ""
 
 
-def _counts(name: str) -> bool:
+def _counts_memory_errors(name: str) -> bool:
     """Whether an entry counts uncorrectable memory errors."""
     return name.endswith(("Uncorrectable", "Uncorrectable Parity", "Uncorrectable SEC-DED", "Double Bit/Total"))
 
 
-def _integer(entries: GpuEntries, tail: str) -> int | None:
-    value = number(entry(entries, tail) or "")
+def _entry_integer(entries: GpuEntries, tail: str) -> int | None:
+    value = leading_number(entry(entries, tail) or "")
     return int(value) if value is not None else None
 
 
-def busy(entries: GpuEntries) -> bool:
+def is_gpu_busy(entries: GpuEntries) -> bool:
     """Whether the GPU is under load: an idle GPU lowers the generation of its PCIe link to save power, which is no
     fault."""
     idle = entry(entries, "Clocks Event Reasons/Idle") or entry(entries, "Clocks Throttle Reasons/Idle")
@@ -218,41 +220,48 @@ def busy(entries: GpuEntries) -> bool:
     return idle == "Not Active" and state in ("P0", "P1", "P2")
 
 
-def downgraded(entries: GpuEntries) -> bool | None:
+def is_link_downgraded(entries: GpuEntries) -> bool | None:
     """Whether the GPU's PCIe link runs with fewer lanes, or under load with an older generation, than it can; None if
     the entries do not show it."""
-    width, most = _integer(entries, "Link Width/Current"), _integer(entries, "Link Width/Max")
-    generation, newest = _integer(entries, "PCIe Generation/Current"), _integer(entries, "PCIe Generation/Max")
+    width, most = _entry_integer(entries, "Link Width/Current"), _entry_integer(entries, "Link Width/Max")
+    generation, newest = (
+        _entry_integer(entries, "PCIe Generation/Current"),
+        _entry_integer(entries, "PCIe Generation/Max"),
+    )
     if width is None or most is None or generation is None or newest is None:
         return None
-    return width < most or (generation < newest and busy(entries))
+    return width < most or (generation < newest and is_gpu_busy(entries))
 
 
 def _judge_details(text: str, name: str, entries: GpuEntries, found: Reading) -> None:
     where, index = f"GPU {name}" if name else "the GPU", name or "GPU"
-    errors = sum(whole_number(value) or 0 for key, value in entries.items() if "Volatile/" in key and _counts(key))
-    if without_spare_rows(entries):
+    errors = sum(
+        parse_whole_number(value) or 0
+        for key, value in entries.items()
+        if "Volatile/" in key and _counts_memory_errors(key)
+    )
+    if has_no_spare_rows(entries):
         lines = _lines_of_gpu(text, name, r"Remapping Failure Occurred\s*: Yes")
         found.proves("gpu-reset-required", f"{where} {NO_SPARE_ROWS}", lines, way="replace")
     if errors:
         says = f"{where} has had {errors} uncorrectable memory errors since the driver was loaded"
         lines = _lines_of_gpu(text, name, r"\w+ Uncorrectable\S*\s*: [1-9]|Total\s*: [1-9]")
-        found.proves("gpu-ecc-uncorrectable", says, lines, way="ecc", indices=word(index))
-    if waits_to_remap(entries) or yes_or_no(entries, "Retired Pages/Pending Page Blacklist"):
+        found.proves("gpu-ecc-uncorrectable", says, lines, way="ecc", indices=shell_word(index))
+    if waits_to_remap(entries) or entry_yes_or_no(entries, "Retired Pages/Pending Page Blacklist"):
         lines = _lines_of_gpu(text, name, r"Pending(?: Page Blacklist)?\s*: Yes")
-        found.proves("gpu-reset-required", f"{where} {BAD_ROWS}", lines, way="pending", indices=word(index))
+        found.proves("gpu-reset-required", f"{where} {BAD_ROWS}", lines, way="pending", indices=shell_word(index))
     action = entry(entries, "GPU Recovery Action") or "None"
     if action not in ("None", "N/A"):
         way = "reboot" if "reboot" in action.lower() else "reset"
         lines = _lines_of_gpu(text, name, r"GPU Recovery Action\s*:")
-        found.proves("gpu-reset-required", f"{where} asks for: {action}", lines, way=way, indices=word(index))
-    if outside := outside_the_fabric(entries):
+        found.proves("gpu-reset-required", f"{where} asks for: {action}", lines, way=way, indices=shell_word(index))
+    if outside := unready_fabric_state(entries):
         says = f"{where} is not connected to the NVSwitch fabric ({', '.join(outside)}): CUDA will not start"
         lines = _lines_of_gpu(text, name, r"State\s*: (?:In Progress|Not Started)|Status\s*: ")
         found.proves("fabricmanager-down", says, lines, way="fabric")
-    if downgraded(entries):
-        generation, newest = (_integer(entries, f"PCIe Generation/{which}") for which in ("Current", "Max"))
-        width, most = (_integer(entries, f"Link Width/{which}") for which in ("Current", "Max"))
+    if is_link_downgraded(entries):
+        generation, newest = (_entry_integer(entries, f"PCIe Generation/{which}") for which in ("Current", "Max"))
+        width, most = (_entry_integer(entries, f"Link Width/{which}") for which in ("Current", "Max"))
         says = f"{where} runs over PCIe generation {generation} of {newest}, {width} of {most} lanes"
         lines = _lines_of_gpu(text, name, r"Current\s*: ")
         found.explains("allreduce-slow", says, lines, also=("rank-behind",), way="slot")
@@ -267,7 +276,7 @@ def _lines_of_gpu(text: str, gpu: str, pattern: str) -> tuple[int, ...]:
     all lines are about the one GPU."""
     here = not gpu
     found = []
-    for at, line in numbered(text):
+    for at, line in numbered_lines(text):
         if line.startswith("GPU "):
             here = not gpu or gpu.upper() in line.upper()
         if here and re.search(pattern, line):
@@ -285,10 +294,10 @@ MIG = re.compile(r"\A\s+MIG \S+\s+Device\s+\d+: \(UUID: MIG-\S+\)\s*\Z")
 
 def listing(text: str) -> Reading | None:
     """Reads `nvidia-smi -L`."""
-    rows = [(at, line) for at, line in numbered(text) if line.strip()]
+    rows = [(at, line) for at, line in numbered_lines(text) if line.strip()]
     gpus = [found for _, line in rows if (found := GPU.match(line))]
     reading = Reading()
-    failures(text, reading)
+    add_error_message_faults(text, reading)
     if not gpus and not reading.faults:
         return None
     slices = sum(bool(MIG.match(line)) for _, line in rows)
@@ -304,7 +313,7 @@ NVLINK_LINE = re.compile(r"\A\s+Link \d+: (?:[\d.]+ GB/s|<?inactive>?)\s*\Z", re
 def nvlink(text: str) -> Reading | None:
     """Reads `nvidia-smi nvlink --status`: a GPU with fewer active links than the others has a fault."""
     links = parse_links(text)
-    rows = [(at, line) for at, line in numbered(text) if line.strip()]
+    rows = [(at, line) for at, line in numbered_lines(text) if line.strip()]
     if not links:
         return None
     read_rows = sum(
@@ -322,14 +331,14 @@ def nvlink(text: str) -> Reading | None:
     )
     if behind:
         says = f"GPU {','.join(map(str, behind))} has fewer active NVLinks than the {most} that others have"
-        reading.proves("nvlink-error", says, list(_inactive(text, behind))[:6] or [1], "medium", way="fewer")
+        reading.proves("nvlink-error", says, list(_inactive_link_lines(text, behind))[:6] or [1], "medium", way="fewer")
     return reading
 
 
-def _inactive(text: str, gpus: list[int]) -> Iterator[int]:
+def _inactive_link_lines(text: str, gpus: list[int]) -> Iterator[int]:
     """The numbers of the lines with inactive links of these GPUs."""
     here = -1
-    for at, line in numbered(text):
+    for at, line in numbered_lines(text):
         if found := re.match(r"GPU (\d+):", line):
             here = int(found[1])
         elif here in gpus and "inactive" in line.lower():
@@ -369,10 +378,10 @@ ERROR_FIELDS = re.compile(
 def query(text: str) -> Reading | None:
     """Reads the CSV of `nvidia-smi --query-gpu`. Its heading names the fields; without a heading only a mask of reasons
     for slow clocks in the last field is understood."""
-    rows = [(at, [cell.strip() for cell in cells(line)]) for at, line in numbered(text) if line.strip()]
+    rows = [(at, [cell.strip() for cell in csv_cells(line)]) for at, line in numbered_lines(text) if line.strip()]
     reading = Reading()
-    if LOST_GPU.search(flat(text)):
-        failures(text, reading)
+    if LOST_GPU.search(unwrapped_text(text)):
+        add_error_message_faults(text, reading)
         return reading
     if not rows:
         return None
@@ -383,7 +392,7 @@ def query(text: str) -> Reading | None:
     if not names and len(masks) != len(body):
         return None
     _judge_fields(names, body, reading)
-    slow = [(at, f"{name}: {', '.join(reasons)}") for at, name, mask in masks if (reasons := throttled(mask))]
+    slow = [(at, f"{name}: {', '.join(reasons)}") for at, name, mask in masks if (reasons := slowdown_names(mask))]
     if slow:
         says = f"slowed down: {'; '.join(what for _, what in slow[:4])}"
         reading.explains("allreduce-slow", says, [at for at, _ in slow[:4]], also=("rank-behind",), way="cooling")

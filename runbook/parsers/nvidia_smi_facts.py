@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from runbook.model.units import number
+from runbook.model.units import parse_number
 
 ABSENT_VALUE = re.compile(
     r"\A\[?(n/a|not supported|not available|insufficient permissions|requested .* deprecated)\]?\Z", re.I
@@ -66,7 +66,7 @@ class Gpu:
         """The reasons, as in SLOWDOWN_BY_BIT, for which the GPU's clocks are slowed down by heat or power."""
         names = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")  # the second before driver 535
         masks = map(self.number, names)
-        return throttled(int(next((mask for mask in masks if mask is not None), 0)))
+        return slowdown_names(int(next((mask for mask in masks if mask is not None), 0)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +80,10 @@ class Listing:
     @property
     def lost(self) -> tuple[str, ...]:
         """The numbers or bus ids of GPUs that the driver lists but cannot reach; `?` for a GPU that is not named."""
-        return tuple(match["gpu"].strip() or "?" for match in LOST_GPU.finditer(flat("\n".join(self.other))))
+        return tuple(match["gpu"].strip() or "?" for match in LOST_GPU.finditer(unwrapped_text("\n".join(self.other))))
 
 
-def flat(text: str) -> str:
+def unwrapped_text(text: str) -> str:
     """The text on one line, so that a message is found although a console wrapped it."""
     return " ".join(text.split())
 
@@ -94,7 +94,7 @@ def parse_gpus(text: str, fields: Sequence[str], complaints: str = "") -> Listin
     A GPU's line has a number, an id, a name, and as many fields as the other lines: a line with less is garbled.
     nvidia-smi ends every line, so that a last line without its end has been cut.
     """
-    rows = [(line, cells(line)) for line in text.splitlines() if line.strip()]
+    rows = [(line, csv_cells(line)) for line in text.splitlines() if line.strip()]
     numbered = [(line, row) for line, row in rows if _is_numbered(row)]
     columns = max((len(row) for _, row in numbered), default=0)
     gpus: list[Gpu] = []
@@ -110,12 +110,12 @@ def parse_gpus(text: str, fields: Sequence[str], complaints: str = "") -> Listin
         ):
             garbled.append(line)
         else:
-            gpus.append(Gpu(number(row[0]), named))
+            gpus.append(Gpu(parse_number(row[0]), named))
     other = [line for line, row in rows if not _is_numbered(row)] + complaints.splitlines()
     return Listing(tuple(gpus), tuple(garbled), tuple(other))
 
 
-def cells(line: str) -> list[str]:
+def csv_cells(line: str) -> list[str]:
     """The cells of a line of CSV; empty if Python's reader refuses the line (a NUL, a field that is too long)."""
     try:
         return next(csv.reader([line], skipinitialspace=True), [])
@@ -141,10 +141,10 @@ class App:
 def parse_apps(text: str) -> tuple[App, ...]:
     """The processes in the CSV of `--query-compute-apps`: pid, the GPU's UUID, memory, program."""
     found = []
-    for row in map(cells, text.splitlines()):
+    for row in map(csv_cells, text.splitlines()):
         if len(row) >= 4 and row[0].isdecimal():
             held = re.fullmatch(r"\d{1,15}(?:\.\d{1,15})?", row[2])
-            found.append(App(number(row[0]), row[1], float(row[2]) if held else None, ",".join(row[3:])))
+            found.append(App(parse_number(row[0]), row[1], float(row[2]) if held else None, ",".join(row[3:])))
     return tuple(found)
 
 
@@ -155,11 +155,11 @@ def parse_links(text: str) -> dict[int, dict[int, bool]]:
     index: int | None = None
     for line in text.splitlines():
         if match := re.match(r"GPU (\d+):", line):
-            index = number(match[1])
+            index = parse_number(match[1])
         elif index is None:
             continue
         elif match := re.match(r"\s+Link (\d+): (\S+)", line):
-            found.setdefault(index, {})[number(match[1])] = bool(re.match(r"[\d.]+\Z", match[2]))
+            found.setdefault(index, {})[parse_number(match[1])] = bool(re.match(r"[\d.]+\Z", match[2]))
         elif "all links are inactive" in line.lower():
             found.setdefault(index, {})
     return found
@@ -219,7 +219,7 @@ SLOWDOWN_BY_BIT = {
 """The bits of `clocks_event_reasons.active` that no healthy GPU shows; the other bits are idle, caps and settings."""
 
 
-def throttled(mask: int) -> tuple[str, ...]:
+def slowdown_names(mask: int) -> tuple[str, ...]:
     """The names of the bits of SLOWDOWN_BY_BIT that are set in the mask."""
     return tuple(name for bit, name in SLOWDOWN_BY_BIT.items() if mask & bit)
 
@@ -303,23 +303,23 @@ def entry(entries: Mapping[str, str], tail: str) -> str | None:
     return next((value for name, value in entries.items() if name == tail or name.endswith("/" + tail)), None)
 
 
-def yes_or_no(entries: Mapping[str, str], tail: str) -> bool | None:
+def entry_yes_or_no(entries: Mapping[str, str], tail: str) -> bool | None:
     """Whether an entry of `nvidia-smi -q` says Yes (True) or No (False); None for any other value, or no entry."""
     value = entry(entries, tail)
     return None if value not in ("Yes", "No") else value == "Yes"
 
 
-def without_spare_rows(entries: Mapping[str, str]) -> bool:
+def has_no_spare_rows(entries: Mapping[str, str]) -> bool:
     """Whether the GPU has no spare memory rows left: a reset does not mend it, and it has to be replaced."""
-    return yes_or_no(entries, "Remapped Rows/Remapping Failure Occurred") is True
+    return entry_yes_or_no(entries, "Remapped Rows/Remapping Failure Occurred") is True
 
 
 def waits_to_remap(entries: Mapping[str, str]) -> bool:
     """Whether the GPU has bad memory rows that its next reset replaces by spare ones."""
-    return yes_or_no(entries, "Remapped Rows/Pending") is True
+    return entry_yes_or_no(entries, "Remapped Rows/Pending") is True
 
 
-def outside_the_fabric(entries: Mapping[str, str]) -> tuple[str, str] | None:
+def unready_fabric_state(entries: Mapping[str, str]) -> tuple[str, str] | None:
     """(state, status) of a GPU that the fabric manager has not set up; None for a GPU that it has set up, or that is
     connected to no fabric."""
     state, status = entry(entries, "Fabric/State") or "", entry(entries, "Fabric/Status") or "N/A"

@@ -8,11 +8,11 @@ import re
 from collections.abc import Sequence
 
 from runbook.firewall import iptables, nft
-from runbook.firewall.evaluate import Base, Flow, packet, walk
-from runbook.firewall.front_ends import FirewalldZone, firewalld_runs, parse_ufw, parse_zones
-from runbook.model.command_quoting import nft_words, word
-from runbook.model.units import whole_number
-from runbook.parsers.tool_reading import CUT_OR_UNKNOWN, Reading, numbered
+from runbook.firewall.evaluate import Base, Flow, packet_on_leg, walk_chain
+from runbook.firewall.front_ends import FirewalldZone, is_firewalld_running, parse_firewalld_zones, parse_ufw_status
+from runbook.model.command_quoting import nft_words, shell_word
+from runbook.model.units import parse_whole_number
+from runbook.parsers.tool_reading import CUT_OR_UNKNOWN, Reading, numbered_lines
 
 ALSO_EXPLAINED_CAUSES = ("firewall-reject", "data-ports-blocked")
 """Causes besides `firewall-drop` that a blocking filter explains."""
@@ -23,19 +23,19 @@ UNNAMED_INTERFACE = "an-interface"
 """An interface that no rule names, and that is not the loopback."""
 
 
-def _ephemeral(bases: Sequence[Base]) -> bool | None:
+def _is_high_port_open(bases: Sequence[Base]) -> bool | None:
     """Whether a new TCP connection to a high port gets in from outside; None if the rules do not decide it, or if the
     answer differs between interfaces."""
     inputs = [base for base in bases if base.hook == "input" and base.family != "ip6"]
     text = " ".join(rule.text for base in inputs for rules in base.chains.values() for rule in rules)
     named = set(re.findall(r'(?:-i |iifname"?\}\},"right":")([^\s"]+)', text)) - {"lo"}
-    answers = {_let_in(inputs, interface) for interface in (UNNAMED_INTERFACE, *named)}
+    answers = {_is_let_in_over(inputs, interface) for interface in (UNNAMED_INTERFACE, *named)}
     return answers.pop() if len(answers) == 1 else None
 
 
-def _let_in(inputs: Sequence[Base], interface: str) -> bool | None:
+def _is_let_in_over(inputs: Sequence[Base], interface: str) -> bool | None:
     """Whether the input chains let such a connection in over this interface; None if they do not decide it."""
-    blocked_by = [walk(base, packet(UNNAMED_FLOW, "request-in", interface)).blocks for base in inputs]
+    blocked_by = [walk_chain(base, packet_on_leg(UNNAMED_FLOW, "request-in", interface)).blocks for base in inputs]
     if any(blocked is True for blocked in blocked_by):
         return False
     return None if any(blocked is None for blocked in blocked_by) else True
@@ -60,7 +60,7 @@ def iptables_list(text: str) -> Reading | None:
     verbose = bool(re.search(r"^[ \t]*(?:num\s+)?pkts\s+bytes\s+target", text, re.MULTILINE))
     refuses = unread = 0
     where: dict[str, int] = {}
-    for at, line in numbered(text):
+    for at, line in numbered_lines(text):
         if found := IPTABLES_CHAIN.match(line):
             chain = found["name"]
             if found["policy"]:
@@ -109,11 +109,11 @@ def iptables_save(text: str) -> Reading | None:
     last = re.fullmatch(r"-A INPUT -j (?:REJECT|DROP)(?: --reject-with \S+)?", rules[-1] if rules else "")
     policy = re.search(r"^(?::|-P )INPUT (\w+)", text, re.MULTILINE)
     reading = Reading.of(text.count("COMMIT") == len(re.findall(r"^\*", text, re.MULTILINE)))
-    if _ephemeral(bases) is False:
+    if _is_high_port_open(bases) is False:
         why = rules[-1] if last else f"policy {policy[1] if policy else 'DROP'}"
         lines = [
             at
-            for at, line in numbered(text)
+            for at, line in numbered_lines(text)
             if line.strip() == why or (not last and line.startswith((":INPUT", "-P INPUT")))
         ]
         says = f"iptables {BLOCKS_THE_REST}: {why}"
@@ -131,7 +131,7 @@ def nft_json(text: str) -> Reading | None:
         return Reading(CUT_OR_UNKNOWN)
     first = next((base for base in bases if base.hook == "input"), None)
     reading = Reading()
-    if first is not None and _ephemeral(bases) is False:
+    if first is not None and _is_high_port_open(bases) is False:
         place = (first.family, first.table, first.chain)
         says, words = f"nft {BLOCKS_THE_REST}: chain {' '.join(place)}", nft_words(*place)
         way = "nft" if words else "nft-by-hand"
@@ -152,7 +152,7 @@ def nft_text(text: str) -> Reading | None:
     policy, hook, rules = "", "", []
     at_policy, table, chain = 0, "", ""
     where: str | None = None
-    for at, line in numbered(text):
+    for at, line in numbered_lines(text):
         if opened := re.match(r"\s*table (\w+ \S+) \{", line):
             table = opened[1]
         elif opened := re.match(r"\s*chain (\S+) \{", line):
@@ -188,7 +188,7 @@ def nft_text(text: str) -> Reading | None:
 
 def ufw_status(text: str) -> Reading | None:
     """Reads `ufw status`, plain or verbose."""
-    status = parse_ufw(text)
+    status = parse_ufw_status(text)
     if status is None:
         return None
     v4 = [rule for rule in status.rules if "(v6)" not in rule.to + rule.origin]
@@ -199,24 +199,26 @@ def ufw_status(text: str) -> Reading | None:
         and not re.match(r"\d+\.\d+", rule.to)
     ]
     wide = [
-        to for to in open_ if to == "Anywhere" or any(_wide(part) for part in re.findall(r"[\d:]+", to.split("/")[0]))
+        to
+        for to in open_
+        if to == "Anywhere" or any(_holds_ephemeral_ports(part) for part in re.findall(r"[\d:]+", to.split("/")[0]))
     ]
     allowed = not status.active or status.incoming == "allow" or bool(wide)
     rows = [line for line in text.splitlines() if re.search(r"\b(?:ALLOW|DENY|REJECT|LIMIT)\b", line)]
     understood = not status.active or status.incoming is not None or bool(rows)
     reading = Reading.of(len(rows) == len(status.rules) and understood)
     if not allowed:
-        lines = [at for at, line in numbered(text) if line.startswith(("Status:", "Default:"))] or [1]
+        lines = [at for at, line in numbered_lines(text) if line.startswith(("Status:", "Default:"))] or [1]
         says = f"ufw {BLOCKS_THE_REST}: {status.incoming or 'deny'} (incoming)"
         reading.explains("firewall-drop", says, lines, also=ALSO_EXPLAINED_CAUSES, way="ufw")
     return reading
 
 
-def _wide(ports: str) -> bool:
+def _holds_ephemeral_ports(ports: str) -> bool:
     """Whether a range `low:high` holds all ports that Linux hands out by default (32768 to 60999): ranks listen on
     them."""
     low, _, high = ports.partition(":")
-    first, last = whole_number(low), whole_number(high)
+    first, last = parse_whole_number(low), parse_whole_number(high)
     return first is not None and last is not None and first <= 32768 and last >= 60999
 
 
@@ -224,26 +226,28 @@ def firewall_cmd(text: str) -> Reading | None:
     """Reads `firewall-cmd --list-all`, `--list-all-zones` and `--state`."""
     if re.search(r"firewall-cmd: (?:command )?not found", text):
         return Reading("firewall-cmd is not installed")
-    if re.search(r"^(?:FirewallD is not running|not running)\s*$", text.strip()) or firewalld_runs(text):
+    if re.search(r"^(?:FirewallD is not running|not running)\s*$", text.strip()) or is_firewalld_running(text):
         return Reading()
-    zones = parse_zones(text).zones
+    zones = parse_firewalld_zones(text).zones
     if not zones:
         return None
     active = [zone for zone in zones if zone.active]
-    closed = [zone for zone in active if zone.interfaces and not _lets_in(zone)]
+    closed = [zone for zone in active if zone.interfaces and not _zone_lets_in(zone)]
     blocks = [block for block in re.split(r"\n(?=\S)", text.strip("\n")) if "target:" in block]
     reading = Reading.of(bool(active) and all("rich rules" in block for block in blocks))
     if closed:
         zone = closed[0]
-        at = next((at for at, line in numbered(text) if line.startswith(zone.name)), 1)
+        at = next((at for at, line in numbered_lines(text) if line.startswith(zone.name)), 1)
         says = f"firewalld {BLOCKS_THE_REST}: zone {zone.name} of {', '.join(zone.interfaces)}, target {zone.target}"
         reading.explains(
-            "firewall-drop", says, (at,), also=ALSO_EXPLAINED_CAUSES, way="firewalld", zone=word(zone.name)
+            "firewall-drop", says, (at,), also=ALSO_EXPLAINED_CAUSES, way="firewalld", zone=shell_word(zone.name)
         )
     return reading
 
 
-def _lets_in(zone: FirewalldZone) -> bool:
+def _zone_lets_in(zone: FirewalldZone) -> bool:
     """Whether a zone lets in connections to all ports that Linux hands out by default."""
     spans = [port.partition("/") for port in zone.ports]
-    return zone.target == "ACCEPT" or any(kind == "tcp" and _wide(span.replace("-", ":")) for span, _, kind in spans)
+    return zone.target == "ACCEPT" or any(
+        kind == "tcp" and _holds_ephemeral_ports(span.replace("-", ":")) for span, _, kind in spans
+    )

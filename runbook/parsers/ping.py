@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Literal
 
 from runbook.causes.catalogue import Confidence
-from runbook.model.command_quoting import powershell_word, word
+from runbook.model.command_quoting import powershell_word, shell_word
 from runbook.parsers.tool_reading import CUT_OR_UNKNOWN, Fault, Reading
 
 PING_HEADER = re.compile(
@@ -52,18 +52,18 @@ def read(text: str) -> Reading | None:
     if len(summaries) > len(starts):  # some pings are here without their beginning, as `| tail -2` leaves them
         starts = [0, *summaries[:-1]]
     if len(starts) < 2:
-        return _read_one(text)
-    readings = [_one_of_several(text, at, end) for at, end in pairwise([*starts, len(text)])]
+        return _read_one_ping(text)
+    readings = [_read_ping_section(text, at, end) for at, end in pairwise([*starts, len(text)])]
     nameless = [one for one in readings if one.faults and not one.answered and not one.target]
     if nameless and any(one.answered for one in readings):  # it may be the same target, and another size
         readings = [one for one in readings if one not in nameless]
         found = Reading("some pings are here without the line that names their target, and one of them has no answer")
     else:
         found = Reading(next((one.unknown for one in readings if one.unknown), ""))
-    if (large := _only_large_vanish(readings)) is not None:
+    if (large := _unanswered_large_ping(readings)) is not None:
         says = f"{large.target} answers smaller packets, and none of {large.size} bytes"
         lines = large.faults[0].lines
-        found.proves("mtu-blackhole", says, lines, "medium", way="path", target=word(large.target))
+        found.proves("mtu-blackhole", says, lines, "medium", way="path", target=shell_word(large.target))
     else:
         found.faults = [fault for one in readings for fault in one.faults]
     return found
@@ -81,9 +81,9 @@ class _Ping:
     unknown: str
 
 
-def _one_of_several(text: str, start: int, end: int) -> _Ping:
-    above, own = _line(text, start) - 1, text[start:end]
-    head, summary, reading = PING_HEADER.search(own), PING_SUMMARY.search(own), _read_one(own) or Reading()
+def _read_ping_section(text: str, start: int, end: int) -> _Ping:
+    above, own = _line_number(text, start) - 1, text[start:end]
+    head, summary, reading = PING_HEADER.search(own), PING_SUMMARY.search(own), _read_one_ping(own) or Reading()
     return _Ping(
         head["target"] if head else "",
         int(head["size"] or 0) if head else 0,
@@ -93,7 +93,7 @@ def _one_of_several(text: str, start: int, end: int) -> _Ping:
     )
 
 
-def _only_large_vanish(pings: Sequence[_Ping]) -> _Ping | None:
+def _unanswered_large_ping(pings: Sequence[_Ping]) -> _Ping | None:
     """The first unanswered ping of LARGE_PING_BYTES to a target that answers smaller ones; None if there is
     none."""
     answered = [(one.target, one.size) for one in pings if one.answered]
@@ -101,16 +101,16 @@ def _only_large_vanish(pings: Sequence[_Ping]) -> _Ping | None:
     return next((one for one in silent for target, size in answered if target == one.target and size < one.size), None)
 
 
-def _read_one(text: str) -> Reading | None:
+def _read_one_ping(text: str) -> Reading | None:
     """Reads one ping, of Linux and its like or of Windows."""
     head, summary, refused = PING_HEADER.search(text), PING_SUMMARY.search(text), PING_ERROR.search(text)
     if not head and not summary and not refused:
-        return windows(text)
+        return read_windows_ping(text)
     told_last = STATISTICS_HEADER.search(text)
     target = (head["target"] or head["ip"]) if head else told_last[1] if told_last else UNNAMED_PEER
     found = Reading()
     if refused and not (summary and int(summary["received"])):
-        _refusal(text, refused, target, found)
+        _add_send_fault(text, refused, target, found)
         return found
     if not summary:
         return Reading(f"it has no summary: {CUT_OR_UNKNOWN}")
@@ -119,14 +119,14 @@ def _read_one(text: str) -> Reading | None:
     consistent = abs(loss - (100 * (1 - received / sent) if sent else 100)) < 1.5
     if not (sent > 0 and received <= sent and consistent):
         found.unknown = CUT_OR_UNKNOWN
-    lines = [_line(text, summary.start()), *([_line(text, why.start("reason"))] if why else ())]
-    lines += [_line(text, refused.start())] if refused else []
+    lines = [_line_number(text, summary.start()), *([_line_number(text, why.start("reason"))] if why else ())]
+    lines += [_line_number(text, refused.start())] if refused else []
     if received == 0:
-        _silent(target, sent, why["reason"] if why else "", lines, found)
+        _add_silence_fault(target, sent, why["reason"] if why else "", lines, found)
     elif loss >= MIN_LOSS_PERCENT and received < sent:
         says = f"{target} answers {received} of {sent} echoes: {loss:g} % are lost"
         sure: Confidence = "high" if sent >= 10 and loss >= 5 else "medium"
-        found.proves("packet-loss", says, lines, sure, way="here", target=word(_typed(target)))
+        found.proves("packet-loss", says, lines, sure, way="here", target=shell_word(_typed(target)))
     return found
 
 
@@ -137,26 +137,26 @@ def cause_of_reason(reason: str) -> Literal["firewall-reject", "no-route"] | Non
     return "no-route" if any(words in reason for words in NO_ROUTE_REASONS) else None
 
 
-def _silent(target: str, sent: int, reason: str, lines: Sequence[int], found: Reading) -> None:
+def _add_silence_fault(target: str, sent: int, reason: str, lines: Sequence[int], found: Reading) -> None:
     """Adds the fault of a target that answered none of `sent` echoes; `reason` is a router's answer, or empty."""
     cause = cause_of_reason(reason)
     if cause == "firewall-reject":
         says = f"{target} refuses ICMP: {reason}"
-        found.proves("firewall-reject", says, lines, "medium", way="which-rule", target=word(_typed(target)))
+        found.proves("firewall-reject", says, lines, "medium", way="which-rule", target=shell_word(_typed(target)))
         return
     says = f"{target} answered none of {sent} echoes: {reason or 'no echo came back'}"
     sure: Confidence = "high" if reason else "medium"
     if cause == "no-route":
-        found.proves("no-route", says, lines, sure, way="to-target", target=word(_typed(target)))
+        found.proves("no-route", says, lines, sure, way="to-target", target=shell_word(_typed(target)))
     else:
-        found.proves("host-unreachable", says, lines, sure, way="to-target", target=word(_typed(target)))
+        found.proves("host-unreachable", says, lines, sure, way="to-target", target=shell_word(_typed(target)))
 
 
-def _refusal(text: str, refused: re.Match[str], target: str, found: Reading) -> None:
+def _add_send_fault(text: str, refused: re.Match[str], target: str, found: Reading) -> None:
     """Adds the fault of a ping that could not send: an unknown name, no route, a firewall, or too large a packet."""
-    at = (_line(text, refused.start()),)
+    at = (_line_number(text, refused.start()),)
     if name := refused["name"] or refused["bad"] or refused["unknown"]:
-        found.proves("name-unresolvable", f"{name} does not resolve here", at, way="here", name=word(name))
+        found.proves("name-unresolvable", f"{name} does not resolve here", at, way="here", name=shell_word(name))
         return
     why = refused["why"]
     if "too long" in why.lower():
@@ -167,14 +167,14 @@ def _refusal(text: str, refused: re.Match[str], target: str, found: Reading) -> 
         found.proves("firewall-drop", says, at, "medium", way="output")
     else:
         says = f"the kernel has no route to {target}: {why}"
-        found.proves("no-route", says, at, way="to-target", target=word(_typed(target)))
+        found.proves("no-route", says, at, way="to-target", target=shell_word(_typed(target)))
 
 
 def _typed(target: str) -> str:
     return "PEER" if target == UNNAMED_PEER else target
 
 
-def _line(text: str, at: int) -> int:
+def _line_number(text: str, at: int) -> int:
     """The number, from 1, of the line with the character at index `at`."""
     return text.count("\n", 0, at) + 1
 
@@ -189,7 +189,7 @@ WINDOWS_PING_FAILURE = re.compile(
 )
 
 
-def windows(text: str) -> Reading | None:
+def read_windows_ping(text: str) -> Reading | None:
     """Reads ping of Windows. Windows counts `Reply from …: Destination host unreachable` as received; here only replies
     with bytes count as replies."""
     head = re.search(
@@ -200,14 +200,14 @@ def windows(text: str) -> Reading | None:
     found = Reading()
     if missing:
         says, name = f"{missing['name']} does not resolve on this Windows machine", powershell_word(missing["name"])
-        found.proves("name-unresolvable", says, (_line(text, missing.start()),), way="windows", name=name)
+        found.proves("name-unresolvable", says, (_line_number(text, missing.start()),), way="windows", name=name)
         return found
     if not head:
         return None
     target, typed = head["target"], powershell_word(head["target"])
     replies, failed = len(WINDOWS_PING_REPLY.findall(text)), list(WINDOWS_PING_FAILURE.finditer(text))
     total = WINDOWS_PING_SUMMARY.search(text)
-    lines = list(dict.fromkeys(_line(text, match.start()) for match in failed[:4]))
+    lines = list(dict.fromkeys(_line_number(text, match.start()) for match in failed[:4]))
     reason = failed[0][0] if failed else ""
     if "fragmented" in reason:
         says = f"packets of {head['size']} bytes do not fit the way to {target}"

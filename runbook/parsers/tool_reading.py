@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from runbook.causes.catalogue import Confidence, mend
+from runbook.causes.catalogue import Confidence, remedy_from_page
 
 CUT_OR_UNKNOWN = "it is cut, or of a version that is not known here"
 """The reason, as `Reading.unknown` gives it, of an output that is not wholly understood."""
@@ -70,7 +70,7 @@ class Reading:
     ) -> None:
         """Adds a fault, with the remedy `way` from its cause's page; `fields` are the values of that template's
         fields."""
-        self.faults.append(Fault(cause, says, mend(cause, way, **fields), tuple(lines), confidence))
+        self.faults.append(Fault(cause, says, remedy_from_page(cause, way, **fields), tuple(lines), confidence))
 
     def explains(
         self,
@@ -86,32 +86,32 @@ class Reading:
     ) -> None:
         """Adds support for `cause` and for the causes `also`, with the remedy `way` from the page of `cause`. Without a
         `way` the causes keep their own remedies."""
-        remedy = mend(cause, way, **fields) if way else ""
+        remedy = remedy_from_page(cause, way, **fields) if way else ""
         self.supports.append(Support((cause, *also), says, tuple(lines), remedy, about, ports))
 
 
-def numbered(text: str) -> Iterator[tuple[int, str]]:
+def numbered_lines(text: str) -> Iterator[tuple[int, str]]:
     """The text's lines with their numbers, from 1."""
     return enumerate(text.splitlines(), 1)
 
 
-def fields(text: str, separator: str = ":") -> dict[str, tuple[str, int]]:
+def fields_by_name(text: str, separator: str = ":") -> dict[str, tuple[str, int]]:
     """By the name in each line `name : value`, the first value and the number of its line."""
     found: dict[str, tuple[str, int]] = {}
-    for at, line in numbered(text):
+    for at, line in numbered_lines(text):
         name, mark, value = line.partition(separator)
         if mark and name.strip():
             found.setdefault(name.strip(), (value.strip(), at))
     return found
 
 
-def number(text: str) -> float | None:
+def leading_number(text: str) -> float | None:
     """The number that a text begins with; None if it begins with none."""
     found = re.match(r"\s*([-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?)", text)
     return float(found[1]) if found else None
 
 
-def yes(text: str | None) -> bool | None:
+def parse_yes_no(text: str | None) -> bool | None:
     """True for `yes`, `True`, `active` and `on`; False for their opposites; None for any other text."""
     word = (text or "").strip().lower()
     if word in ("yes", "true", "on", "active"):

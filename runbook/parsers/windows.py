@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from runbook.model.command_quoting import netsh_name, powershell_word
-from runbook.parsers.tool_reading import Reading, numbered
+from runbook.parsers.tool_reading import Reading, numbered_lines
 
 ALSO_EXPLAINED_CAUSES = ("firewall-reject", "data-ports-blocked", "master-not-listening")
 """Causes besides `firewall-drop` that a blocking firewall explains."""
@@ -15,12 +15,12 @@ WindowsRecord = dict[str, tuple[str, int]]
 """A record: by a field's name, its value and the number of its line."""
 
 
-def records(text: str) -> Iterator[WindowsRecord]:
+def parse_records(text: str) -> Iterator[WindowsRecord]:
     """The records of `Name : value` lines. A record ends where the text's first name comes again; an indented line
     without a name goes on with the value above it."""
     here: WindowsRecord = {}
     last = first = ""
-    for at, line in numbered(text):
+    for at, line in numbered_lines(text):
         found = re.match(r"(?P<name>[A-Za-z][\w ()]*?)\s*: ?(?P<value>.*)\Z", line)
         if found is None:
             if line.strip() and line.startswith((" ", "\t")) and last in here:
@@ -46,7 +46,7 @@ def netsh_profiles(text: str) -> Reading | None:
     profiles: dict[str, dict[str, str]] = {}
     where: dict[str, int] = {}
     here: dict[str, str] = {}
-    for at, line in numbered(text):
+    for at, line in numbered_lines(text):
         if found := PROFILE_HEADING.match(line.strip()):
             here = profiles.setdefault(found["name"].lower(), {})
             where[found["name"].lower()] = at
@@ -62,10 +62,10 @@ def netsh_profiles(text: str) -> Reading | None:
         for name, one in profiles.items()
         if one.get("state") == "ON" and one.get("inbound", "").startswith("Block")
     ]
-    return _closed({name: where[name] for name in closed}, whole)
+    return _blocking_profiles_reading({name: where[name] for name in closed}, whole)
 
 
-def _closed(profiles: Mapping[str, int], whole: bool) -> Reading:
+def _blocking_profiles_reading(profiles: Mapping[str, int], whole: bool) -> Reading:
     """The reading for firewall profiles that block incoming connections, each with the number of the line that shows
     it. `whole`: the output was understood."""
     reading = Reading.of(whole)
@@ -79,31 +79,36 @@ def _closed(profiles: Mapping[str, int], whole: bool) -> Reading:
 
 def netsh_rules(text: str) -> Reading | None:
     """Reads `netsh advfirewall firewall show rule`."""
-    rules = [record for record in records(text) if "Rule Name" in record]
+    rules = [record for record in parse_records(text) if "Rule Name" in record]
     if not rules:
         return None
     whole = all(
-        _value(one, "Enabled") in ("Yes", "No") and _value(one, "Direction") in ("In", "Out") and _value(one, "Action")
+        _field_value(one, "Enabled") in ("Yes", "No")
+        and _field_value(one, "Direction") in ("In", "Out")
+        and _field_value(one, "Action")
         for one in rules
     )
-    return _blocking(rules, "Rule Name", "Yes", "In", whole)
+    return _blocking_rules_reading(rules, "Rule Name", "Yes", "In", whole)
 
 
-def _value(rule: Mapping[str, tuple[str, int]], name: str) -> str:
+def _field_value(rule: Mapping[str, tuple[str, int]], name: str) -> str:
     return rule.get(name, ("", 0))[0]
 
 
-def _blocking(rules: Sequence[WindowsRecord], name: str, on: str, inbound: str, whole: bool) -> Reading:
+def _blocking_rules_reading(rules: Sequence[WindowsRecord], name: str, on: str, inbound: str, whole: bool) -> Reading:
     """The reading with the rules that block. `name` is the field with a rule's name; `on` and `inbound` are the tool's
     words for a rule that is enabled, and for incoming."""
     reading = Reading.of(whole)
     for rule in rules:
-        if name not in rule or _value(rule, "Action") != "Block" or _value(rule, "Enabled") != on:
+        if name not in rule or _field_value(rule, "Action") != "Block" or _field_value(rule, "Enabled") != on:
             continue
         called, at = rule[name]
-        what = _value(rule, "LocalPort") or "all ports"
-        way = "incoming" if _value(rule, "Direction") == inbound else "outgoing"
-        says = f"Windows' firewall rule `{called}` blocks {way} {_value(rule, 'Protocol') or 'any'} traffic to {what}"
+        what = _field_value(rule, "LocalPort") or "all ports"
+        way = "incoming" if _field_value(rule, "Direction") == inbound else "outgoing"
+        says = (
+            f"Windows' firewall rule `{called}` blocks {way} "
+            f"{_field_value(rule, 'Protocol') or 'any'} traffic to {what}"
+        )
         reading.explains(
             "firewall-drop", says, (at,), also=ALSO_EXPLAINED_CAUSES, way="windows-rule", name=netsh_name(called)
         )
@@ -112,45 +117,53 @@ def _blocking(rules: Sequence[WindowsRecord], name: str, on: str, inbound: str, 
 
 def firewall_profiles(text: str) -> Reading | None:
     """Reads Get-NetFirewallProfile."""
-    profiles = [one for one in records(text) if "DefaultInboundAction" in one]
+    profiles = [one for one in parse_records(text) if "DefaultInboundAction" in one]
     if not profiles:
         return None
     # NotConfigured means Windows' default, which is to block.
     closed = [
         one
         for one in profiles
-        if _value(one, "Enabled") == "True" and _value(one, "DefaultInboundAction") in ("Block", "NotConfigured")
+        if _field_value(one, "Enabled") == "True"
+        and _field_value(one, "DefaultInboundAction") in ("Block", "NotConfigured")
     ]
-    whole = all(_value(one, "Enabled") in ("True", "False") and _value(one, "Name") for one in profiles)
-    return _closed({_value(one, "Name"): one["DefaultInboundAction"][1] for one in closed}, whole)
+    whole = all(_field_value(one, "Enabled") in ("True", "False") and _field_value(one, "Name") for one in profiles)
+    return _blocking_profiles_reading(
+        {_field_value(one, "Name"): one["DefaultInboundAction"][1] for one in closed}, whole
+    )
 
 
 def firewall_rules(text: str) -> Reading | None:
     """Reads Get-NetFirewallRule."""
-    rules = [one for one in records(text) if "DisplayName" in one or "Direction" in one]
+    rules = [one for one in parse_records(text) if "DisplayName" in one or "Direction" in one]
     if not rules:
         return None
     whole = all(
-        _value(one, "Enabled") in ("True", "False")
-        and _value(one, "Direction") in ("Inbound", "Outbound")
-        and _value(one, "Action")
+        _field_value(one, "Enabled") in ("True", "False")
+        and _field_value(one, "Direction") in ("Inbound", "Outbound")
+        and _field_value(one, "Action")
         for one in rules
     )
-    return _blocking(rules, "DisplayName", "True", "Inbound", whole)
+    return _blocking_rules_reading(rules, "DisplayName", "True", "Inbound", whole)
 
 
 def test_connection(text: str) -> Reading | None:
     """Reads Test-NetConnection."""
     found: dict[str, tuple[str, int]] = {}
-    for record in records("\n".join(line for line in text.splitlines() if not line.startswith("PS "))):
+    for record in parse_records("\n".join(line for line in text.splitlines() if not line.startswith("PS "))):
         for name, value in record.items():
             found.setdefault(name, value)
     if "ComputerName" not in found:
         return None
-    ping, tcp = _truth(_value(found, "PingSucceeded")), _truth(_value(found, "TcpTestSucceeded"))
-    port, computer = _value(found, "RemotePort"), _value(found, "ComputerName")
-    lines = [at for at, line in numbered(text) if re.match(r"(?:TcpTestSucceeded|PingSucceeded)\s*:|WARNING: ", line)]
-    reading = Reading.of((tcp is not None if port else ping is not None) and bool(_value(found, "RemoteAddress")))
+    ping, tcp = (
+        _parse_truth(_field_value(found, "PingSucceeded")),
+        _parse_truth(_field_value(found, "TcpTestSucceeded")),
+    )
+    port, computer = _field_value(found, "RemotePort"), _field_value(found, "ComputerName")
+    lines = [
+        at for at, line in numbered_lines(text) if re.match(r"(?:TcpTestSucceeded|PingSucceeded)\s*:|WARNING: ", line)
+    ]
+    reading = Reading.of((tcp is not None if port else ping is not None) and bool(_field_value(found, "RemoteAddress")))
     typed = powershell_word(computer)
     if tcp is False and ping is not False:
         says = (
@@ -165,5 +178,5 @@ def test_connection(text: str) -> Reading | None:
     return reading
 
 
-def _truth(word: str) -> bool | None:
+def _parse_truth(word: str) -> bool | None:
     return {"True": True, "False": False}.get(word)

@@ -11,7 +11,7 @@ from typing import Protocol, TextIO
 
 from runbook.model.events import Event, Progress, RunFinished, StageFinished, StageStarted
 from runbook.model.units import seconds_text
-from runbook.report.run_text import RunPage, StyledLine, paint, progress_text, waiting
+from runbook.report.run_text import RunPage, StyledLine, paint_line, progress_text, waiting_text
 
 
 class Face(Protocol):
@@ -37,7 +37,7 @@ class Console:
         only_ranks: Collection[int] = frozenset(),
         environ: Mapping[str, str] = os.environ,
     ) -> None:
-        wanted_live, wanted_colour = wants(stream, environ)
+        wanted_live, wanted_colour = live_and_colour(stream, environ)
         live = wanted_live if live is None else live
         colour = wanted_colour if colour is None else colour
         page_width = width
@@ -70,7 +70,7 @@ class Console:
         self.close()
 
 
-def wants(stream: TextIO, environ: Mapping[str, str] = os.environ) -> tuple[bool, bool]:
+def live_and_colour(stream: TextIO, environ: Mapping[str, str] = os.environ) -> tuple[bool, bool]:
     """Whether the stream gets the live form, and colours.
 
     NO_COLOR (any text) beats FORCE_COLOR (any text but `0`) beats being a terminal. `TERM=dumb` and CI get plain lines.
@@ -148,7 +148,7 @@ class LogFace:
                     self._watch(since, patience)
                     return
                 elapsed = seconds_text(time.monotonic() - since)
-                says = f"still running, {waiting(stage)}"
+                says = f"still running, {waiting_text(stage)}"
                 self._print([self._page.running(stage.name, "...", elapsed, says, "dim")])
                 self._watch(since, patience * 3)
 
@@ -163,6 +163,6 @@ class LogFace:
     def _print(self, settled: list[StyledLine]) -> None:
         if settled:
             self._printed_at = time.monotonic()
-            painted = [paint(line, colour=self._colour, ascii=self._ascii) for line in settled]
+            painted = [paint_line(line, colour=self._colour, ascii=self._ascii) for line in settled]
             self._stream.write("\n".join(painted) + "\n")
             self._stream.flush()

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from runbook.model.events import Event, Progress, RunFinished, StageFinished, StageStarted
 from runbook.model.units import seconds_text
-from runbook.report.run_text import RunPage, StyledLine, paint, progress_text, waiting
+from runbook.report.run_text import RunPage, StyledLine, paint_line, progress_text, waiting_text
 
 
 class LiveFace:
@@ -85,11 +85,13 @@ class LiveFace:
         if stage is None:
             return Text()
         elapsed = seconds_text(time.monotonic() - self._began)
-        lines = [self._page.running(stage.name, str(self._spinner.render(time.monotonic())), elapsed, waiting(stage))]
+        lines = [
+            self._page.running(stage.name, str(self._spinner.render(time.monotonic())), elapsed, waiting_text(stage))
+        ]
         if self._said:
             lines.append(self._page.running("", "", "", self._said, "dim"))
         painted = "\n".join(self._paint(line) for line in lines)
         return Text.from_ansi(painted, no_wrap=True, overflow="crop" if self._ascii else "ellipsis")
 
     def _paint(self, line: StyledLine) -> str:
-        return paint(line, colour=self._colour, ascii=self._ascii)
+        return paint_line(line, colour=self._colour, ascii=self._ascii)

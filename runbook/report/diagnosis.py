@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
-from runbook.causes.catalogue import CausePage, mend
+from runbook.causes.catalogue import CausePage, remedy_from_page
 from runbook.diagnose.judge import Cause
-from runbook.model.safe_text import one_line, visible
-from runbook.model.units import counted, some
+from runbook.model.safe_text import printable_line, visible_text
+from runbook.model.units import count_text, first_items_text
 
 DOCUMENT_VERSION = 1
 STOPPED_AFTER_SETUP = "no line says that anything failed, and none after the setup shows that it went on or ended"
@@ -58,7 +58,7 @@ class Coverage:
         self.aside += islice(files, MAX_DOCUMENT_FILES - len(self.aside))
 
 
-def as_json(causes: Sequence[Cause], pages: Mapping[str, CausePage], coverage: Coverage) -> str:
+def diagnosis_json(causes: Sequence[Cause], pages: Mapping[str, CausePage], coverage: Coverage) -> str:
     """The document of `-o json`; it has `unread`, `notes` and `aside` only if there are any. A consequence has
     `follows`: the cause that it follows from."""
     entries = [
@@ -70,8 +70,8 @@ def as_json(causes: Sequence[Cause], pages: Mapping[str, CausePage], coverage: C
             "evidence": [
                 {"file": hit.line.source, "line": hit.line.number, "text": hit.line.shown} for hit in cause.evidence
             ],
-            "says": one_line(cause.says),
-            "remedy": remedy(cause, pages),
+            "says": printable_line(cause.says),
+            "remedy": remedy_text(cause, pages),
             **({"follows": cause.follows} if cause.follows else {}),
         }
         for cause in causes
@@ -88,26 +88,26 @@ def as_json(causes: Sequence[Cause], pages: Mapping[str, CausePage], coverage: C
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
 
 
-def as_text(
+def diagnosis_text(
     causes: Sequence[Cause], pages: Mapping[str, CausePage], coverage: Coverage, *, went_on: bool = True
 ) -> str:
     """The text that a person reads. `went_on`: some line shows more than the setup of a run."""
-    read = counted(coverage.lines, "line") + f" of {counted(coverage.files, 'file')} read"
+    read = count_text(coverage.lines, "line") + f" of {count_text(coverage.files, 'file')} read"
     also = "".join(f"{line}\n" for line in _coverage_lines(coverage))
     if not causes:
         if went_on:
             return f"healthy: no line in these logs says that anything failed ({read})\n{also}"
-        more = mend("insufficient-evidence", "so-far")
+        more = remedy_from_page("insufficient-evidence", "so-far")
         return f"no failure so far: {STOPPED_AFTER_SETUP} ({read})\n  next       {more}\n{also}"
     root, *rest = causes
-    out = list(_block(root, pages))
-    out += [line for cause in rest if cause.follows for line in _folded(cause)]
+    out = list(_cause_lines(root, pages))
+    out += [line for cause in rest if cause.follows for line in _consequence_lines(cause)]
     if root.confidence != "high" and root.ruled_out:
         out.append(f"  ruled out  {', '.join(root.ruled_out)}: their lines are not here")
     out.append(f"  more       runbook explain {root.cause}")
     for cause in rest:
         if not cause.follows:
-            out += ["", *_block(cause, pages), f"  more       runbook explain {cause.cause}"]
+            out += ["", *_cause_lines(cause, pages), f"  more       runbook explain {cause.cause}"]
     return "\n".join([*out, "", read]) + f"\n{also}"
 
 
@@ -115,39 +115,44 @@ def _coverage_lines(coverage: Coverage) -> Iterator[str]:
     """Yields lines on what was not read, what was read in another form, and what was left aside."""
     for label, those, more in (("not read", coverage.unread, coverage.more), ("note", coverage.notes, 0)):
         for at, one in enumerate(those[:MAX_FILES_IN_TEXT]):
-            yield f"  {label if at == 0 else '':<9}  {one_line(one.file)}: {one_line(one.why)}"
+            yield f"  {label if at == 0 else '':<9}  {printable_line(one.file)}: {printable_line(one.why)}"
         if left := more + max(0, len(those) - MAX_FILES_IN_TEXT):
             yield f"  {'':<9}  and {left} more (`-o json` lists them)"
     if coverage.aside:
-        yield f"  no logs    left aside by their names: {one_line(some(coverage.aside, MAX_FILES_IN_TEXT))}"
+        yield (
+            "  no logs    left aside by their names: "
+            f"{printable_line(first_items_text(coverage.aside, MAX_FILES_IN_TEXT))}"
+        )
 
 
-def remedy(cause: Cause, pages: Mapping[str, CausePage]) -> str:
+def remedy_text(cause: Cause, pages: Mapping[str, CausePage]) -> str:
     """The rule's own remedy, else the one on the cause's page."""
     return cause.remedy or (pages[cause.cause].remedy if cause.cause in pages else "")
 
 
-def _block(cause: Cause, pages: Mapping[str, CausePage]) -> Iterator[str]:
+def _cause_lines(cause: Cause, pages: Mapping[str, CausePage]) -> Iterator[str]:
     where = ", ".join(
-        part for part in (f"rank {cause.rank}" if cause.rank is not None else "", visible(cause.node or "")) if part
+        part
+        for part in (f"rank {cause.rank}" if cause.rank is not None else "", visible_text(cause.node or ""))
+        if part
     )
     yield f"{cause.cause}{CONFIDENCE_SUFFIXES[cause.confidence]}" + (f" · {where}" if where else "")
-    yield f"  {one_line(cause.says)}"
+    yield f"  {printable_line(cause.says)}"
     label = "proof"
     for hit in cause.evidence[:MAX_CAUSE_EVIDENCE_LINES]:
-        yield f"  {label:<9}  {visible(hit.line.source)}:{hit.line.number}: {_quoted(hit.line.shown)}"
+        yield f"  {label:<9}  {visible_text(hit.line.source)}:{hit.line.number}: {_shortened_line(hit.line.shown)}"
         label = ""
     if page := pages.get(cause.cause):
         yield f"  why        {page.why}"
         yield f"  confirm    {page.confirm}"
-    yield f"  fix        {visible(remedy(cause, pages))}"
+    yield f"  fix        {visible_text(remedy_text(cause, pages))}"
 
 
-def _folded(cause: Cause) -> Iterator[str]:
-    where = f"{visible(cause.evidence[0].line.source)}:{cause.evidence[0].line.number}: " if cause.evidence else ""
-    yield f"  follows    {cause.cause}: {where}{_quoted(cause.says)}"
+def _consequence_lines(cause: Cause) -> Iterator[str]:
+    where = f"{visible_text(cause.evidence[0].line.source)}:{cause.evidence[0].line.number}: " if cause.evidence else ""
+    yield f"  follows    {cause.cause}: {where}{_shortened_line(cause.says)}"
 
 
-def _quoted(text: str) -> str:
-    line = one_line(text)
+def _shortened_line(text: str) -> str:
+    line = printable_line(text)
     return f"{line[:MAX_EVIDENCE_LINE_CHARACTERS]}…" if len(line) > MAX_EVIDENCE_LINE_CHARACTERS else line

@@ -11,50 +11,67 @@ from functools import cached_property, partial
 from itertools import groupby
 from typing import Any
 
-from runbook.files.node_sets import select
-from runbook.files.suggestions import nearest
+from runbook.files.node_sets import select_nodes
+from runbook.files.suggestions import nearest_word
 from runbook.files.value_origins import Candidate, Origins
 from runbook.files.yaml_document import KeyPath
-from runbook.launch.ranks import NodeRanks, dialled_address, endpoint, layout, network_environment, node_environment
+from runbook.launch.ranks import (
+    NodeRanks,
+    dialled_address,
+    endpoint,
+    network_environment,
+    node_environment,
+    rank_layout,
+)
 from runbook.model.errors import FilesWrong, Span
-from runbook.model.grouping import grouped
+from runbook.model.grouping import values_by_key
 from runbook.model.inventory import Inventory, Node
 from runbook.model.node_ranges import fold
-from runbook.model.safe_text import table, visible
-from runbook.model.units import counted, span_of
-from runbook.report.run_json import plain
+from runbook.model.safe_text import table, visible_text
+from runbook.model.units import count_text, range_text
+from runbook.report.run_json import json_value
 
 MIN_FOLDED_NODES = 41  # nodes, from which on those that are alike share a line; fewer lines still fit on a screen
 MAX_ADDRESS_CHARACTERS = 40  # columns of folded addresses
 NODE_TABLE_HEADINGS = ("ranks", "node", "address", "gpus", "shell", "login", "groups")
 
 
-def list_text(inventory: Inventory, ranked: Inventory, nodes: Sequence[Node]) -> str:
+def inventory_list_text(inventory: Inventory, ranked: Inventory, nodes: Sequence[Node]) -> str:
     """The text of `inventory list`. `ranked` is the inventory without the spares of its launch."""
-    chosen = _places(ranked, nodes)
-    groups = [[node_ranks] for node_ranks in chosen] if len(chosen) < MIN_FOLDED_NODES else list(_alike(chosen))
-    rows = [_row(same) for same in groups]
+    chosen = _nodes_with_ranks(ranked, nodes)
+    groups = (
+        [[node_ranks] for node_ranks in chosen] if len(chosen) < MIN_FOLDED_NODES else list(_similar_neighbours(chosen))
+    )
+    rows = [_node_table_row(same) for same in groups]
     used = [column for column in range(len(NODE_TABLE_HEADINGS)) if column < 4 or any(row[column] for row in rows)]
     lines = table([row[column] for column in used] for row in (NODE_TABLE_HEADINGS, *rows))
-    return f"{headline(inventory, ranked)}\n\n" + "\n".join(lines) + "\n" + _about(inventory, nodes, rows)
+    return (
+        f"{inventory_headline(inventory, ranked)}\n\n" + "\n".join(lines) + "\n" + _list_notes(inventory, nodes, rows)
+    )
 
 
-def _places(ranked: Inventory, nodes: Sequence[Node]) -> list[NodeRanks]:
+def _nodes_with_ranks(ranked: Inventory, nodes: Sequence[Node]) -> list[NodeRanks]:
     """The nodes with their ranks; a spare has none."""
-    by_node = layout(ranked).by_node
+    by_node = rank_layout(ranked).by_node
     return [by_node.get(node.name, NodeRanks(node, 0, ())) for node in nodes]
 
 
-def headline(inventory: Inventory, ranked: Inventory) -> str:
+def inventory_headline(inventory: Inventory, ranked: Inventory) -> str:
     """The first line: name, file, numbers of nodes and ranks, backend, and the address that ranks dial."""
     gpus = sum(len(node.gpus) for node in ranked.nodes)
     where = endpoint(dialled_address(ranked.rendezvous, len(ranked.nodes)), ranked.rendezvous.port)
-    on = f" on {counted(gpus, 'GPU')}" if gpus == ranked.world_size else f", {counted(gpus, 'GPU')}" if gpus else ""
+    on = (
+        f" on {count_text(gpus, 'GPU')}"
+        if gpus == ranked.world_size
+        else f", {count_text(gpus, 'GPU')}"
+        if gpus
+        else ""
+    )
     spares = len(inventory.nodes) - len(ranked.nodes)
-    of_them = f" ({counted(spares, 'spare')})" if spares else ""
-    return visible(
-        f"{inventory.name} ({inventory.source}): {counted(len(inventory.nodes), 'node')}{of_them}, "
-        f"{counted(ranked.world_size, 'rank')}{on}; {ranked.rendezvous.backend}, ranks dial {where}"
+    of_them = f" ({count_text(spares, 'spare')})" if spares else ""
+    return visible_text(
+        f"{inventory.name} ({inventory.source}): {count_text(len(inventory.nodes), 'node')}{of_them}, "
+        f"{count_text(ranked.world_size, 'rank')}{on}; {ranked.rendezvous.backend}, ranks dial {where}"
     )
 
 
@@ -67,9 +84,9 @@ def gpus(node: Node) -> str:
     return "[" + ", ".join(map(str, node.gpus)) + "]"
 
 
-def login(node: Node, host: str | None = None) -> str:
+def login_text(node: Node, host: str | None = None) -> str:
     """How a node is entered, beyond its address: user, other host, port, jump host; ssh chooses what is left out."""
-    into = f", {entered}" if (entered := _container(node)) else ""
+    into = f", {entered}" if (entered := _container_text(node)) else ""
     if node.connection == "local":
         return f"this machine{into}"
     if node.connection == "agent":
@@ -77,7 +94,7 @@ def login(node: Node, host: str | None = None) -> str:
     if node.connection == "slurm":
         return (f"a step of job {node.slurm.job}" if node.slurm.job else "a step of the job") + into
     if node.connection == "kubernetes":
-        return f"{_pod(node)}{into}"
+        return f"{_pod_text(node)}{into}"
     ssh = node.ssh
     host = host or ssh.host
     at = f"@{host}" if host and host != node.address else ""
@@ -85,7 +102,7 @@ def login(node: Node, host: str | None = None) -> str:
     return (who + (f" via {ssh.jump}" if ssh.jump else "") + into).strip(" ,")
 
 
-def _pod(node: Node) -> str:
+def _pod_text(node: Node) -> str:
     """`namespace/pod` and the container, as far as the inventory names them."""
     chosen = node.kubernetes
     pod = node.pod or f"the one of {chosen.selector}"
@@ -94,13 +111,13 @@ def _pod(node: Node) -> str:
     )
 
 
-def _container(node: Node) -> str:
+def _container_text(node: Node) -> str:
     if node.container is not None:
         return f"{node.container.runtime} {node.container.name}"
     return node.inside[0] if node.inside else ""
 
 
-def list_json(inventory: Inventory, ranked: Inventory, nodes: Sequence[Node]) -> str:
+def inventory_list_json(inventory: Inventory, ranked: Inventory, nodes: Sequence[Node]) -> str:
     """One document with everything resolved; secrets are `***`. A spare has null for ranks."""
     document = {
         "version": 1,
@@ -111,13 +128,13 @@ def list_json(inventory: Inventory, ranked: Inventory, nodes: Sequence[Node]) ->
         "network": asdict(inventory.network),
         "infiniband": inventory.infiniband and asdict(inventory.infiniband),
         "env": inventory.env,
-        "nodes": list(map(_as_json, _places(ranked, nodes))),
+        "nodes": list(map(_node_json, _nodes_with_ranks(ranked, nodes))),
         "groups": inventory.groups,
     }
-    return json.dumps(plain(document), indent=2, ensure_ascii=False) + "\n"
+    return json.dumps(json_value(document), indent=2, ensure_ascii=False) + "\n"
 
 
-def _as_json(node_ranks: NodeRanks) -> dict[str, object]:
+def _node_json(node_ranks: NodeRanks) -> dict[str, object]:
     node = node_ranks.node
     return {
         **{field.name: getattr(node, field.name) for field in fields(node)},
@@ -131,7 +148,7 @@ def _as_json(node_ranks: NodeRanks) -> dict[str, object]:
     }
 
 
-def _alike(by_node: Sequence[NodeRanks]) -> Iterator[list[NodeRanks]]:
+def _similar_neighbours(by_node: Sequence[NodeRanks]) -> Iterator[list[NodeRanks]]:
     """Yields lists of neighbours in rank order that differ only in name, address and ssh host."""
 
     def kind(numbered: tuple[int, NodeRanks]) -> object:
@@ -147,32 +164,32 @@ def _alike(by_node: Sequence[NodeRanks]) -> Iterator[list[NodeRanks]]:
         yield [node_ranks for _, node_ranks in group]
 
 
-def _row(same: Sequence[NodeRanks]) -> tuple[str, ...]:
+def _node_table_row(same: Sequence[NodeRanks]) -> tuple[str, ...]:
     nodes = [node_ranks.node for node_ranks in same]
     first = nodes[0]
     hosts = [node.ssh.host for node in nodes if node.ssh.host]
     return (
-        span_of(same[0].ranks[0].rank, same[-1].ranks[-1].rank) if same[0].ranks else "spare",
+        range_text(same[0].ranks[0].rank, same[-1].ranks[-1].rank) if same[0].ranks else "spare",
         fold(node.name for node in nodes),
-        _short([node.address for node in nodes]),
+        _short_addresses([node.address for node in nodes]),
         gpus(first),
         first.shell,
-        login(first, _short(hosts) if len(nodes) > 1 and hosts else None),
+        login_text(first, _short_addresses(hosts) if len(nodes) > 1 and hosts else None),
         ",".join(first.groups),
     )
 
 
-def _short(addresses: Sequence[str]) -> str:
+def _short_addresses(addresses: Sequence[str]) -> str:
     folded = fold(addresses)
     return (
         folded if len(addresses) == 1 or len(folded) <= MAX_ADDRESS_CHARACTERS else f"{addresses[0]} … {addresses[-1]}"
     )
 
 
-def _about(inventory: Inventory, nodes: Sequence[Node], rows: Sequence[object]) -> str:
+def _list_notes(inventory: Inventory, nodes: Sequence[Node], rows: Sequence[object]) -> str:
     notes = []
     if len(nodes) < len(inventory.nodes):
-        notes.append(f"{counted(len(nodes), 'node')} of {len(inventory.nodes)}")
+        notes.append(f"{count_text(len(nodes), 'node')} of {len(inventory.nodes)}")
     if len(rows) < len(nodes):
         notes.append(
             "nodes that are alike share a line, and `gpus` is what each of them has: -l shows some, -o json each"
@@ -180,23 +197,23 @@ def _about(inventory: Inventory, nodes: Sequence[Node], rows: Sequence[object]) 
     return "".join(f"\n{note}\n" for note in notes)
 
 
-def graph_text(inventory: Inventory, ranked: Inventory) -> str:
+def inventory_graph_text(inventory: Inventory, ranked: Inventory) -> str:
     """The text of `inventory graph`; `ranked` is the inventory without the spares of its launch."""
     by_name = {node.name: node for node in inventory.nodes}
-    lines = [headline(inventory, ranked), "", "@all:"]
+    lines = [inventory_headline(inventory, ranked), "", "@all:"]
     for group, members in inventory.groups.items():
-        lines.append(f"  |--@{group}:  {counted(len(members), 'node')}")
-        lines += [f"  |  |--{line}" for line in _leaves(by_name[name] for name in members)]
+        lines.append(f"  |--@{group}:  {count_text(len(members), 'node')}")
+        lines += [f"  |  |--{line}" for line in _node_tree_lines(by_name[name] for name in members)]
     alone = [node for node in inventory.nodes if not node.groups]
     if alone and inventory.groups:
-        lines.append(f"  |--@ungrouped:  {counted(len(alone), 'node')}")
-        lines += [f"  |  |--{line}" for line in _leaves(alone)]
+        lines.append(f"  |--@ungrouped:  {count_text(len(alone), 'node')}")
+        lines += [f"  |  |--{line}" for line in _node_tree_lines(alone)]
     else:
-        lines += [f"  |--{line}" for line in _leaves(alone)]
-    return "\n".join(map(visible, lines)) + "\n"
+        lines += [f"  |--{line}" for line in _node_tree_lines(alone)]
+    return "\n".join(map(visible_text, lines)) + "\n"
 
 
-def _leaves(nodes: Iterable[Node]) -> Iterator[str]:
+def _node_tree_lines(nodes: Iterable[Node]) -> Iterator[str]:
     """Yields a line for neighbours with the same GPUs: `gn[01-16]  8 GPUs each`."""
     for gpu, group in groupby(nodes, key=gpus):
         same = list(group)
@@ -241,7 +258,7 @@ class Answers:
         self._inventory = inventory
         self._origins = origins
         self._lines = origins.document.lines
-        self._layout = layout(ranked)
+        self._layout = rank_layout(ranked)
 
     def about(self, node: Node) -> dict[str, KeyExplainer]:
         """Every key of the node, in the order in which people read them."""
@@ -268,7 +285,7 @@ class Answers:
             return ExplainedKey("ranks", "-", why="a spare of the launch: none before it takes another node's place")
         place = f"node {node_ranks.node_rank} of {len(self._layout.by_node)}"
         where = f"{place}, {len(node_ranks.ranks)} of {self._layout.world_size} ranks"
-        return ExplainedKey("ranks", span_of(node_ranks.ranks[0].rank, node_ranks.ranks[-1].rank), why=where)
+        return ExplainedKey("ranks", range_text(node_ranks.ranks[0].rank, node_ranks.ranks[-1].rank), why=where)
 
     def _groups(self, node: Node) -> ExplainedKey:
         return ExplainedKey(
@@ -279,7 +296,7 @@ class Answers:
 
     def _key(self, node: Node, key: KeyPath, value: object, otherwise: str) -> ExplainedKey:
         given = tuple(map(self._given, self._origins.candidates(node.name, key)))
-        return ExplainedKey(".".join(map(str, key)), _text(value), given, "" if given else otherwise)
+        return ExplainedKey(".".join(map(str, key)), _value_text(value), given, "" if given else otherwise)
 
     def _job_values(self) -> Iterator[tuple[str, object, str]]:
         """Values of the whole job: key, value, and its origin if it is not set."""
@@ -289,7 +306,7 @@ class Answers:
         yield "rendezvous.port", inventory.rendezvous.port, DEFAULT_ORIGIN
         yield "rendezvous.backend", inventory.rendezvous.backend, self._backend
         yield "network.interface", inventory.network.interface, "not set: NCCL and gloo choose by themselves"
-        ports = ", ".join(span_of(low, high) for low, high in inventory.network.ports)
+        ports = ", ".join(range_text(low, high) for low, high in inventory.network.ports)
         yield "network.ports", ports or None, "not set: only the rendezvous port is checked"
         if inventory.infiniband is not None:
             yield "infiniband.hca", inventory.infiniband.hca, "not set: NCCL takes every active port"
@@ -306,7 +323,7 @@ class Answers:
     def _top(self, keys: KeyPath, value: object, otherwise: str) -> ExplainedKey:
         found = self._at_top(keys)
         return ExplainedKey(
-            ".".join(map(str, keys)), _text(value), (found,) if found else (), "" if found else otherwise
+            ".".join(map(str, keys)), _value_text(value), (found,) if found else (), "" if found else otherwise
         )
 
     def _at_top(self, keys: KeyPath, level: str = "inventory") -> GivenValue | None:
@@ -368,7 +385,7 @@ class Answers:
         if isinstance(value, Mapping) and set(value) == {"env"}:
             return GivenValue(candidate.level, f"*** (from {value['env']} of this machine)", span)
         if isinstance(value, str) or span is None or isinstance(value, Mapping | list):
-            return GivenValue(candidate.level, _text(value), span)
+            return GivenValue(candidate.level, _value_text(value), span)
         # As it was typed: 1.50 stays 1.50.
         typed = self._lines[span.line - 1][span.column - 1 : span.column - 1 + span.length]
         return GivenValue(candidate.level, typed, span)
@@ -416,15 +433,15 @@ def _node_values(node: Node) -> Iterator[tuple[str, object, str]]:
     yield "leaf", node.leaf, ""
 
 
-def _text(value: object) -> str:
+def _value_text(value: object) -> str:
     if value is None:
         return "-"
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(_text, value)) + "]"
+        return "[" + ", ".join(map(_value_text, value)) + "]"
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key}: {_text(inner)}" for key, inner in value.items()) + "}"
+        return "{" + ", ".join(f"{key}: {_value_text(inner)}" for key, inner in value.items()) + "}"
     return str(value)
 
 
@@ -435,20 +452,22 @@ MAX_EXPLAINED_NODES = 8
 """The most nodes for which every key is listed; one key can be asked for any number."""
 
 
-def explain_text(inventory: Inventory, ranked: Inventory, origins: Origins, pattern: str, key: str | None) -> str:
+def inventory_explain_text(
+    inventory: Inventory, ranked: Inventory, origins: Origins, pattern: str, key: str | None
+) -> str:
     """The text of `inventory explain`; `ranked` is as `Answers` takes it. Raises FilesWrong for a node, or a key, that
     does not exist."""
-    nodes = select(pattern, inventory)
+    nodes = select_nodes(pattern, inventory)
     answers = Answers(inventory, ranked, origins)
     if key is not None:
-        return _keys_under(answers, nodes, key)
+        return _keys_under_text(answers, nodes, key)
     if len(nodes) > MAX_EXPLAINED_NODES:
         message = f"`{pattern}` means {len(nodes):,} nodes; every key of so many is too much to read"
         raise FilesWrong.of("arguments.too-many-nodes", message, help="name one node, or a KEY as well")
-    return f"{headline(inventory, ranked)}\n" + "".join(_every_key(answers, node) for node in nodes)
+    return f"{inventory_headline(inventory, ranked)}\n" + "".join(_every_key_text(answers, node) for node in nodes)
 
 
-def _every_key(answers: Answers, node: Node) -> str:
+def _every_key_text(answers: Answers, node: Node) -> str:
     rows = []
     for ask in answers.about(node).values():
         answer = ask()
@@ -456,49 +475,51 @@ def _every_key(answers: Answers, node: Node) -> str:
         place = str(best.span) if best and best.span else ""
         more = f"  (over {', '.join(one.level for one in answer.given[-2::-1])})" if len(answer.given) > 1 else ""
         rows.append((answer.key, answer.value, (best.level if best else answer.why) + more, place))
-    return f"\n{visible(node.name)}\n" + _table(rows)
+    return f"\n{visible_text(node.name)}\n" + _indented_table(rows)
 
 
-def _keys_under(answers: Answers, nodes: Sequence[Node], key: str) -> str:
+def _keys_under_text(answers: Answers, nodes: Sequence[Node], key: str) -> str:
     """The text for every key inside `key`, such as `env` or `ssh`, or else for `key` itself."""
     known = [answers.about(node) for node in nodes]
     under = dict.fromkeys(name for asks in known for name in asks if name.startswith(f"{key}."))
     having = {name: [node for node, asks in zip(nodes, known, strict=True) if name in asks] for name in under}
-    return "\n".join(_one_key(answers, some, name) for name, some in having.items()) or _one_key(answers, nodes, key)
+    return "\n".join(_one_key_text(answers, some, name) for name, some in having.items()) or _one_key_text(
+        answers, nodes, key
+    )
 
 
-def _one_key(answers: Answers, nodes: Sequence[Node], key: str) -> str:
+def _one_key_text(answers: Answers, nodes: Sequence[Node], key: str) -> str:
     """The text for one key. A value that several nodes share is printed once, and so are values that differ on every
     node for one reason."""
-    found = {node.name: _find(answers.about(node), node, key)() for node in nodes}
-    same = grouped((answer, name) for name, answer in found.items())
-    if len(same) == len(found) > MAX_VALUES_WITH_NODES and (one := _of_one_origin(list(same))):
+    found = {node.name: _find_key(answers.about(node), node, key)() for node in nodes}
+    same = values_by_key((answer, name) for name, answer in found.items())
+    if len(same) == len(found) > MAX_VALUES_WITH_NODES and (one := _folded_answer(list(same))):
         same = {one: list(found)}
-    return "\n".join(_candidates(fold(names), answer) for answer, names in same.items())
+    return "\n".join(_answer_text(fold(names), answer) for answer, names in same.items())
 
 
-def _of_one_origin(differing: Sequence[ExplainedKey]) -> ExplainedKey | None:
+def _folded_answer(differing: Sequence[ExplainedKey]) -> ExplainedKey | None:
     """One answer for several that differ only in their values, such as the ranks of nodes; its values are in the order
     of the nodes. None if the answers differ in more."""
     first = differing[0]
     if any(answer.given or answer.why != first.why for answer in differing):
         return None
-    return replace(first, value=f"{_short([answer.value for answer in differing])}, one for each node")
+    return replace(first, value=f"{_short_addresses([answer.value for answer in differing])}, one for each node")
 
 
-def _candidates(names: str, answer: ExplainedKey) -> str:
+def _answer_text(names: str, answer: ExplainedKey) -> str:
     """The text of an answer: the value that wins, then the values that it won over, the strongest first."""
-    lines = [visible(f"{names}: {answer.key} = {answer.value}")]
+    lines = [visible_text(f"{names}: {answer.key} = {answer.value}")]
     rows = [
         ("wins" if number == 0 else "", one.level, one.text, str(one.span) if one.span else "")
         for number, one in enumerate(reversed(answer.given))
     ]
     if answer.why:
         rows.append(("" if answer.given else "wins", answer.why, "", ""))
-    return "\n".join(lines) + "\n" + _table(rows)
+    return "\n".join(lines) + "\n" + _indented_table(rows)
 
 
-def _find(known: dict[str, KeyExplainer], node: Node, key: str) -> KeyExplainer:
+def _find_key(known: dict[str, KeyExplainer], node: Node, key: str) -> KeyExplainer:
     """The answer to a key as people write it: `env.NCCL_DEBUG`, `NCCL_DEBUG`, `user` for `ssh.user`."""
     if key in known:
         return known[key]
@@ -511,10 +532,10 @@ def _find(known: dict[str, KeyExplainer], node: Node, key: str) -> KeyExplainer:
     by_users = f"{key}.".startswith(("env.", "vars."))
     message = f"nothing sets `{key}` on {node.name}" if by_users else f"a node has no key `{key}`"
     words = [*known, *(name.rpartition(".")[2] for name in known)]
-    near = nearest(key, words)
+    near = nearest_word(key, words)
     help = f"did you mean `{near}`?" if near else "without a KEY all of them are listed"
     raise FilesWrong.of("arguments.unknown-key", message, help=help)
 
 
-def _table(rows: Iterable[Sequence[str]]) -> str:
+def _indented_table(rows: Iterable[Sequence[str]]) -> str:
     return "".join(f"  {line}\n" for line in table(rows, widest=48))

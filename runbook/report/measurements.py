@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from runbook.model.node_ranges import fold
-from runbook.model.safe_text import cells, one_line, pad
-from runbook.model.units import bytes_text, link_text, significant
+from runbook.model.safe_text import pad_to_width, printable_line, terminal_columns
+from runbook.model.units import bytes_text, link_rate_text, significant_digits_text
 from runbook.model.verdict import Outcome
-from runbook.report.run_record import LinkSpeed, fastest_links, slowest_between
+from runbook.report.run_record import LinkSpeed, fastest_links, slowest_links_between
 
 # title, unit, key of the row, width, significant digits (0: write it as it is)
 RESULT_COLUMNS = (
@@ -29,7 +29,7 @@ NARROW_RESULT_COLUMNS = RESULT_COLUMNS[:8]
 
 def table_header(width: int | None) -> list[str]:
     """Two header lines, which parsers of nccl-tests read as comments."""
-    columns = _columns(width)
+    columns = _result_columns(width)
     titles = "".join(title.rjust(cells) for title, _, _, cells, _ in columns)
     units = "".join(unit.rjust(cells) for _, unit, _, cells, _ in columns)
     return ["#" + titles[1:], "#" + units[1:].rstrip()]
@@ -37,20 +37,22 @@ def table_header(width: int | None) -> list[str]:
 
 def table_row(values: Mapping[str, object], width: int | None) -> str:
     """The row of one message size; a missing value reads `-`, and small bandwidths keep three digits."""
-    return "".join(_cell(values.get(key), digits).rjust(cells) for _, _, key, cells, digits in _columns(width))
+    return "".join(
+        _result_cell(values.get(key), digits).rjust(cells) for _, _, key, cells, digits in _result_columns(width)
+    )
 
 
-def _columns(width: int | None) -> tuple[tuple[str, str, str, int, int], ...]:
+def _result_columns(width: int | None) -> tuple[tuple[str, str, str, int, int], ...]:
     whole = sum(cells for _, _, _, cells, _ in RESULT_COLUMNS)
     return RESULT_COLUMNS if width is None or width >= whole else NARROW_RESULT_COLUMNS
 
 
-def _cell(value: object, digits: int) -> str:
+def _result_cell(value: object, digits: int) -> str:
     if value is None:
         return " -"
     if digits and isinstance(value, int | float):
-        return " " + significant(value, digits)
-    return " " + one_line(str(value))
+        return " " + significant_digits_text(value, digits)
+    return " " + printable_line(str(value))
 
 
 BAR_CHARACTERS = "▁▂▃▄▅▆▇█"
@@ -74,10 +76,10 @@ def sparkline(values: Sequence[float]) -> str:
     if not known:
         return ""
     low, high = math.log(min(known)), math.log(max(known))
-    return "".join(_bar(value, low, high) for value in values)
+    return "".join(_bar_character(value, low, high) for value in values)
 
 
-def _bar(value: float, low: float, high: float) -> str:
+def _bar_character(value: float, low: float, high: float) -> str:
     if not value > 0 or not math.isfinite(value):
         return " "
     part = (math.log(value) - low) / (high - low) if high > low else 1.0
@@ -90,7 +92,7 @@ def bandwidth_line(rows: Sequence[Mapping[str, object]]) -> str:
         (float(size), float(busbw))
         for row in rows
         if isinstance(size := row.get("size"), int | float) and isinstance(busbw := row.get("busbw"), int | float)
-        if _drawable(size) and _drawable(busbw)
+        if _is_drawable(size) and _is_drawable(busbw)
     ]
     if len(points) < 3:
         return ""
@@ -110,35 +112,35 @@ def links_map(outcomes: Sequence[Outcome]) -> Iterator[str]:
         return
     size = math.ceil(len(names) / MAX_MAP_ROWS)
     groups = [names[at : at + size] for at in range(0, len(names), size)]
-    worst = slowest_between(groups, best)
+    worst = slowest_links_between(groups, best)
     median = statistics.median(link.gbps for link in best.values())
-    labels = [one_line(fold(group)) for group in groups]
-    wide = min(MAX_MAP_NAME_CELLS, max(map(cells, labels)))
-    yield f"links, rows send to columns{', the slowest of each group' if size > 1 else ''}: {_legend(median)}"
+    labels = [printable_line(fold(group)) for group in groups]
+    wide = min(MAX_MAP_NAME_CELLS, max(map(terminal_columns, labels)))
+    yield f"links, rows send to columns{', the slowest of each group' if size > 1 else ''}: {_shade_legend(median)}"
     for row, label in enumerate(labels):
         shades = "".join(
-            (" " if row == column and size == 1 else _shade(worst.get((row, column)), median)) * 2
+            (" " if row == column and size == 1 else _shade_character(worst.get((row, column)), median)) * 2
             for column in range(len(groups))
         )
-        yield f"{pad(_short(label, wide), wide)}  {shades.rstrip()}"
+        yield f"{pad_to_width(_cut_to_width(label, wide), wide)}  {shades.rstrip()}"
 
 
-def _legend(median: float) -> str:
+def _shade_legend(median: float) -> str:
     shades = [
         f"{shade * 2} {text}" for shade, text in zip(SHADE_CHARACTERS, ("usual", "<90%", "<75%", "<50%"), strict=True)
     ]
-    return f"{', '.join(shades)} of the median {link_text(median)}"
+    return f"{', '.join(shades)} of the median {link_rate_text(median)}"
 
 
-def _shade(link: LinkSpeed | None, median: float) -> str:
+def _shade_character(link: LinkSpeed | None, median: float) -> str:
     return "·" if link is None else SHADE_CHARACTERS[sum(link.gbps < bound * median for bound in SHADE_BOUNDS)]
 
 
-def _short(text: str, width: int) -> str:
-    while cells(text) > width:
+def _cut_to_width(text: str, width: int) -> str:
+    while terminal_columns(text) > width:
         text = text[:-1]
     return text
 
 
-def _drawable(value: float) -> bool:
+def _is_drawable(value: float) -> bool:
     return not isinstance(value, bool) and 0 < value < 1e18

@@ -30,22 +30,22 @@ from runbook.model.verdict import EXIT_BUG, Finding, Outcome, Verdict
 from runbook.report.run_record import Record, StageRecord
 
 
-def plain(value: object) -> object:
+def json_value(value: object) -> object:
     """The value as JSON can hold it: NaN and infinity become null, values of unknown types their text (a secret:
     `***`)."""
     match value:
         case Enum():
-            return plain(value.value)
+            return json_value(value.value)
         case None | bool() | int() | str():
             return value
         case float():
             return value if math.isfinite(value) else None
         case Mapping():
-            return {str(key): plain(item) for key, item in value.items()}
+            return {str(key): json_value(item) for key, item in value.items()}
         case list() | tuple():
-            return [plain(item) for item in value]
+            return [json_value(item) for item in value]
         case Set():
-            return sorted((plain(item) for item in value), key=str)
+            return sorted((json_value(item) for item in value), key=str)
         case _:
             return str(value)
 
@@ -62,7 +62,7 @@ class Jsonl:
     def __call__(self, event: Event) -> None:
         if not self._of_ranks and isinstance(event, Progress) and "output" in event.data:
             return
-        line = to_json(event) + "\n"
+        line = event_to_json(event) + "\n"
         with self._lock:
             self._stream.write(line)
             self._stream.flush()
@@ -80,12 +80,12 @@ EVENT_TYPES: Mapping[str, type[Event]] = {
 EVENT_NAMES = {kind: name for name, kind in EVENT_TYPES.items()}
 
 
-def to_json(event: Event) -> str:
-    """One line of ASCII; `from_json` gives the same event back."""
-    return json.dumps({"event": EVENT_NAMES[type(event)]} | _fields(event))
+def event_to_json(event: Event) -> str:
+    """One line of ASCII; `event_from_json` gives the same event back."""
+    return json.dumps({"event": EVENT_NAMES[type(event)]} | _fields_json(event))
 
 
-def from_json(line: str) -> Event:
+def event_from_json(line: str) -> Event:
     """The event of one line; unknown keys are ignored, and a line that is not an event raises ValueError."""
     try:
         document = json.loads(line)
@@ -128,7 +128,7 @@ def read(path: Path) -> Iterator[Event]:
     with path.open(encoding="utf-8", errors="replace") as file:
         for number, line in enumerate(file, 1):
             try:
-                event = from_json(line)
+                event = event_from_json(line)
             except ValueError as error:
                 if not line.endswith("\n"):
                     return
@@ -137,20 +137,20 @@ def read(path: Path) -> Iterator[Event]:
             yield event
 
 
-def _fields(value: Event | Outcome | Finding | RemedyStep) -> dict[str, object]:
-    return {name: _plain(getattr(value, name)) for name in value.__dataclass_fields__}
+def _fields_json(value: Event | Outcome | Finding | RemedyStep) -> dict[str, object]:
+    return {name: _event_json_value(getattr(value, name)) for name in value.__dataclass_fields__}
 
 
-def _plain(value: object) -> object:
+def _event_json_value(value: object) -> object:
     match value:
         case Finding():
-            return _fields(value) | {"remedy_steps": [_fields(step) for step in value.mended.steps]}
+            return _fields_json(value) | {"remedy_steps": [_fields_json(step) for step in value.mended.steps]}
         case Outcome():
-            return _fields(value)
+            return _fields_json(value)
         case tuple():
-            return [_plain(item) for item in value]
+            return [_event_json_value(item) for item in value]
         case _:
-            return plain(value)
+            return json_value(value)
 
 
 class Result:
@@ -200,17 +200,17 @@ class Result:
             "verdict": str(stage.verdict),
             "seconds": round(stage.finished.seconds if stage.finished else max(0.0, until), 3),
             "outcomes": [
-                _fields(one) | {"findings": [_finding(finding, one.node) for finding in one.findings]}
+                _fields_json(one) | {"findings": [_finding_json(finding, one.node) for finding in one.findings]}
                 for one in stage.outcomes
             ],
             "silent": stage.silent,
         }
         parts = [links for outcome in stage.outcomes if isinstance(links := outcome.metrics.get("links"), Sequence)]
         if parts:  # each outcome has the links that begin at its node; a reader wants all
-            document["metrics"] = {"links": plain([link for part in parts for link in part])}
+            document["metrics"] = {"links": json_value([link for part in parts for link in part])}
         return document
 
 
-def _finding(finding: Finding, node: str) -> dict[str, object]:
+def _finding_json(finding: Finding, node: str) -> dict[str, object]:
     commands = [{"node": where, "command": command} for where, command in finding.mended.typed(node)]
-    return _fields(finding) | {"remedy_commands": commands}
+    return _fields_json(finding) | {"remedy_commands": commands}

@@ -18,7 +18,7 @@ from runbook.model.events import (
     StageFinished,
     StageStarted,
 )
-from runbook.model.verdict import Outcome, Verdict, overall
+from runbook.model.verdict import Outcome, Verdict, overall_verdict
 
 
 @dataclass(slots=True)
@@ -48,7 +48,7 @@ class StageRecord:
         """The engine's verdict; a stage that never finished is `unknown`, unless some node already failed."""
         if self.finished:
             return self.finished.verdict
-        return overall([Verdict.UNKNOWN, *(outcome.verdict for outcome in self.outcomes)])
+        return overall_verdict([Verdict.UNKNOWN, *(outcome.verdict for outcome in self.outcomes)])
 
 
 @dataclass(slots=True)
@@ -108,7 +108,7 @@ class Record:
     def not_run(self) -> list[str]:
         """The stages that were planned and never begun, in their order."""
         begun = Counter(stage.name for stage in self.stages)
-        return list(_without(self.started.stages if self.started else (), begun))
+        return list(_names_not_begun(self.started.stages if self.started else (), begun))
 
     @property
     def seconds(self) -> float:
@@ -134,7 +134,7 @@ class Record:
         return next((stage.name for stage in reversed(self.stages) if stage.verdict.stops), None)
 
 
-def _without(names: Iterable[str], begun: Counter[str]) -> Iterator[str]:
+def _names_not_begun(names: Iterable[str], begun: Counter[str]) -> Iterator[str]:
     for name in names:
         if begun[name]:
             begun[name] -= 1
@@ -142,7 +142,7 @@ def _without(names: Iterable[str], begun: Counter[str]) -> Iterator[str]:
             yield name
 
 
-def record(events: Iterable[Event]) -> Record:
+def record_of_events(events: Iterable[Event]) -> Record:
     record = Record()
     for event in events:
         record(event)
@@ -175,12 +175,14 @@ def fastest_links(outcomes: Iterable[Outcome]) -> dict[NodePair, LinkSpeed]:
         for one in listed if isinstance(listed, list | tuple) else ():
             if not isinstance(one, Mapping):
                 continue
-            source, target, gbps = one.get("from"), one.get("to"), number(one.get("gbps"))
+            source, target, gbps = one.get("from"), one.get("to"), finite_number(one.get("gbps"))
             if not isinstance(source, str) or not isinstance(target, str) or gbps is None or not 0 < gbps < 1e9:
                 continue
             known = best.get((source, target))
             if known is None or gbps > known.gbps:
-                best[source, target] = LinkSpeed(gbps, number(one.get("us")), number(one.get("both_gbps")))
+                best[source, target] = LinkSpeed(
+                    gbps, finite_number(one.get("us")), finite_number(one.get("both_gbps"))
+                )
     return best
 
 
@@ -194,7 +196,7 @@ class WithLinkSpeed(Protocol):
 M = TypeVar("M", bound=WithLinkSpeed)
 
 
-def slowest_between(groups: Sequence[Sequence[str]], links: Mapping[NodePair, M]) -> dict[tuple[int, int], M]:
+def slowest_links_between(groups: Sequence[Sequence[str]], links: Mapping[NodePair, M]) -> dict[tuple[int, int], M]:
     """The slowest link from each group of nodes to each group, by the places of both; links of other nodes are left
     out."""
     place = {name: at for at, members in enumerate(groups) for name in members}
@@ -205,7 +207,7 @@ def slowest_between(groups: Sequence[Sequence[str]], links: Mapping[NodePair, M]
     return found
 
 
-def number(value: object) -> float | None:
+def finite_number(value: object) -> float | None:
     """The value as a finite number, or None: JSON from a stranger may hold NaN, 10**400 or a text."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None

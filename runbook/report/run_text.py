@@ -17,8 +17,16 @@ from runbook.model.events import (
     StageStarted,
 )
 from runbook.model.node_ranges import fold
-from runbook.model.safe_text import ascii_only, cells, lines, one_line, pad, visible, wrap
-from runbook.model.units import counted, seconds_text, span_of
+from runbook.model.safe_text import (
+    ascii_text,
+    pad_to_width,
+    printable_line,
+    printable_lines,
+    terminal_columns,
+    visible_text,
+    wrap_to_width,
+)
+from runbook.model.units import count_text, range_text, seconds_text
 from runbook.model.verdict import EXIT_BUG, EXIT_FAILED, EXIT_INTERRUPTED, UNKNOWN, Verdict
 from runbook.report.folding import (
     FindingBlock,
@@ -27,9 +35,9 @@ from runbook.report.folding import (
     Likewise,
     NodesRemedy,
     OutcomeGroup,
-    blocks,
     dropped_groups,
-    likewise,
+    finding_blocks,
+    fold_similar_entries,
     stage_groups,
     warning_groups,
 )
@@ -113,32 +121,32 @@ class RunPage:
     # The head ------------------------------------------------------------------------------------------------------
 
     def _head(self, run: RunStarted) -> Iterator[StyledLine]:
-        folded = one_line(fold(run.nodes))
+        folded = printable_line(fold(run.nodes))
         self._master = next(iter(run.nodes), None)
         least, most = STAGE_WIDTH_RANGE
-        self.stage_width = min(most, max((least, *(cells(one_line(name)) for name in run.stages))))
-        self._node_width = min(MAX_NODE_WIDTH, cells(folded))
-        short = self._verbose or cells(folded) <= MAX_HEAD_NAMES_CELLS
-        named = folded if short else one_line(f"{run.nodes[0]} … {run.nodes[-1]}")
-        nodes = f"{counted(len(run.nodes), 'node')} ({named})"
-        rest = " · ".join(["", one_line(run.playbook), nodes, one_line(run.inventory)])
-        yield (f"runbook {one_line(run.version)}", "strong"), (rest, "")
+        self.stage_width = min(most, max((least, *(terminal_columns(printable_line(name)) for name in run.stages))))
+        self._node_width = min(MAX_NODE_WIDTH, terminal_columns(folded))
+        short = self._verbose or terminal_columns(folded) <= MAX_HEAD_NAMES_CELLS
+        named = folded if short else printable_line(f"{run.nodes[0]} … {run.nodes[-1]}")
+        nodes = f"{count_text(len(run.nodes), 'node')} ({named})"
+        rest = " · ".join(["", printable_line(run.playbook), nodes, printable_line(run.inventory)])
+        yield (f"runbook {printable_line(run.version)}", "strong"), (rest, "")
 
     # Stages --------------------------------------------------------------------------------------------------------
 
     def _stage(self, stage: StageRecord, finished: StageFinished | None) -> Iterator[StyledLine]:
         seconds = seconds_text(finished.seconds) if finished else ""
-        name = one_line(stage.name)
+        name = printable_line(stage.name)
         groups = stage_groups(stage, None if self._verbose else self._gist())
-        shown = _shown(groups, self._many)
+        shown = _groups_to_show(groups, self._many)
         for group in shown:
             word, style = WORDS[group.verdict]
-            yield from self._row(name, word, style, seconds, _where(group), group.says)
+            yield from self._row(name, word, style, seconds, _nodes_text(group), group.says)
             name = seconds = ""
         hidden = [node for group in groups[len(shown) :] for node in group.nodes]
         if hidden:
-            says = f"and {counted(len(hidden), 'more node')}, each in its own words (-v shows all)"
-            yield from self._row("", "", "dim", "", _where(OutcomeGroup(Verdict.PASS, "", tuple(hidden))), says)
+            says = f"and {count_text(len(hidden), 'more node')}, each in its own words (-v shows all)"
+            yield from self._row("", "", "dim", "", _nodes_text(OutcomeGroup(Verdict.PASS, "", tuple(hidden))), says)
         yield from self._warnings(stage)
 
     def _warnings(self, stage: StageRecord) -> Iterator[StyledLine]:
@@ -146,7 +154,7 @@ class RunPage:
         for says, nodes in warnings[: self._many]:
             yield from self._row("", "warn", "warn", "", fold(nodes), says)
         if len(warnings) > self._many:
-            says = f"and {counted(len(warnings) - self._many, 'more warning')} (-v shows all)"
+            says = f"and {count_text(len(warnings) - self._many, 'more warning')} (-v shows all)"
             yield from self._row("", "", "dim", "", "", says)
 
     def _dropped(self, drop: NodesDropped) -> Iterator[StyledLine]:
@@ -157,28 +165,34 @@ class RunPage:
             says = reason
             if number == len(groups):
                 master = f", master {first}" if first and self._master not in drop.left else ""
-                says += f"; going on with {counted(len(drop.left), 'node')}{master}"
+                says += f"; going on with {count_text(len(drop.left), 'node')}{master}"
             yield from self._row("", "dropped", "warn", "", fold(nodes), says)
         self._master = first
 
     def running(self, stage: str, word: str, seconds: str, says: str, style: Style = "") -> StyledLine:
         """A line about a stage that is under way, in the columns of the page."""
-        lead = f" {pad(one_line(stage), self.stage_width)} "
-        return (lead, style or "strong"), (pad(word, WORD_WIDTH), style or "command"), (_time(seconds) + says, style)
+        lead = f" {pad_to_width(printable_line(stage), self.stage_width)} "
+        return (
+            (lead, style or "strong"),
+            (pad_to_width(word, WORD_WIDTH), style or "command"),
+            (_time_column(seconds) + says, style),
+        )
 
     def _row(self, name: str, word: str, style: Style, seconds: str, nodes: str, says: str) -> Iterator[StyledLine]:
         """One line of the page: stage, verdict, seconds, nodes, sentence; a long sentence goes on under itself, and on
         lines of its own where the columns leave too little room."""
-        lead = f" {pad(name, self.stage_width)} "
-        before = f"{_time(seconds)}{pad(one_line(nodes), self._node_width)}  "
-        indent = cells(lead) + WORD_WIDTH + cells(before)
+        lead = f" {pad_to_width(name, self.stage_width)} "
+        before = f"{_time_column(seconds)}{pad_to_width(printable_line(nodes), self._node_width)}  "
+        indent = terminal_columns(lead) + WORD_WIDTH + terminal_columns(before)
         faint: Style = "dim" if style in ("skip", "dim") else ""
-        if self._width is not None and self._width - indent < min(MIN_SENTENCE_CELLS, cells(one_line(says))):
-            indent, before = cells(CONTINUATION_INDENT), before.rstrip()
-            first, rest = "", wrap(one_line(says), self._room(indent))
+        if self._width is not None and self._width - indent < min(
+            MIN_SENTENCE_CELLS, terminal_columns(printable_line(says))
+        ):
+            indent, before = terminal_columns(CONTINUATION_INDENT), before.rstrip()
+            first, rest = "", wrap_to_width(printable_line(says), self._room(indent))
         else:
-            first, *rest = wrap(one_line(says), self._room(indent))
-        yield (lead, "strong"), (pad(word, WORD_WIDTH), style), (before, faint), (first, faint)
+            first, *rest = wrap_to_width(printable_line(says), self._room(indent))
+        yield (lead, "strong"), (pad_to_width(word, WORD_WIDTH), style), (before, faint), (first, faint)
         for line in rest:
             yield (" " * indent, ""), (line, faint)
 
@@ -196,7 +210,7 @@ class RunPage:
         stage = self.record.stage(progress.stage, progress.time)
         if self._table_of is not stage:
             self._table_of, self._rows = stage, []
-            yield ((f"# {one_line(stage.name)} on {one_line(fold(stage.started.nodes))}", "dim"),)
+            yield ((f"# {printable_line(stage.name)} on {printable_line(fold(stage.started.nodes))}", "dim"),)
             yield from (((line, "dim"),) for line in table_header(self._width))
         self._rows.append(values)
         wrong = values.get("wrong")
@@ -206,7 +220,7 @@ class RunPage:
         """What the stage measured, as far as characters can draw it."""
         rows = self._rows if self._table_of is stage else []
         for line in [bandwidth_line(rows), *links_map(stage.outcomes)]:
-            if line and (self._width is None or 3 + cells(line) <= self._width):
+            if line and (self._width is None or 3 + terminal_columns(line) <= self._width):
                 yield ((f"   {line}", "dim"),)
 
     def _output(self, progress: Progress) -> Iterator[StyledLine]:
@@ -217,15 +231,18 @@ class RunPage:
         ranks = output["ranks"]
         if self._only_ranks and not self._only_ranks & set(ranks):
             return
-        numbers = span_of(ranks[0], ranks[-1])
+        numbers = range_text(ranks[0], ranks[-1])
         style: Style = "" if output["stream"] == "out" else "warn"
         for line in output["lines"]:
-            yield (f"[{numbers} {one_line(progress.node or '')}] ", "dim"), (" ".join(lines(line)), style)
+            yield (
+                (f"[{numbers} {printable_line(progress.node or '')}] ", "dim"),
+                (" ".join(printable_lines(line)), style),
+            )
 
     # Findings ------------------------------------------------------------------------------------------------------
 
     def _blocks(self) -> Iterator[StyledLine]:
-        shown = blocks(self.record.stages, self.record.causes, apart=self._verbose)
+        shown = finding_blocks(self.record.stages, self.record.causes, apart=self._verbose)
         folded = {} if self._verbose else {place: block for place, block in enumerate(shown) if block.follows}
         for block in shown:
             if block.follows and not self._verbose:
@@ -238,12 +255,16 @@ class RunPage:
 
     def _folded(self, block: FindingBlock) -> StyledLine:
         """A consequence in one line; -v shows it in full."""
-        who, cause, says = one_line(fold(block.nodes)), one_line(block.cause), one_line(block.entries[0].says)
+        who, cause, says = (
+            printable_line(fold(block.nodes)),
+            printable_line(block.cause),
+            printable_line(block.entries[0].says),
+        )
         text = f"{who} {says} ({cause})" if block.waited else f"{cause} on {who}: {says}"
         return (LABEL_FORMAT.format("follows"), "dim"), (text, "dim")
 
     def _block(self, block: FindingBlock) -> Iterator[StyledLine]:
-        stage, who, cause = one_line(block.stage), one_line(fold(block.nodes)), one_line(block.cause)
+        stage, who, cause = printable_line(block.stage), printable_line(fold(block.nodes)), printable_line(block.cause)
         if block.unreached:
             yield (f" {stage}: ", "strong"), (f"{who} cannot be reached", "unknown"), (": ", ""), (cause, "strong")
         else:
@@ -255,7 +276,7 @@ class RunPage:
         if block.common:
             alike = "both nodes alike" if len(block.nodes) == 2 else f"all {len(block.nodes)} nodes alike"
             says = f"common cause: {alike}, so look first at what they share; no single node is to blame"
-            for line in wrap(says, self._room(3)):
+            for line in wrap_to_width(says, self._room(3)):
                 yield ((f"   {line}", ""),)
         one_fix = len(block.fixes) == 1
         shown = block.entries[: self._many]
@@ -265,36 +286,36 @@ class RunPage:
                 yield from self._fixes(entry.fixes, block)
         hidden = [node for entry in block.entries[len(shown) :] for node in entry.nodes]
         if hidden:
-            yield ((f"   and the same cause on {one_line(fold(hidden))} (-v shows all)", "dim"),)
+            yield ((f"   and the same cause on {printable_line(fold(hidden))} (-v shows all)", "dim"),)
         if one_fix:
             yield from self._fixes(block.fixes, block)
         for label, text in dict.fromkeys(note for entry in shown for note in entry.notes):
-            yield (LABEL_FORMAT.format(label), "dim"), (one_line(text), "")
+            yield (LABEL_FORMAT.format(label), "dim"), (printable_line(text), "")
         yield (LABEL_FORMAT.format("more"), "dim"), (f"runbook explain {cause}", "")
 
     def _entry(self, entry: FoldedFinding, *, named: bool) -> Iterator[StyledLine]:
-        who, says = one_line(fold(entry.nodes)), one_line(entry.says)
+        who, says = printable_line(fold(entry.nodes)), printable_line(entry.says)
         lead = f"{who}: " if named and not says.startswith(who) else ""
-        for line in wrap(lead + says, self._room(3)):
+        for line in wrap_to_width(lead + says, self._room(3)):
             yield ((f"   {line}", ""),)
         if entry.others:
             yield from self._likewise(entry.others)
         absent = [peer for peer in entry.peers if peer not in says]
         if absent:
-            yield (LABEL_FORMAT.format("peers"), "dim"), (one_line(fold(entry.peers)), "")
+            yield (LABEL_FORMAT.format("peers"), "dim"), (printable_line(fold(entry.peers)), "")
         if entry.evidence and entry.like and not self._verbose:
-            text = f"as for {one_line(fold(entry.like))}, but for names and numbers (-v shows it)"
+            text = f"as for {printable_line(fold(entry.like))}, but for names and numbers (-v shows it)"
             yield (LABEL_FORMAT.format("evidence"), "dim"), (text, "dim")
         else:
             yield from self._evidence(entry)
 
     def _likewise(self, others: Iterable[str]) -> Iterator[StyledLine]:
-        text = f"and likewise on {one_line(fold(others))}, but for names and numbers (-v shows each)"
+        text = f"and likewise on {printable_line(fold(others))}, but for names and numbers (-v shows each)"
         yield (LABEL_FORMAT.format(""), ""), (text, "dim")
 
     def _each(self, said: Iterable[tuple[tuple[str, ...], T]], gist: Callable[[T], object]) -> list[Likewise[T]]:
         """The entries, those that are alike under the first of them, unless -v shows all."""
-        return [Likewise(*one) for one in said] if self._verbose else list(likewise(said, gist))
+        return [Likewise(*one) for one in said] if self._verbose else list(fold_similar_entries(said, gist))
 
     def _gist(self) -> Gist:
         return Gist(self.record.started.nodes if self.record.started else ())
@@ -303,20 +324,23 @@ class RunPage:
         label, gist = "evidence", self._gist()
         several = self._each(entry.evidence, lambda texts: tuple(map(gist, texts)))
         for one in several[: self._many]:
-            shown = [line for text in one.what for line in lines(text)]
+            shown = [line for text in one.what for line in printable_lines(text)]
             if shown and one.nodes != entry.nodes:
-                shown = [f"{one_line(fold(one.nodes))}: {shown[0]}", *shown[1:]]
+                shown = [f"{printable_line(fold(one.nodes))}: {shown[0]}", *shown[1:]]
             for line in shown[: self._many_lines]:
                 yield (LABEL_FORMAT.format(label), "dim"), (line, "")
                 label = ""
             if len(shown) > self._many_lines:
-                hidden = counted(len(shown) - self._many_lines, "more line")
+                hidden = count_text(len(shown) - self._many_lines, "more line")
                 yield (LABEL_FORMAT.format(""), ""), (f"and {hidden} (-v shows all)", "dim")
             if one.others:
                 yield from self._likewise(one.others)
         hidden_nodes = [node for one in several[self._many :] for node in (*one.nodes, *one.others)]
         if hidden_nodes:
-            yield (LABEL_FORMAT.format(""), ""), (f"and more from {one_line(fold(hidden_nodes))} (-v shows all)", "dim")
+            yield (
+                (LABEL_FORMAT.format(""), ""),
+                (f"and more from {printable_line(fold(hidden_nodes))} (-v shows all)", "dim"),
+            )
 
     def _fixes(self, fixes: Iterable[NodesRemedy], block: FindingBlock) -> Iterator[StyledLine]:
         """The lines of remedies. A remedy is meant to be copied: never broken, never cut, nothing around it. A second
@@ -328,10 +352,10 @@ class RunPage:
             taken[said[0]] += 1
         for one in (one for turn in turns.values() for one in self._each(turn, self._gist())):
             for where, step in one.what.placed(() if block.unreached else one.nodes):
-                label = LABEL_FORMAT.format(f"fix on {one_line(where)}  " if where else "fix")
-                for line in lines(step.what):
+                label = LABEL_FORMAT.format(f"fix on {printable_line(where)}  " if where else "fix")
+                for line in printable_lines(step.what):
                     yield (label, "dim"), (line, "command")
-                    label = " " * cells(label)
+                    label = " " * terminal_columns(label)
             if one.others:
                 yield from self._likewise(one.others)
 
@@ -341,28 +365,28 @@ class RunPage:
         yield from self._closing()
         if finished.not_dropped:
             says = "no more dropped: " if finished.dropped else "nobody dropped: "
-            yield (says, "strong"), (one_line(finished.not_dropped), "")
+            yield (says, "strong"), (printable_line(finished.not_dropped), "")
         if finished.cleaned:
-            yield (("cleaned up: ", "strong"), (one_line(finished.cleaned), ""))
+            yield (("cleaned up: ", "strong"), (printable_line(finished.cleaned), ""))
         if others := self._others(finished):
-            says = f"--without-bad goes on with the other {counted(others, 'node')}"
+            says = f"--without-bad goes on with the other {count_text(others, 'node')}"
             yield (("next: ", "strong"), (says, ""))
         word, style = RUN_END_WORDS[finished.verdict]
         if finished.exit_code == EXIT_INTERRUPTED:
             word, style = "INTERRUPTED", "unknown"
-        at = f" at {one_line(finished.stopped_at)}" if finished.stopped_at else ""
+        at = f" at {printable_line(finished.stopped_at)}" if finished.stopped_at else ""
         bug = ", a bug of runbook" if finished.exit_code == EXIT_BUG else ""
         rest = f"{at} after {seconds_text(finished.seconds)} (exit {finished.exit_code}{bug})"
         if finished.verdict is Verdict.PASS:
             rest += self._tally()
         elif finished.dropped:
             rest += self._without(finished)
-        yield (word, style), (rest, ""), (f" · files in {one_line(finished.run_dir)}", "")
+        yield (word, style), (rest, ""), (f" · files in {printable_line(finished.run_dir)}", "")
 
     def _broken_off(self) -> Iterator[StyledLine]:
         yield from self._closing()
-        where = f" at {one_line(self.record.stopped_at)}" if self.record.stopped_at else ""
-        files = f" · files in {one_line(self.record.started.run_dir)}" if self.record.started else ""
+        where = f" at {printable_line(self.record.stopped_at)}" if self.record.stopped_at else ""
+        files = f" · files in {printable_line(self.record.started.run_dir)}" if self.record.started else ""
         yield ("UNKNOWN", "unknown"), (f"{where}: the events end here, and no verdict was given{files}", "")
 
     def _closing(self) -> Iterator[StyledLine]:
@@ -371,7 +395,7 @@ class RunPage:
         if self.record.open_stage:
             yield from self._stage(self.record.open_stage, None)
         if self.record.not_run:
-            yield ((" not run: " + ", ".join(one_line(name) for name in self.record.not_run), "dim"),)
+            yield ((" not run: " + ", ".join(printable_line(name) for name in self.record.not_run), "dim"),)
         yield from self._blocks()
         yield ()
 
@@ -380,12 +404,12 @@ class RunPage:
         unknown = tuple(name for name in finished.dropped if name in finished.unknown)
         others = tuple(name for name in finished.dropped if name not in unknown)
         who = [fold(others)] * bool(others) + [f"{fold(unknown)} (unknown)"] * bool(unknown)
-        says = f": without {one_line(' and '.join(who))}"
+        says = f": without {printable_line(' and '.join(who))}"
         left = self.record.drops[-1].left if self.record.drops else ()
         last = {stage.name: stage for stage in self.record.stages}.values()
         if any(o.verdict.stops for stage in last for o in stage.outcomes if o.node in left) or finished.stopped_at:
             return says
-        return f"{says}; the other {counted(len(left), 'node')} passed every stage"
+        return f"{says}; the other {count_text(len(left), 'node')} passed every stage"
 
     def _others(self, finished: RunFinished) -> int:
         """How many nodes could go on, if a few suspect nodes, and nothing else, stopped the run; otherwise 0."""
@@ -400,15 +424,15 @@ class RunPage:
     def _tally(self) -> str:
         """The counts after a pass: stages passed, stages skipped, warnings."""
         verdicts = [stage.verdict for stage in self.record.stages]
-        parts = [f"{counted(verdicts.count(Verdict.PASS), 'stage')} passed"]
+        parts = [f"{count_text(verdicts.count(Verdict.PASS), 'stage')} passed"]
         if skipped := verdicts.count(Verdict.SKIP):
             parts.append(f"{skipped} skipped")
         if warnings := sum(len(warning_groups(stage.outcomes)) for stage in self.record.stages):
-            parts.append(counted(warnings, "warning"))
+            parts.append(count_text(warnings, "warning"))
         return ": " + ", ".join(parts)
 
 
-def _shown(groups: list[OutcomeGroup], many: int) -> list[OutcomeGroup]:
+def _groups_to_show(groups: list[OutcomeGroup], many: int) -> list[OutcomeGroup]:
     """The groups to show: all that stop the run, and a few of the others. A single group is always shown, since its
     line would only be replaced by a line that says so."""
     bad = sum(group.verdict.stops for group in groups)
@@ -416,14 +440,18 @@ def _shown(groups: list[OutcomeGroup], many: int) -> list[OutcomeGroup]:
     return groups if len(groups) <= limit + 1 else groups[:limit]
 
 
-def _time(seconds: str) -> str:
+def _time_column(seconds: str) -> str:
     return f"{seconds:>{TIME_WIDTH}}   "
 
 
-def _where(group: OutcomeGroup) -> str:
+def _nodes_text(group: OutcomeGroup) -> str:
     """The nodes of a group as text: nodes in trouble are all named, others only counted if their names are too long."""
     names = fold(group.nodes)
-    return names if group.verdict.stops or cells(names) <= MAX_LISTED_NAMES_CELLS else counted(len(group.nodes), "node")
+    return (
+        names
+        if group.verdict.stops or terminal_columns(names) <= MAX_LISTED_NAMES_CELLS
+        else count_text(len(group.nodes), "node")
+    )
 
 
 SGR: Mapping[Style, str] = {
@@ -439,10 +467,10 @@ SGR: Mapping[Style, str] = {
 }
 
 
-def paint(line: StyledLine, *, colour: bool, ascii: bool) -> str:
+def paint_line(line: StyledLine, *, colour: bool, ascii: bool) -> str:
     """The line as a stream gets it, without the newline and without blanks at its end: the only escapes in it are
     ours."""
-    spans = [(ascii_only(visible(text)) if ascii else visible(text), style) for text, style in line]
+    spans = [(ascii_text(visible_text(text)) if ascii else visible_text(text), style) for text, style in line]
     while spans and not spans[-1][0].rstrip():
         spans.pop()
     if spans:
@@ -457,22 +485,22 @@ MAX_WAITING_NAMES_CELLS = 60  # most cells of names that are read at a glance
 
 def progress_text(event: Progress) -> str:
     """`gn03 rank 5: joined`; the node and the rank are put before a text that does not name them itself."""
-    says = one_line(event.text)
+    says = printable_line(event.text)
     who = []
     if event.node and event.node not in says:
-        who.append(one_line(event.node))
+        who.append(printable_line(event.node))
     if event.rank is not None and f"rank {event.rank}" not in says:
         who.append(f"rank {event.rank}")
     return f"{' '.join(who)}: {says}" if who and says else says
 
 
-def waiting(stage: StageRecord) -> str:
+def waiting_text(stage: StageRecord) -> str:
     """How many nodes have answered, and, once one has, which are awaited."""
     silent, nodes = stage.silent, len(stage.started.nodes)
     answered = f"{nodes - len(silent)}/{nodes} nodes"
-    names = one_line(fold(silent))
+    names = printable_line(fold(silent))
     return (
         f"{answered} · waiting for {names}"
-        if stage.reached and silent and cells(names) < MAX_WAITING_NAMES_CELLS
+        if stage.reached and silent and terminal_columns(names) < MAX_WAITING_NAMES_CELLS
         else answered
     )

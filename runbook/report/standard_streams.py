@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterator
 from typing import TextIO, cast
 
-from runbook.model.safe_text import ascii_only, json_visible, visible, visible_lines
+from runbook.model.safe_text import ascii_text, visible_json, visible_multiline_text, visible_text
 
 STREAM_NAMES = {"stdout": "standard output", "stderr": "standard error"}
 
@@ -66,15 +66,15 @@ class OutputStream:
     def tell(self, text: str) -> bool:
         """Writes text for people. Newlines stay, everything else that is not printable is shown escaped. False if it
         was not written."""
-        return self._send(visible_lines(text))
+        return self._send(visible_multiline_text(text))
 
     def line(self, text: str) -> bool:
         """Writes text for people as `tell` does, as one line, whatever is in it."""
-        return self._send(visible(text) + "\n")
+        return self._send(visible_text(text) + "\n")
 
     def document(self, text: str) -> bool:
         """Writes a JSON document, or another document in ASCII."""
-        return self._send(json_visible(text))
+        return self._send(visible_json(text))
 
     def _send(self, text: str) -> bool:
         """Writes a text that is safe already; remembers, and says once, why it could not be written. False: not
@@ -89,7 +89,7 @@ class OutputStream:
             if self.unread or self.lost:
                 return False
             try:
-                file.write(carried(text, file.encoding))
+                file.write(encodable_text(text, file.encoding))
                 file.flush()
             except BrokenPipeError:
                 self.unread = True
@@ -149,7 +149,7 @@ class _Verbatim(_Strays):
 stdout, stderr = OutputStream("stdout"), OutputStream("stderr")
 
 
-def complain(text: str) -> None:
+def report_error(text: str) -> None:
     """Says why a command ends without what was asked for: on standard error or, if that is closed, on standard
     output."""
     if not stderr.tell(text):
@@ -157,7 +157,7 @@ def complain(text: str) -> None:
 
 
 @contextlib.contextmanager
-def standard_streams() -> Iterator[None]:
+def guard_standard_streams() -> Iterator[None]:
     """Guards both streams while a command runs. Closed ones of the descriptors 0 to 2 are opened on /dev/null first, so
     that no file of ours becomes standard error."""
     for number in range(3):
@@ -181,16 +181,16 @@ def standard_streams() -> Iterator[None]:
         stderr.release()
 
 
-def carried(text: str, encoding: str | None) -> str:
+def encodable_text(text: str, encoding: str | None) -> str:
     """The text as a stream of this encoding can carry it: with look-alikes of other characters, or else escapes."""
     encoding = encoding or "utf-8"
     return text.encode(encoding, "look-alike").decode(encoding)
 
 
-def _look_alike(error: UnicodeError) -> tuple[str, int]:
+def _replace_with_look_alike(error: UnicodeError) -> tuple[str, int]:
     if not isinstance(error, UnicodeEncodeError):
         raise error
-    return ascii_only(error.object[error.start : error.end]), error.end
+    return ascii_text(error.object[error.start : error.end]), error.end
 
 
-codecs.register_error("look-alike", _look_alike)
+codecs.register_error("look-alike", _replace_with_look_alike)

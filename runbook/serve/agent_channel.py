@@ -13,7 +13,7 @@ from runbook.agent.protocol import (
     KILL_ORDER,
     MAX_CHANNEL_MESSAGE_BYTES,
     ProtocolError,
-    ended,
+    parse_end_message,
 )
 
 CLOSE_TIMEOUT_S = 3.0
@@ -88,7 +88,7 @@ class Channel:
             return None
         data, text = message.get("bytes"), message.get("text")
         if data is None:
-            return ended(text).code
+            return parse_end_message(text).code
         if not 1 <= len(data) <= MAX_CHANNEL_MESSAGE_BYTES - 1:
             raise ProtocolError(f"a piece of {len(data)} bytes")
         return bytes(data)

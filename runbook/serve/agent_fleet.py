@@ -33,7 +33,7 @@ from runbook.agent.protocol import (
     Heartbeat,
     Open,
 )
-from runbook.files.inventory import natural
+from runbook.files.inventory import natural_sort_key
 from runbook.serve.agent_channel import Channel
 from runbook.serve.agent_states import (
     OLD_AGENT_REMEDY,
@@ -41,17 +41,17 @@ from runbook.serve.agent_states import (
     AgentStateName,
     AwakeClock,
     RankState,
-    drained,
-    never_enrolled,
-    no_stream_because,
-    not_connected,
-    not_opened,
-    ranks_of,
-    spoken,
-    state_of,
+    agent_state_name,
+    drained_status,
+    is_supported_protocol,
+    never_enrolled_status,
+    no_stream_status,
+    not_connected_status,
+    reported_rank_states,
+    stream_not_opened_status,
 )
 from runbook.serve.change_stream import Changed
-from runbook.serve.people import hashed
+from runbook.serve.people import secret_hash
 from runbook.serve.settings import ServeSettings
 from runbook.serve.store import Store
 from runbook.transport.agent import StreamRequest, StreamStatus
@@ -129,10 +129,10 @@ class EnrolledNode:
     order: Any = None
 
     def __post_init__(self) -> None:
-        self.order = natural(self.name)
+        self.order = natural_sort_key(self.name)
 
 
-def enrol(store: Store, settings: ServeSettings, by: str, name: str | None = None) -> str:
+def make_enrolment_string(store: Store, settings: ServeSettings, by: str, name: str | None = None) -> str:
     """A string with which one host can be enrolled within the hour. With a `name`, the host is enrolled as that node,
     which it replaces if it is enrolled already. Raises InvalidNodeName."""
     if name is not None and not AGENT_NODE_NAME.match(name):
@@ -140,7 +140,9 @@ def enrol(store: Store, settings: ServeSettings, by: str, name: str | None = Non
     secret, now = secrets.token_urlsafe(32), time.time()
     with store.write() as db:
         db.execute("DELETE FROM enrolments WHERE expires_at < ?", (now,))
-        db.execute("INSERT INTO enrolments VALUES (?, ?, ?, ?)", (hashed(secret), name, by, now + ENROLMENT_LIFETIME_S))
+        db.execute(
+            "INSERT INTO enrolments VALUES (?, ?, ?, ?)", (secret_hash(secret), name, by, now + ENROLMENT_LIFETIME_S)
+        )
     return str(Enrolment(settings.url_of_agents, settings.tls.fingerprint if settings.tls else None, secret))
 
 
@@ -168,7 +170,7 @@ class Fleet:
             known = store.read("SELECT incarnation FROM agent_incarnations WHERE name = ? ORDER BY rowid", node.name)
             node.replaced = {one["incarnation"] for one in known[:-1]}
             node.incarnation = known[-1]["incarnation"] if known else ""
-            node.state = state_of(0.0, revoked=node.revoked) if node.revoked else "SUSPECT"
+            node.state = agent_state_name(0.0, revoked=node.revoked) if node.revoked else "SUSPECT"
             self._nodes[node.name] = self._by_token[node.token] = node
 
     # For people: what they see and decide.
@@ -209,7 +211,7 @@ class Fleet:
         return [(row["at"], row["state"]) for row in rows]
 
     def enrol(self, by: str, name: str | None = None) -> str:
-        return enrol(self._store, self._settings, by, name)
+        return make_enrolment_string(self._store, self._settings, by, name)
 
     def drain(self, name: str, on: bool) -> None:
         """Let no new run begin on the node (`on`), or let runs begin there again; what runs goes on. Raises NoAgent."""
@@ -252,7 +254,7 @@ class Fleet:
         token, now = secrets.token_urlsafe(32), time.time()
         with self._lock:  # held until the node is in `_nodes`: of two strings for one name the first one counts
             with self._store.write() as db:
-                found = db.execute("SELECT * FROM enrolments WHERE secret = ?", (hashed(secret),)).fetchone()
+                found = db.execute("SELECT * FROM enrolments WHERE secret = ?", (secret_hash(secret),)).fetchone()
                 if found is None or found["expires_at"] < now:
                     raise NotEnrolled(403, "this string was used already, or is older than an hour: take a new one")
                 if found["name"] not in (None, name):
@@ -262,14 +264,14 @@ class Fleet:
                     raise NotEnrolled(
                         409, f"a node {name} is enrolled already: take another --name, or a string made for {name}"
                     )
-                db.execute("DELETE FROM enrolments WHERE secret = ?", (hashed(secret),))
+                db.execute("DELETE FROM enrolments WHERE secret = ?", (secret_hash(secret),))
                 db.execute("DELETE FROM agent_incarnations WHERE name = ?", (name,))
                 db.execute("DELETE FROM agents WHERE name = ?", (name,))
                 db.execute(
                     "INSERT INTO agents (name, token, enrolled_at, enrolled_by) VALUES (?, ?, ?, ?)",
-                    (name, hashed(token), now, found["made_by"]),
+                    (name, secret_hash(token), now, found["made_by"]),
                 )
-            self._adopt(EnrolledNode(name, hashed(token)))
+            self._adopt(EnrolledNode(name, secret_hash(token)))
         return name, token
 
     def _adopt(self, node: EnrolledNode) -> None:
@@ -278,7 +280,7 @@ class Fleet:
             before = self._nodes.get(node.name)
             if before is not None:
                 self._by_token.pop(before.token, None)
-                self._end(before.control, _enrolled_again())
+                self._end(before.control, _enrolled_again_denial())
             self._nodes[node.name] = self._by_token[node.token] = node
             node.heard = self._awake.seconds
             self._judge()
@@ -288,7 +290,7 @@ class Fleet:
 
     def by_token(self, token: str) -> EnrolledNode | None:
         """The node that has this token, revoked or not; None if no node has it."""
-        return self._by_token.get(hashed(token))
+        return self._by_token.get(secret_hash(token))
 
     def greet(self, node: EnrolledNode, hello: AgentHello, address: str, control: ControlSocket) -> Denied | None:
         """Accept an agent's connection in place of an earlier one; returns None, or why the agent is refused."""
@@ -308,7 +310,7 @@ class Fleet:
             node.too_old, node.heard = False, self._awake.tick(self._now())
             self._judge()
         if before is not None:
-            other = None if before.incarnation == hello.incarnation else _replaced()
+            other = None if before.incarnation == hello.incarnation else _replaced_denial()
             self._end(before, other)
         return None
 
@@ -319,14 +321,14 @@ class Fleet:
                 REVOKED_CLOSE_CODE, "this agent was revoked on the server", "runbook agent enrol STRING --again"
             )
         if self._nodes.get(node.name) is not node:
-            return _enrolled_again()
-        if not spoken(hello.protocol):
+            return _enrolled_again_denial()
+        if not is_supported_protocol(hello.protocol):
             node.too_old, node.version, node.heard = True, hello.version, self._awake.tick(self._now())
             self._judge()
             says = f"runbook {hello.version} here and {runbook.__version__} on the server differ too much"
             return Denied(TOO_OLD_CLOSE_CODE, says, OLD_AGENT_REMEDY)
         if hello.incarnation in node.replaced:
-            return _replaced()
+            return _replaced_denial()
         there = node.control
         if there is not None and there.machine != hello.machine and self._silent(node) < AGENT_LOST_TIMEOUT_S:
             fix = f"enrol this host on its own: `runbook agent enrol STRING --again --name …` (it is {hello.hostname})"
@@ -342,9 +344,9 @@ class Fleet:
                 return False
             node.heard = self._awake.tick(self._now())
             if beat is not None:
-                if _worth_telling(beat) != _worth_telling(node.beat):
+                if _published_heartbeat_part(beat) != _published_heartbeat_part(node.beat):
                     self._changed.publish("fleet")
-                node.beat, node.ranks = beat, ranks_of(beat.jobs)
+                node.beat, node.ranks = beat, reported_rank_states(beat.jobs)
             self._judge_one(node)
             return True
 
@@ -363,24 +365,26 @@ class Fleet:
             self._judge()
             node = self._nodes.get(name)
             if node is None:
-                return never_enrolled(name)
+                return never_enrolled_status(name)
             if node.state in ("ONLINE", "DRAINING") and node.control is not None:
                 return StreamStatus()
             if node.control is None and node.state in ("ONLINE", "DRAINING", "SUSPECT"):
-                return not_connected(name, self._silent(node))
-            return no_stream_because(name, node.state, self._silent(node), node.version)
+                return not_connected_status(name, self._silent(node))
+            return no_stream_status(name, node.state, self._silent(node), node.version)
 
     async def open(self, request: StreamRequest) -> Channel:
         """A stream to a supervisor on a node. Raises NoStreamError."""
         with self._lock:
             status, node = self.status(request.node), self._nodes.get(request.node)
             if node is None or node.control is None or node.state in ("LOST", "REVOKED", "TOO_OLD"):
-                raise NoStreamError(status if status.cause else never_enrolled(request.node))
+                raise NoStreamError(status if status.cause else never_enrolled_status(request.node))
             if node.state == "DRAINING" and not request.looks:
-                raise NoStreamError(drained(node.name))
+                raise NoStreamError(drained_status(node.name))
             mine = sum(1 for channel in self._channels.values() if channel.node == node.name)
             if mine >= MAX_AGENT_CHANNELS:
-                raise NoStreamError(not_opened(node.name, f"{MAX_AGENT_CHANNELS} streams to it are open already"))
+                raise NoStreamError(
+                    stream_not_opened_status(node.name, f"{MAX_AGENT_CHANNELS} streams to it are open already")
+                )
             channel = Channel(secrets.token_hex(16), node.name)
             self._channels[channel.id] = channel
             control = node.control
@@ -390,13 +394,15 @@ class Fleet:
             await asyncio.wait_for(asyncio.shield(channel.arrived), CHANNEL_OPEN_TIMEOUT_S)
         except (TimeoutError, asyncio.TimeoutError, ConnectionError, RuntimeError):
             self.forget(channel)
-            raise NoStreamError(not_opened(node.name, f"it did not call within {CHANNEL_OPEN_TIMEOUT_S:g} s")) from None
+            raise NoStreamError(
+                stream_not_opened_status(node.name, f"it did not call within {CHANNEL_OPEN_TIMEOUT_S:g} s")
+            ) from None
         except BaseException:
             self.forget(channel)
             raise
         if channel.refused is not None:
             self.forget(channel)
-            raise NoStreamError(not_opened(node.name, channel.refused))
+            raise NoStreamError(stream_not_opened_status(node.name, channel.refused))
         return channel
 
     def refused(self, node: EnrolledNode, channel: str, why: str) -> None:
@@ -457,7 +463,7 @@ class Fleet:
         """Work out the state of a node anew, and note a change of it; the caller holds the lock."""
         draining = node.draining or node.beat.draining
         silent = self._silent(node)
-        state = state_of(silent, revoked=node.revoked, too_old=node.too_old, draining=draining)
+        state = agent_state_name(silent, revoked=node.revoked, too_old=node.too_old, draining=draining)
         if node.heard is None and state in ("ONLINE", "DRAINING"):
             state = "SUSPECT"  # the agent has sent nothing since this server began
         if state != node.state:
@@ -535,16 +541,16 @@ class Fleet:
                 self._loop.call_soon_threadsafe(call)
 
 
-def _replaced() -> Denied:
+def _replaced_denial() -> Denied:
     fix = "`ps -ef | grep 'runbook agent'` shows both; the newer one goes on"
     return Denied(REPLACED_CLOSE_CODE, "another agent of this node has taken its place", fix)
 
 
-def _enrolled_again() -> Denied:
+def _enrolled_again_denial() -> Denied:
     fix = "`runbook agent uninstall`, if this host is no longer that node"
     return Denied(REPLACED_CLOSE_CODE, "this node was enrolled again", fix)
 
 
-def _worth_telling(beat: Heartbeat) -> object:
+def _published_heartbeat_part(beat: Heartbeat) -> object:
     """The part of a heartbeat whose change updates open pages at once; the rest is shown when a page is loaded."""
     return beat.draining, [(job.job, job.attempt, job.name, job.state, job.code) for job in beat.jobs]

@@ -36,8 +36,8 @@ from runbook.transport.agent import (
     EnrolmentRequest,
     StreamRequest,
     StreamStatus,
-    framed,
-    reachable,
+    agent_frame,
+    short_socket_address,
 )
 
 REQUEST_TIMEOUT_S = 5.0
@@ -68,7 +68,7 @@ class StreamSocket:
         self._path.unlink(missing_ok=True)
         before = os.umask(0o177)
         try:
-            with reachable(self._path) as address:
+            with short_socket_address(self._path) as address:
                 server = await asyncio.start_unix_server(self._serve, address, limit=MAX_FRAME_BYTES)
         finally:
             os.umask(before)
@@ -86,7 +86,7 @@ class StreamSocket:
         assert task is not None
         self._connections.add(task)
         try:
-            if _may(writer):
+            if _is_allowed_client(writer):
                 await self._answer(reader, writer)
         except (OSError, ValueError, TimeoutError, asyncio.TimeoutError, asyncio.IncompleteReadError):
             pass  # the client is gone, or is not a runbook
@@ -100,25 +100,25 @@ class StreamSocket:
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer the one request of a client; carry the bytes of a stream if it asks for one."""
-        kind, data = await asyncio.wait_for(_frame(reader), REQUEST_TIMEOUT_S)
+        kind, data = await asyncio.wait_for(_read_frame(reader), REQUEST_TIMEOUT_S)
         if kind == ENROL_FRAME:
-            await _send(
+            await _send_frame(
                 writer, OVER_FRAME, msgspec.json.encode(await self._enrol(_ENROLMENT_REQUEST_DECODER.decode(data)))
             )
         if kind != ASK_FRAME:
             return
         request = _STREAM_REQUEST_DECODER.decode(data)
         if not request.open:
-            await _send(writer, OVER_FRAME, msgspec.json.encode(self._fleet.status(request.node)))
+            await _send_frame(writer, OVER_FRAME, msgspec.json.encode(self._fleet.status(request.node)))
             return
         try:
             channel = await self._fleet.open(request)
         except NoStreamError as refused:
-            await _send(writer, OVER_FRAME, msgspec.json.encode(refused.status))
+            await _send_frame(writer, OVER_FRAME, msgspec.json.encode(refused.status))
             return
         try:
-            await _send(writer, OPENED_FRAME)
-            await _pump(channel, reader, writer)
+            await _send_frame(writer, OPENED_FRAME)
+            await _carry_both_ways(channel, reader, writer)
         finally:
             self._fleet.forget(channel)
 
@@ -131,10 +131,10 @@ class StreamSocket:
         return StreamStatus(says=string)
 
 
-async def _pump(channel: Channel, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _carry_both_ways(channel: Channel, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Carry bytes in both directions until the program has ended, or the client or the agent is gone."""
-    up = asyncio.create_task(_up(channel, reader))
-    down = asyncio.create_task(_down(channel, writer))
+    up = asyncio.create_task(_carry_to_node(channel, reader))
+    down = asyncio.create_task(_carry_to_client(channel, writer))
     try:
         await asyncio.wait((up, down), return_when=asyncio.FIRST_COMPLETED)
         if up.done() and up.exception() is None and up.result():
@@ -148,12 +148,12 @@ async def _pump(channel: Channel, reader: asyncio.StreamReader, writer: asyncio.
         await asyncio.gather(up, down, return_exceptions=True)
 
 
-async def _up(channel: Channel, reader: asyncio.StreamReader) -> bool:
+async def _carry_to_node(channel: Channel, reader: asyncio.StreamReader) -> bool:
     """Carry the client's bytes to the node until they end. Whether the client said END_FRAME, and so still reads the
     program's output; False if it is gone."""
     while True:
         try:
-            kind, data = await _frame(reader)
+            kind, data = await _read_frame(reader)
         except (asyncio.IncompleteReadError, ConnectionError):
             return False
         if kind == DATA_FRAME:
@@ -167,7 +167,7 @@ async def _up(channel: Channel, reader: asyncio.StreamReader) -> bool:
             raise ValueError(f"a frame {kind!r}")
 
 
-async def _down(channel: Channel, writer: asyncio.StreamWriter) -> None:
+async def _carry_to_client(channel: Channel, writer: asyncio.StreamWriter) -> None:
     """Carry the program's output to the client until it ends, and say OVER_FRAME."""
     while True:
         try:
@@ -175,15 +175,15 @@ async def _down(channel: Channel, writer: asyncio.StreamWriter) -> None:
         except ProtocolError as error:
             fix = f"look at the agent on {channel.node}: it sends what no agent sends"
             status = StreamStatus("tool-output-unknown", f"the agent of {channel.node}: {error}", fix)
-            await _send(writer, OVER_FRAME, msgspec.json.encode(status))
+            await _send_frame(writer, OVER_FRAME, msgspec.json.encode(status))
             return
         if not isinstance(said, bytes):
-            await _send(writer, OVER_FRAME, msgspec.json.encode(StreamStatus(code=said)))
+            await _send_frame(writer, OVER_FRAME, msgspec.json.encode(StreamStatus(code=said)))
             return
-        await _send(writer, DATA_FRAME if said[:1] == STDOUT_TAG else STDERR_FRAME, said[1:])
+        await _send_frame(writer, DATA_FRAME if said[:1] == STDOUT_TAG else STDERR_FRAME, said[1:])
 
 
-async def _frame(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
+async def _read_frame(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
     """The kind and data of the next frame. Raises IncompleteReadError at the end, and ValueError for a frame that is
     too long."""
     kind, length = FRAME_HEADER.unpack(await reader.readexactly(FRAME_HEADER.size))
@@ -192,13 +192,13 @@ async def _frame(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
     return kind, await reader.readexactly(length)
 
 
-async def _send(writer: asyncio.StreamWriter, kind: bytes, data: bytes = b"") -> None:
-    writer.write(framed(kind, data))
+async def _send_frame(writer: asyncio.StreamWriter, kind: bytes, data: bytes = b"") -> None:
+    writer.write(agent_frame(kind, data))
     if writer.transport.is_closing() or writer.transport.get_write_buffer_size():  # the kernel did not take all of it
         await asyncio.wait_for(writer.drain(), CLIENT_SEND_TIMEOUT_S)
 
 
-def _may(writer: asyncio.StreamWriter) -> bool:
+def _is_allowed_client(writer: asyncio.StreamWriter) -> bool:
     """Whether the client runs as this account or as root. The socket's mode demands this too, but some systems ignore
     the mode."""
     if not hasattr(socket, "SO_PEERCRED"):

@@ -19,7 +19,7 @@ from runbook.agent.protocol import (
     GpuLoad,
     JobProcess,
 )
-from runbook.model.command_quoting import word
+from runbook.model.command_quoting import shell_word
 from runbook.transport.agent import StreamStatus
 
 OLD_AGENT_REMEDY = (
@@ -68,7 +68,7 @@ class AgentState:
     drained_here: bool
 
 
-def ranks_of(jobs: Iterable[JobProcess]) -> tuple[RankState, ...]:
+def reported_rank_states(jobs: Iterable[JobProcess]) -> tuple[RankState, ...]:
     """The ranks of these kept processes, one by one; only the first MAX_REPORTED_RANKS, since agents may send what they
     like and a message has room for a hundred thousand."""
     every = ((job, rank) for job in jobs for rank in job.ranks)
@@ -82,7 +82,7 @@ def ranks_of(jobs: Iterable[JobProcess]) -> tuple[RankState, ...]:
     )  # fmt: skip
 
 
-def state_of(
+def agent_state_name(
     silent_s: float, *, revoked: bool = False, too_old: bool = False, draining: bool = False
 ) -> AgentStateName:
     """The state of an agent. `silent_s` is how long it sent nothing while the server was able to receive."""
@@ -97,7 +97,7 @@ def state_of(
     return "DRAINING" if draining else "ONLINE"
 
 
-def spoken(protocol: int) -> bool:
+def is_supported_protocol(protocol: int) -> bool:
     """Whether this server talks to agents of this protocol: its own version, and the one before."""
     return PROTOCOL_VERSION - 1 <= protocol <= PROTOCOL_VERSION
 
@@ -121,28 +121,31 @@ class AwakeClock:
 AGENT_LOST = "agent-lost"
 
 
-def never_enrolled(name: str) -> StreamStatus:
-    fix = f"`runbook serve enrol` here prints a string; on the node: `runbook agent enrol STRING --name {word(name)}`"
+def never_enrolled_status(name: str) -> StreamStatus:
+    fix = (
+        "`runbook serve enrol` here prints a string; on the node: `runbook agent enrol "
+        f"STRING --name {shell_word(name)}`"
+    )
     return StreamStatus(AGENT_LOST, f"no agent was ever enrolled here as {name}", fix)
 
 
-def drained(name: str) -> StreamStatus:
+def drained_status(name: str) -> StreamStatus:
     fix = f"let it take runs again on its page, or on {name} with `runbook agent drain --undo`; or leave it out with -l"
     return StreamStatus(AGENT_LOST, f"{name} is drained: no new run begins there", fix)
 
 
-def not_opened(name: str, why: str) -> StreamStatus:
+def stream_not_opened_status(name: str, why: str) -> StreamStatus:
     fix = "`runbook agent status`, and what it printed"
     return StreamStatus(AGENT_LOST, f"the agent of {name} opened no stream: {why}", fix, node=name)
 
 
-def not_connected(name: str, silent_s: float) -> StreamStatus:
+def not_connected_status(name: str, silent_s: float) -> StreamStatus:
     fix = "`runbook agent status`; it dials again within 30 s where it can"
     says = f"the agent of {name} is not connected, since {silent_s:.0f} s at the most"
     return StreamStatus(AGENT_LOST, says, fix, node=name)
 
 
-def no_stream_because(name: str, state: AgentStateName, silent_s: float, version: str) -> StreamStatus:
+def no_stream_status(name: str, state: AgentStateName, silent_s: float, version: str) -> StreamStatus:
     """The reason for a node that is neither online nor drained."""
     if state == "REVOKED":
         fix = f"enrol it again: `runbook serve enrol`, and on {name} `runbook agent enrol STRING --again`"

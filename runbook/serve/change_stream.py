@@ -136,7 +136,7 @@ class Changed:
         return [(number, topic) for number, topic in self._kept if number > seen]
 
 
-async def messages(changed: Changed, subscriber: Subscriber, ping_s: float) -> AsyncIterator[bytes]:
+async def event_stream_chunks(changed: Changed, subscriber: Subscriber, ping_s: float) -> AsyncIterator[bytes]:
     """The bytes of the event stream until the subscriber is closed; a comment whenever nothing has changed for
     `ping_s`."""
     yield b"retry: 2000\n: %s\n\n" % changed.boot.encode()

@@ -10,10 +10,10 @@ from functools import partial
 from typing import Any
 
 from runbook.files.address import is_loopback
-from runbook.files.scalars import scalar
+from runbook.files.scalars import scalar_yaml
 from runbook.files.yaml_edit import Text, Uneditable
-from runbook.model.grouping import grouped
-from runbook.model.units import some
+from runbook.model.grouping import values_by_key
+from runbook.model.units import first_items_text
 from runbook.serve.agent_states import AgentState
 from runbook.serve.group_files import MAX_GROUP_BYTES, GroupFile
 from runbook.serve.group_form import (
@@ -21,14 +21,22 @@ from runbook.serve.group_form import (
     WrongField,
     add_node,
     differing,
-    nodes_of,
-    opened,
+    node_entries,
+    open_group_text,
+    remove_node,
     set_fields,
     settings_of_nodes,
     shift_node,
-    take_node,
 )
-from runbook.serve.group_preview import Linted, Meaning, difference, linted, meaning, new_errors, revealed
+from runbook.serve.group_preview import (
+    Linted,
+    Meaning,
+    group_diff_lines,
+    group_meaning,
+    lint_group_text,
+    new_errors,
+    restore_secrets,
+)
 from runbook.serve.run_processes import NotRunning
 from runbook.serve.workspace import Workspace
 
@@ -57,28 +65,28 @@ class Proposed:
     changed: list[str]
 
 
-def create(workspace: Workspace, name: str, person: str) -> GroupFile:
+def create_group(workspace: Workspace, name: str, person: str) -> GroupFile:
     """Create a group without nodes. Raises NameTaken."""
-    file = workspace.groups.create(name, NEW_GROUP_TEMPLATE.format(name=scalar(name)), person)
-    _tell(workspace, name)
+    file = workspace.groups.create(name, NEW_GROUP_TEMPLATE.format(name=scalar_yaml(name)), person)
+    _publish_changes(workspace, name)
     return file
 
 
-def propose(workspace: Workspace, file: GroupFile, fields: Mapping[str, str]) -> Proposed:
+def propose_change(workspace: Workspace, file: GroupFile, fields: Mapping[str, str]) -> Proposed:
     """What saving these fields of the form would do; nothing is saved. The field `text` is the whole file. Raises
     Refused."""
     look = workspace.view_of(file)
     if look.linted.closed:
         raise Refused(look.linted.closed)
-    given = {name: revealed(value, look.linted.hidden) for name, value in fields.items()}
+    given = {name: restore_secrets(value, look.linted.hidden) for name, value in fields.items()}
     given.pop("world_size", None)  # no value of the file: it is only compared with the result below
     typed = given.pop("text", file.text)
     text, changed = file.text, []
-    if unix_lines(typed) != unix_lines(text):
-        text, changed = unix_lines(typed), ["text"]
+    if with_unix_line_ends(typed) != with_unix_line_ends(text):
+        text, changed = with_unix_line_ends(typed), ["text"]
     try:
-        if new := _differing(file, given):
-            editing = opened(file.name, text)
+        if new := _fields_to_change(file, given):
+            editing = open_group_text(file.name, text)
             changed += set_fields(editing, new)
             text = editing.text
     except WrongField as wrong:
@@ -86,16 +94,16 @@ def propose(workspace: Workspace, file: GroupFile, fields: Mapping[str, str]) ->
     except (Uneditable, ValueError) as error:
         raise Refused(f"{error}: change it in the text of the file") from None
     _refuse_too_large(text)
-    after = linted(file.path, text)
+    after = lint_group_text(file.path, text)
     if after.closed:
         raise Refused(after.closed)
     if any(secret in after.shown for secret in look.linted.hidden.values()):
         raise Refused("a secret would be visible to everybody: leave hidden-secret-… where it is, or take it out")
-    means = meaning(file.path, text)
+    means = group_meaning(file.path, text)
     said = fields.get("world_size", "").strip()
     if said and said != str(means.world_size):
-        raise Refused(_does_not_fit(said, means))
-    return Proposed(text, after, means, difference(file.name, look.linted.shown, after.shown), changed)
+        raise Refused(_world_size_mismatch_text(said, means))
+    return Proposed(text, after, means, group_diff_lines(file.name, look.linted.shown, after.shown), changed)
 
 
 def _refuse_too_large(text: str) -> None:
@@ -104,20 +112,20 @@ def _refuse_too_large(text: str) -> None:
         raise Refused(f"the file would have {size:,} bytes, and {MAX_GROUP_BYTES:,} are the most of a group")
 
 
-def unix_lines(text: str) -> str:
+def with_unix_line_ends(text: str) -> str:
     """The text with `\\n` as its line ends. Browsers send others, so texts are compared in this form."""
     return re.sub(r"\r\n?", "\n", text)
 
 
-def _differing(file: GroupFile, given: Mapping[str, str]) -> dict[str, str]:
+def _fields_to_change(file: GroupFile, given: Mapping[str, str]) -> dict[str, str]:
     """The fields that differ from the file: a field that nobody touched stays as it is, even if the text is changed."""
     try:
-        return differing(opened(file.name, file.text), given)
+        return differing(open_group_text(file.name, file.text), given)
     except Uneditable:  # the form shows nothing of such a file
         return {name: value for name, value in given.items() if value.strip()}
 
 
-def _does_not_fit(said: str, means: Meaning) -> str:
+def _world_size_mismatch_text(said: str, means: Meaning) -> str:
     """The sentence about a world size that the nodes do not make."""
     each = Counter(rank.node for rank in means.ranks)
     parts = ", ".join(f"{node} {count}" for node, count in list(each.items())[:8]) + (", …" if len(each) > 8 else "")
@@ -127,21 +135,21 @@ def _does_not_fit(said: str, means: Meaning) -> str:
     return f"a world size of {said[:20]} does not fit: {meaning}"
 
 
-def save(workspace: Workspace, name: str, fields: Mapping[str, str], seen: str, person: str) -> list[str]:
+def save_group(workspace: Workspace, name: str, fields: Mapping[str, str], seen: str, person: str) -> list[str]:
     """Save the fields of the form over the file whose hash is `seen`; returns the names of the changed fields. Raises
     Refused, ChangedMeanwhile, NoGroup."""
     file = workspace.groups.read(name)
     if file.hash != seen:
         workspace.groups.save(name, file.text, seen, person, "")  # raises ChangedMeanwhile
-    proposed = propose(workspace, file, fields)
-    _refuse_errors(workspace.view_of(file).linted, proposed.linted)
+    proposed = propose_change(workspace, file, fields)
+    _refuse_new_errors(workspace.view_of(file).linted, proposed.linted)
     what = ", ".join("the text" if one == "text" else one for one in proposed.changed)
     workspace.groups.save(name, proposed.text, seen, person, f"changed {what}")
-    _tell(workspace, name)
+    _publish_changes(workspace, name)
     return proposed.changed
 
 
-def _refuse_errors(before: Linted, after: Linted) -> None:
+def _refuse_new_errors(before: Linted, after: Linted) -> None:
     """Raises Refused if a change adds errors."""
     errors = [
         one
@@ -155,37 +163,37 @@ def _refuse_errors(before: Linted, after: Linted) -> None:
 
 def rename(workspace: Workspace, name: str, new: str, seen: str, person: str) -> None:
     """Rename a group. Raises NameTaken, ChangedMeanwhile, NoGroup, and Refused while the group runs."""
-    _refuse_running(workspace, name)
+    _refuse_running_group(workspace, name)
     workspace.groups.rename(name, new, seen, person)
-    _tell(workspace, name, new)
+    _publish_changes(workspace, name, new)
 
 
-def delete(workspace: Workspace, name: str, seen: str, person: str) -> None:
+def delete_group(workspace: Workspace, name: str, seen: str, person: str) -> None:
     """Delete a group. Raises ChangedMeanwhile, NoGroup, and Refused while the group runs."""
-    _refuse_running(workspace, name)
+    _refuse_running_group(workspace, name)
     workspace.groups.delete(name, seen, person)
-    _tell(workspace, name)
+    _publish_changes(workspace, name)
 
 
-def _refuse_running(workspace: Workspace, name: str) -> None:
+def _refuse_running_group(workspace: Workspace, name: str) -> None:
     if running := workspace.processes.running(name):
         raise Refused(f"{name} runs ({running[0]}): stop it first")
 
 
-def shift(workspace: Workspace, name: str, node: str, by: int, seen: str, person: str) -> None:
+def shift_group_node(workspace: Workspace, name: str, node: str, by: int, seen: str, person: str) -> None:
     """Put a node one place up (-1) or down (1) among those of its group. Raises Refused, ChangedMeanwhile, NoGroup."""
     file = workspace.groups.read(name)
     try:
-        text = opened(name, file.text)
+        text = open_group_text(name, file.text)
         shift_node(text, node, by)
     except (Uneditable, ValueError) as error:
         raise Refused(f"{node}: {error}") from None
     _refuse_too_large(text.text)
     workspace.groups.save(name, text.text, seen, person, f"moved {node} {'up' if by < 0 else 'down'}")
-    _tell(workspace, name)
+    _publish_changes(workspace, name)
 
 
-def move(
+def move_nodes(
     workspace: Workspace, chosen: Sequence[tuple[str, str]], target: str, person: str, agents: Mapping[str, AgentState]
 ) -> list[str]:
     """Move nodes into the group `target`; returns the groups that changed. `chosen` has pairs of group and node; an
@@ -195,36 +203,36 @@ def move(
     """
     changed: list[str] = []
     try:
-        for group, nodes in grouped(one for one in chosen if one[0] != target).items():
+        for group, nodes in values_by_key(one for one in chosen if one[0] != target).items():
             try:
-                changed += _moved(workspace, group, target, nodes, person=person, agents=agents)
+                changed += _move_from_group(workspace, group, target, nodes, person=person, agents=agents)
             except (Uneditable, ValueError) as error:
-                raise Refused(f"{some(nodes, 1)}: {error}") from None
+                raise Refused(f"{first_items_text(nodes, 1)}: {error}") from None
     finally:
-        _tell(workspace, *changed)  # nodes that were moved before a group refused stay moved
+        _publish_changes(workspace, *changed)  # nodes that were moved before a group refused stay moved
     return changed
 
 
-def _moved(
+def _move_from_group(
     workspace: Workspace, group: str, target: str, nodes: list[str], *, person: str, agents: Mapping[str, AgentState]
 ) -> list[str]:
     """Move the nodes of one group; returns the groups that changed."""
     source = workspace.groups.read(group) if group else None
     sink = workspace.groups.read(target) if target else None
-    out = opened(group, source.text) if source else None
-    into = opened(target, sink.text) if sink else None
-    alone = into is not None and not nodes_of(into) and len(nodes) == 1
+    out = open_group_text(group, source.text) if source else None
+    into = open_group_text(target, sink.text) if sink else None
+    alone = into is not None and not node_entries(into) and len(nodes) == 1
     taken = settings_of_nodes(out, nodes) if out else {}
     for node in nodes:
         if into:
-            add_node(into, node, taken[node] if out else _of_agent(node, agents, alone=alone))
+            add_node(into, node, taken[node] if out else _settings_from_agent(node, agents, alone=alone))
         if out:
-            take_node(out, node)
+            remove_node(out, node)
     for file, text in ((source, out), (sink, into)):
         if file and text:
             _refuse_too_large(text.text)
-            _refuse_errors(workspace.view_of(file).linted, linted(file.path, text.text))
-    what = f"moved {some(nodes, 1)} from {group or 'no group'} to {target or 'no group'}"
+            _refuse_new_errors(workspace.view_of(file).linted, lint_group_text(file.path, text.text))
+    what = f"moved {first_items_text(nodes, 1)} from {group or 'no group'} to {target or 'no group'}"
     if source and sink and out and into:
         workspace.groups.save_two((group, out.text, source.hash), (target, into.text, sink.hash), person, what)
         return [group, target]
@@ -235,7 +243,7 @@ def _moved(
     return [file.name]
 
 
-def _of_agent(node: str, agents: Mapping[str, AgentState], *, alone: bool) -> dict[str, object]:
+def _settings_from_agent(node: str, agents: Mapping[str, AgentState], *, alone: bool) -> dict[str, object]:
     """The settings of a node that is in no file, as its agent reports it. The address that its agent dialled from is
     left out when peers cannot use it: when it is loopback (a tunnel, this machine), or when other agents dial from it
     too (a router between). `alone`: the node gets no peers, and any address will do. Raises Refused."""
@@ -251,7 +259,7 @@ def _of_agent(node: str, agents: Mapping[str, AgentState], *, alone: bool) -> di
     return settings
 
 
-def start(workspace: Workspace, name: str, person: str, *, only_launch: bool = False) -> str:
+def start_group(workspace: Workspace, name: str, person: str, *, only_launch: bool = False) -> str:
     """Run the group's checks and then its launch; returns the id of the run. Raises Refused, Busy, NoGroup."""
     look = workspace.view(name)
     if look.meaning.why:
@@ -264,7 +272,7 @@ def start(workspace: Workspace, name: str, person: str, *, only_launch: bool = F
     return workspace.processes.start(name, look.file.path, person, more)
 
 
-def end(workspace: Workspace, name: str, person: str, *, now: bool = False) -> str:
+def end_latest_run(workspace: Workspace, name: str, person: str, *, now: bool = False) -> str:
     """Stop the group's latest run, or kill it (`now`); returns a sentence about what was done. Raises NotRunning."""
     latest = workspace.latest_run(name)
     if latest is None:
@@ -272,33 +280,33 @@ def end(workspace: Workspace, name: str, person: str, *, now: bool = False) -> s
     return workspace.processes.end(latest.id, person, now=now)
 
 
-def restart(workspace: Workspace, name: str, person: str) -> None:
+def restart_group(workspace: Workspace, name: str, person: str) -> None:
     """Stop the group's latest run, and start the group again once it is over. Raises NotRunning, NoGroup."""
     latest = workspace.latest_run(name)
     if latest is None:
         raise NotRunning(name)
     workspace.groups.read(name)
-    workspace.restarts.ask(latest.id, name, person, partial(start, workspace))
+    workspace.restarts.ask(latest.id, name, person, partial(start_group, workspace))
 
 
-def restore(workspace: Workspace, name: str, version: int, seen: str, person: str) -> None:
+def restore_version(workspace: Workspace, name: str, version: int, seen: str, person: str) -> None:
     """Save an earlier version of the file over the present one. Raises Refused, ChangedMeanwhile, NoGroup."""
     text = workspace.groups.text_of(name, version)
     if text is None:
         raise Refused("there is no such version of it")
     workspace.groups.save(name, text, seen, person, f"restored version {version}")
-    _tell(workspace, name)
+    _publish_changes(workspace, name)
 
 
-def editing(file: GroupFile, seen: Linted) -> Text | None:
+def editable_text(file: GroupFile, seen: Linted) -> Text | None:
     """The file for the form, without its secrets; None if no form can be made of it."""
     try:
-        return opened(file.name, seen.shown)
+        return open_group_text(file.name, seen.shown)
     except Uneditable:
         return None
 
 
-def _tell(workspace: Workspace, *names: str) -> None:
+def _publish_changes(workspace: Workspace, *names: str) -> None:
     """Report to open pages that these groups have changed."""
     for name in names:
         workspace.changed(f"groups/{name}")

@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from runbook.model.safe_files import open_below
+from runbook.model.safe_files import open_file_below
 from runbook.serve.store import Store
 
 GROUP_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}")
@@ -75,7 +75,7 @@ class Groups:
     def names(self) -> list[str]:
         """The names of all groups, sorted."""
         with os.scandir(self.folder) as entries:
-            found = [entry.name.removesuffix(".yml") for entry in entries if _is_group(entry)]
+            found = [entry.name.removesuffix(".yml") for entry in entries if _is_group_file(entry)]
         return sorted(found)
 
     def path(self, name: str) -> Path:
@@ -93,7 +93,7 @@ class Groups:
 
     def create(self, name: str, text: str, person: str) -> GroupFile:
         """Make the file of a new group. Raises NameTaken."""
-        _refuse_odd(name)
+        _refuse_invalid_name(name)
         with self._lock:
             path = self.path(name)
             if os.path.lexists(path):
@@ -131,7 +131,7 @@ class Groups:
 
     def rename(self, name: str, new: str, seen: str, person: str) -> None:
         """Rename a group and its history. Raises ChangedMeanwhile, NoGroup, NameTaken."""
-        _refuse_odd(new)
+        _refuse_invalid_name(new)
         with self._lock:
             before = self._expected(name, seen)
             try:
@@ -175,7 +175,7 @@ class Groups:
     def _read(self, name: str) -> GroupFile:
         path = self.path(name)
         try:
-            with open_below(self.folder, path.name) as file:
+            with open_file_below(self.folder, path.name) as file:
                 data = file.read(MAX_GROUP_BYTES + 1)
         except OSError:
             raise NoGroup(name) from None
@@ -221,12 +221,12 @@ class Groups:
             raise
 
 
-def _refuse_odd(name: str) -> None:
+def _refuse_invalid_name(name: str) -> None:
     """Raises NameTaken for a name that no group can have."""
     if not GROUP_NAME.fullmatch(name):
         raise NameTaken(f"`{name[:80]}` cannot be the name of a group: {GROUP_NAME_HELP}")
 
 
-def _is_group(entry: os.DirEntry[str]) -> bool:
+def _is_group_file(entry: os.DirEntry[str]) -> bool:
     name = entry.name.removesuffix(".yml")
     return name != entry.name and GROUP_NAME.fullmatch(name) is not None and entry.is_file(follow_symlinks=False)

@@ -9,7 +9,7 @@ from typing import Any
 
 from runbook.files.inventory import examine_inventory
 from runbook.files.inventory_draft import RANGED_SETTINGS
-from runbook.files.node_sets import expand, has_range, size
+from runbook.files.node_sets import count_names, expand, has_range
 from runbook.files.value_origins import Origins
 from runbook.files.yaml_document import Document, KeyPath, parse_document
 from runbook.files.yaml_edit import Text, Uneditable
@@ -57,32 +57,32 @@ class WrongField(ValueError):
         self.field = field
 
 
-def opened(name: str, text: str) -> Text:
+def open_group_text(name: str, text: str) -> Text:
     """A group's text, ready to be changed. Raises Uneditable."""
     return Text(text, f"{name}.yml", TOP_KEY_ORDER)
 
 
-def fields_of(text: Text) -> dict[str, str]:
+def form_fields(text: Text) -> dict[str, str]:
     """The fields of the form as the file has them; a field that the file does not set is empty."""
-    found = {field: _shown(text.get(*keys)) for field, keys in _FIELD_KEYS.items()}
+    found = {field: _form_value_text(text.get(*keys)) for field, keys in _FIELD_KEYS.items()}
     command = text.get("launch", "command")
     found["command"] = shlex.join(map(str, command)) if isinstance(command, list) else ""
     found["env"] = _env_text(text.get("env"))
     found["launch_env"] = _env_text(text.get("launch", "env"))
     addresses: dict[str, dict[str, Any]] = {}
-    for name, (entry, settings) in nodes_of(text).items():
+    for name, (entry, settings) in node_entries(text).items():
         for key in ("gpus", "processes"):
-            found[f"node.{name}.{key}"] = _shown(settings.get(key)) if entry else ""
+            found[f"node.{name}.{key}"] = _form_value_text(settings.get(key)) if entry else ""
         if entry not in addresses:
-            addresses[entry] = _addresses(entry, settings.get("address"))
-        found[f"node.{name}.address"] = _shown(addresses[entry][name])
+            addresses[entry] = _addresses_by_node(entry, settings.get("address"))
+        found[f"node.{name}.address"] = _form_value_text(addresses[entry][name])
     return found
 
 
-def _addresses(entry: str, address: Any) -> dict[str, Any]:
+def _addresses_by_node(entry: str, address: Any) -> dict[str, Any]:
     """The address of each node of an entry. Both the entry and its address may be ranges."""
     names = expand(entry)
-    if isinstance(address, str) and has_range(address) and size(address) == len(names):
+    if isinstance(address, str) and has_range(address) and count_names(address) == len(names):
         return dict(zip(names, expand(address), strict=True))
     return dict.fromkeys(names, address)
 
@@ -98,25 +98,25 @@ def set_fields(text: Text, fields: Mapping[str, str]) -> list[str]:
             _set_command(text, value)
         elif field.startswith("node."):
             name, _, key = field.removeprefix("node.").rpartition(".")
-            _set_node(text, name, key, _typed(field, key, value))
+            _set_node_key(text, name, key, _typed(field, key, value))
         else:
-            _put(text, _FIELD_KEYS[field], _typed(field, field, value))
+            _set_or_remove(text, _FIELD_KEYS[field], _typed(field, field, value))
     return list(changed)
 
 
 def differing(text: Text, fields: Mapping[str, str]) -> dict[str, str]:
     """The fields that differ from the file, in the order of the form. Raises WrongField for an unknown field."""
-    before = fields_of(text)
+    before = form_fields(text)
     if unknown := next((field for field in fields if field not in before), None):
         raise WrongField(unknown[:80], "there is no such field")
     return {
-        field: _clean(fields[field])
+        field: _normalized_text(fields[field])
         for field, value in before.items()
-        if field in fields and _sent(field, fields[field]) != _sent(field, value)
+        if field in fields and _text_as_sent(field, fields[field]) != _text_as_sent(field, value)
     }
 
 
-def nodes_of(text: Text) -> dict[str, tuple[str, dict[str, Any]]]:
+def node_entries(text: Text) -> dict[str, tuple[str, dict[str, Any]]]:
     """Every node by name, in the order of the file: its key below `nodes:`, which may be a range, and the settings
     there."""
     found: dict[str, tuple[str, dict[str, Any]]] = {}
@@ -131,24 +131,24 @@ def nodes_of(text: Text) -> dict[str, tuple[str, dict[str, Any]]]:
     return found
 
 
-def take_node(text: Text, name: str) -> None:
+def remove_node(text: Text, name: str) -> None:
     """Take a node out of the group, and its name out of `rendezvous`, `groups` and `spares`. Raises Uneditable."""
-    if name not in nodes_of(text):
+    if name not in node_entries(text):
         raise Uneditable(f"there is no node `{name}` in this group")
-    _alone(text, name)
+    _split_node_entry(text, name)
     text.remove(("nodes", name))
     if text.get("rendezvous", "master") == name:
-        _put(text, ("rendezvous", "master"), None)
+        _set_or_remove(text, ("rendezvous", "master"), None)
     groups = text.get("groups")
     for group, body in list(groups.items()) if isinstance(groups, dict) else ():
         members = body.get("nodes") if isinstance(body, dict) else None
         if members == name or members == [name]:
-            _put(text, ("groups", group), None)
+            _set_or_remove(text, ("groups", group), None)
         elif isinstance(members, list) and name in members:
             text.set(("groups", group, "nodes"), [member for member in members if member != name])
     spares = text.get("launch", "spares")
     if isinstance(spares, list) and name in spares:
-        _put(text, ("launch", "spares"), [spare for spare in spares if spare != name] or None)
+        _set_or_remove(text, ("launch", "spares"), [spare for spare in spares if spare != name] or None)
 
 
 def shift_node(text: Text, name: str, by: int) -> None:
@@ -156,20 +156,20 @@ def shift_node(text: Text, name: str, by: int) -> None:
     of the file."""
     if (text.get("order") or "inventory") != "inventory":
         raise Uneditable("the nodes are ordered by their names: choose the order of the file first")
-    names = list(nodes_of(text))
+    names = list(node_entries(text))
     if name not in names:
         raise Uneditable(f"there is no node `{name}` in this group")
     at = names.index(name) + by
     if not 0 <= at < len(names):
         return
     for one in (name, names[at]):
-        _alone(text, one)
+        _split_node_entry(text, one)
     text.exchange(("nodes", name), names[at])
 
 
 def add_node(text: Text, name: str, settings: Mapping[str, object]) -> None:
     """Add a node at the end, without the settings that the group's `defaults` give it anyway. Raises Uneditable."""
-    if name in nodes_of(text):
+    if name in node_entries(text):
         raise Uneditable(f"the node `{name}` is in this group already")
     defaults = text.get("defaults")
     own = {
@@ -180,23 +180,25 @@ def add_node(text: Text, name: str, settings: Mapping[str, object]) -> None:
 
 def settings_of_nodes(text: Text, names: Sequence[str]) -> dict[str, dict[str, Any]]:
     """The settings that each of these nodes takes with it into another group. Raises Uneditable."""
-    nodes = nodes_of(text)
+    nodes = node_entries(text)
     if unknown := next((name for name in names if name not in nodes), None):
         raise Uneditable(f"there is no node `{unknown}` in this group")
-    origins = _origins(parse_document(text.text, "group.yml"))  # once for all: a file of a thousand nodes takes long
+    origins = _origins_of_document(
+        parse_document(text.text, "group.yml")
+    )  # once for all: a file of a thousand nodes takes long
     if origins is None:
-        return {name: _expanded(*nodes[name])[name] for name in names}
-    return {name: _settings(origins, name, nodes[name][0]) for name in names}
+        return {name: _expand_entry(*nodes[name])[name] for name in names}
+    return {name: _settings_to_take_along(origins, name, nodes[name][0]) for name in names}
 
 
-def _settings(origins: Origins, name: str, entry: str) -> dict[str, Any]:
+def _settings_to_take_along(origins: Origins, name: str, entry: str) -> dict[str, Any]:
     """The settings that a node takes along, by where its values come from."""
     found: dict[str, Any] = {}
     for key in origins.keys(name):
         winner = next((one for one in origins.candidates(name, key) if one.wins), None)
         if winner is None or not (key[0] in _KEYS_MOVED_WITH_NODE or winner.level == "node"):
             continue
-        value = _one_of_range(winner.value, key, name, entry)
+        value = _value_for_node(winner.value, key, name, entry)
         if len(key) == 1:
             found[str(key[0])] = value
         else:
@@ -204,19 +206,19 @@ def _settings(origins: Origins, name: str, entry: str) -> dict[str, Any]:
     return found
 
 
-def _origins(document: Document) -> Origins | None:
+def _origins_of_document(document: Document) -> Origins | None:
     """Where each value of a group's file comes from; None if the file is no valid inventory."""
     return examine_inventory(document, environ=PLACEHOLDER_ENVIRONMENT).origins
 
 
-def _one_of_range(value: Any, key: KeyPath, name: str, entry: str) -> Any:
+def _value_for_node(value: Any, key: KeyPath, name: str, entry: str) -> Any:
     """The value of a setting for one node; for a range of addresses, the node's address in it."""
     if key not in RANGED_SETTINGS or not isinstance(value, str) or not has_range(value):
         return value
-    return _each(value, entry)[expand(entry).index(name)]
+    return _expanded_addresses(value, entry)[expand(entry).index(name)]
 
 
-def _each(value: str, entry: str) -> list[str]:
+def _expanded_addresses(value: str, entry: str) -> list[str]:
     """The values in a range of addresses, one for each node of an entry. Raises Uneditable if their numbers differ."""
     values = expand(value)
     if len(values) != len(expand(entry)):
@@ -224,14 +226,14 @@ def _each(value: str, entry: str) -> list[str]:
     return values
 
 
-def _alone(text: Text, name: str) -> None:
+def _split_node_entry(text: Text, name: str) -> None:
     """Give a node an entry of its own, if it stands in a range."""
-    entry, settings = nodes_of(text)[name]
+    entry, settings = node_entries(text)[name]
     if entry != name:
-        text.replace_entry(("nodes", entry), _expanded(entry, settings))
+        text.replace_entry(("nodes", entry), _expand_entry(entry, settings))
 
 
-def _expanded(entry: str, settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def _expand_entry(entry: str, settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """An entry with a range of nodes as one entry for each node, by name."""
     names = expand(entry)
     found: dict[str, dict[str, Any]] = {name: {} for name in names}
@@ -239,7 +241,7 @@ def _expanded(entry: str, settings: Mapping[str, Any]) -> dict[str, dict[str, An
         inner = value if key == "ssh" and isinstance(value, dict) else {"": value}
         for deep, one in inner.items():
             ranged = ((key, deep) if deep else (key,)) in RANGED_SETTINGS and isinstance(one, str) and has_range(one)
-            values = _each(one, entry) if ranged else [one] * len(names)
+            values = _expanded_addresses(one, entry) if ranged else [one] * len(names)
             for name, mine in zip(names, values, strict=True):
                 if deep:
                     found[name].setdefault(key, {})[deep] = mine
@@ -248,18 +250,18 @@ def _expanded(entry: str, settings: Mapping[str, Any]) -> dict[str, dict[str, An
     return found
 
 
-def _set_node(text: Text, name: str, key: str, value: object) -> None:
+def _set_node_key(text: Text, name: str, key: str, value: object) -> None:
     """Set a key of one node, or remove it for None. Raises Uneditable."""
-    if name not in nodes_of(text):
+    if name not in node_entries(text):
         raise Uneditable(f"there is no node `{name}` in this group")
-    _alone(text, name)
+    _split_node_entry(text, name)
     if value is None:
         text.remove(("nodes", name, key))
     else:
         text.set(("nodes", name, key), value)
 
 
-def _put(text: Text, keys: KeyPath, value: object) -> None:
+def _set_or_remove(text: Text, keys: KeyPath, value: object) -> None:
     """Set a value, or remove it for None; the mapping around it is removed as well if nothing is left in it."""
     if value is not None:
         text.set(keys, value)
@@ -305,12 +307,12 @@ def _set_env(text: Text, keys: KeyPath, value: str, field: str) -> None:
         if len(shown) > 1:
             raise WrongField(field, f"{name} has several lines: change it in the text of the file")
         secret = _ENV_REFERENCE.fullmatch(given)
-        same = name in known and _env_value(known[name]) == given
+        same = name in known and _env_value_text(known[name]) == given
         wanted[name] = known[name] if same else {"env": secret[1]} if secret else given
     if wanted:
         text.set(keys, wanted)
     elif known:
-        _put(text, keys, None)
+        _set_or_remove(text, keys, None)
 
 
 def _env_lines(text: str) -> list[str]:
@@ -320,17 +322,17 @@ def _env_lines(text: str) -> list[str]:
 
 def _env_text(env: Any) -> str:
     """An environment as the form shows it: lines of NAME=value."""
-    return "\n".join(f"{name}={_env_value(value)}" for name, value in env.items()) if isinstance(env, dict) else ""
+    return "\n".join(f"{name}={_env_value_text(value)}" for name, value in env.items()) if isinstance(env, dict) else ""
 
 
-def _env_value(value: Any) -> str:
+def _env_value_text(value: Any) -> str:
     """The value of a variable as the form shows it; `{env: NAME}` for a value from our environment."""
     if isinstance(value, dict) and set(value) == {"env"}:
         return f"{{env: {value['env']}}}"
-    return _shown(value)
+    return _form_value_text(value)
 
 
-def _shown(value: Any) -> str:
+def _form_value_text(value: Any) -> str:
     """A value of the file as the form shows it."""
     if value is None:
         return ""
@@ -339,13 +341,13 @@ def _shown(value: Any) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def _clean(value: str) -> str:
+def _normalized_text(value: str) -> str:
     return value.replace("\r\n", "\n").strip()
 
 
-def _sent(field: str, value: str) -> str:
+def _text_as_sent(field: str, value: str) -> str:
     """A value as it comes back from a browser, whose fields of one line hold no line breaks."""
-    return _clean(value) if field in _MULTILINE_FIELDS else re.sub(r"[\r\n]", "", value).strip()
+    return _normalized_text(value) if field in _MULTILINE_FIELDS else re.sub(r"[\r\n]", "", value).strip()
 
 
 def _typed(field: str, key: str, value: str) -> object:
@@ -355,7 +357,7 @@ def _typed(field: str, key: str, value: str) -> object:
     if "\n" in value:
         raise WrongField(field, "one line is enough here")
     if key == "gpus":
-        return _devices(field, value)
+        return _parsed_gpus(field, value)
     if key == "spares":
         return re.split(r"[,\s]+", value.strip("[] ,"))
     if key == "detach":
@@ -369,7 +371,7 @@ def _typed(field: str, key: str, value: str) -> object:
     return value
 
 
-def _devices(field: str, value: str) -> object:
+def _parsed_gpus(field: str, value: str) -> object:
     """The value of `gpus` that a text means: the number of GPUs (`8`), or the list of their indices (`0, 2`). Raises
     WrongField."""
     parts = re.split(r"[,\s]+", value.strip("[] "))

@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from runbook.checks import CHECKS
-from runbook.collect.scrub import secret_places
+from runbook.collect.scrub import secret_text_spans
 from runbook.engine.plan import Choice, Plan, make_plan, plan_with_spares
 from runbook.engine.scripts import node_files
 from runbook.files.environment_values import AnyVariable
@@ -22,15 +22,15 @@ from runbook.files.playbook import examine_playbook, has_launch, launch_document
 from runbook.files.value_origins import Origins
 from runbook.files.yaml_document import line_starts, parse_document
 from runbook.launch.launchers import launch_spec
-from runbook.launch.ranks import layout
+from runbook.launch.ranks import rank_layout
 from runbook.launch.script import LAUNCH_SCRIPT_NAME
 from runbook.lint.redaction import RedactedProblems, secret_spans, secrets_in
 from runbook.lint.run import lint
 from runbook.model.errors import FilesWrong, Problem
 from runbook.model.inventory import Inventory
 from runbook.model.playbook import NO_PLAYBOOK
-from runbook.model.redact import SECRET_MASK, Redactor, joined, replaced
-from runbook.model.secrets import PRIVATE_KEY, Secret, holds_secret, names_secret
+from runbook.model.redact import SECRET_MASK, Redactor, joined, text_with_replacements
+from runbook.model.secrets import PRIVATE_KEY, Secret, is_secret_value, secret_kind
 
 DRAFT_PREFIX = ".lint-"
 """The prefix of the temporary folders in DATA in which lint reads a text; a server that was killed may leave one."""
@@ -104,28 +104,28 @@ class Linted:
         return [one for one in self.findings if one.severity == "error"]
 
 
-def linted(file: Path, text: str) -> Linted:
+def lint_group_text(file: Path, text: str) -> Linted:
     """What `runbook lint` says of a group's file, DATA/groups/NAME.yml, if it has this text. Secrets are hidden even if
     the rules about them are silenced."""
     with tempfile.TemporaryDirectory(prefix=DRAFT_PREFIX, dir=file.parent.parent) as folder:  # it may hold secrets
         path = Path(folder, file.name)
         path.write_text(text, encoding="utf-8", newline="")
         try:
-            findings = [_shown(one.rule.severity, one.problem) for one in lint([str(path)]).findings]
+            findings = [_shown_finding(one.rule.severity, one.problem) for one in lint([str(path)]).findings]
         except FilesWrong as wrong:
-            findings = [_shown("error", problem) for problem in wrong.problems]
+            findings = [_shown_finding("error", problem) for problem in wrong.problems]
     if PRIVATE_KEY.search(text):
         return Linted(
             findings, "", {}, "the file holds a private key, so nothing of it is shown here: take it out by hand"
         )
-    hidden = _hidden(text)
+    hidden = _hide_secrets(text)
     if hidden is None:
         why = "the file holds secrets in plain text that cannot all be hidden: put `{env: NAME}` there by hand"
         return Linted(findings, "", {}, why)
     return Linted(findings, *hidden)
 
 
-def _hidden(text: str) -> tuple[str, dict[str, str]] | None:
+def _hide_secrets(text: str) -> tuple[str, dict[str, str]] | None:
     """The text with a placeholder for each secret, and the secret that each placeholder stands for. None if not all can
     be hidden: a secret is written over several lines, or stands in a second place."""
     document = parse_document(text, "")
@@ -133,31 +133,31 @@ def _hidden(text: str) -> tuple[str, dict[str, str]] | None:
     found = [(starts[span.line - 1] + span.column - 1, span.length) for span in secret_spans(document)]
     places = joined((start, start + length) for start, length in found)
     if document.data is None:  # without keys that name secrets, everything that looks like one is hidden
-        places = joined([*places, *secret_places(text)])
+        places = joined([*places, *secret_text_spans(text)])
     hidden = {f"hidden-secret-{number}": text[start:end] for number, (start, end) in enumerate(places, 1)}
-    shown = replaced(text, zip(places, hidden, strict=True))
-    rest = parse_document(replaced(text, ((place, "redacted") for place in places)), "")
+    shown = text_with_replacements(text, zip(places, hidden, strict=True))
+    rest = parse_document(text_with_replacements(text, ((place, "redacted") for place in places)), "")
     of_lines = document.data is not None and (rest.data is None or secret_spans(rest))
     return None if of_lines or any(secret in shown for secret in hidden.values()) else (shown, hidden)
 
 
-def revealed(text: str, hidden: Mapping[str, str]) -> str:
+def restore_secrets(text: str, hidden: Mapping[str, str]) -> str:
     """A text that a person made from the `shown` one, with the secrets put back for their placeholders."""
     for stand_in in sorted(hidden, key=len, reverse=True):
         text = text.replace(stand_in, hidden[stand_in])
     return text
 
 
-def _shown(severity: str, problem: Problem) -> ShownFinding:
+def _shown_finding(severity: str, problem: Problem) -> ShownFinding:
     line, column = (problem.span.line, problem.span.column) if problem.span else (1, 1)
     return ShownFinding(severity, problem.id, line, column, problem.message, problem.help or "")
 
 
-def meaning(path: Path, text: str) -> Meaning:
+def group_meaning(path: Path, text: str) -> Meaning:
     """The meaning of a group's text; `why` says what is wrong in it. Never raises, whatever the text holds."""
     try:
         plan, origins = _plan(path, text)
-        return _meaning(plan, secrets_in(origins.document))
+        return _meaning_of_plan(plan, secrets_in(origins.document))
     except FilesWrong as wrong:
         problem = RedactedProblems(wrong.problems[:1], lambda _file: text.split("\n")).problems[0]
         place = f" (line {problem.span.line})" if problem.span else ""
@@ -170,10 +170,10 @@ def _plan(path: Path, text: str) -> tuple[Plan, Origins]:
     examined = examine_inventory(document, environ=PLACEHOLDER_ENVIRONMENT)
     if examined.inventory is None or examined.origins is None:
         raise FilesWrong(list(examined.problems))
-    return _plan_for(examined.inventory, examined.origins), examined.origins
+    return _plan_of_inventory(examined.inventory, examined.origins), examined.origins
 
 
-def _plan_for(inventory: Inventory, origins: Origins) -> Plan:
+def _plan_of_inventory(inventory: Inventory, origins: Origins) -> Plan:
     """The plan for the launch in a group's file; without a launch, a plan with no stages. Raises FilesWrong."""
     if not has_launch(origins.document):
         return Plan(NO_PLAYBOOK, inventory, ())
@@ -183,16 +183,16 @@ def _plan_for(inventory: Inventory, origins: Origins) -> Plan:
     return make_plan(launch.playbook, inventory, Choice())
 
 
-def _meaning(plan: Plan, in_plain_text: Sequence[Secret]) -> Meaning:
+def _meaning_of_plan(plan: Plan, in_plain_text: Sequence[Secret]) -> Meaning:
     launch = plan.launch
     job, inventory = (launch.check.user_job, launch.inventory) if launch else (None, plan.inventory)
-    by_node = layout(inventory)
+    by_node = rank_layout(inventory)
     redactor = Redactor([*plan.secrets, *in_plain_text])
     environments: dict[int, dict[str, str]] = {}
     command: tuple[str, ...] = ()
     for name, node_ranks in by_node.by_node.items():
         spec = launch_spec(by_node, node_ranks, job, name=LAUNCH_SCRIPT_NAME, made_from=plan.sources)
-        shared = {key: _starred(key, value, redactor) for key, value in spec.environment.items()}
+        shared = {key: _masked_value(key, value, redactor) for key, value in spec.environment.items()}
         of_processes = {process.local_rank: process.environment for process in spec.processes}
         for rank in node_ranks.ranks:
             own = of_processes.get(rank.local_rank) if job is None or job.starts_each else None
@@ -219,27 +219,27 @@ def _meaning(plan: Plan, in_plain_text: Sequence[Secret]) -> Meaning:
 
 
 @lru_cache(maxsize=256)
-def ranks_given(path: Path, text: str, took_over: tuple[tuple[str, str], ...]) -> Mapping[str, frozenset[int]]:
+def assigned_ranks(path: Path, text: str, took_over: tuple[tuple[str, str], ...]) -> Mapping[str, frozenset[int]]:
     """The ranks of each node, by its name, in a run of this text. `took_over` are the spares that have come, each with
     the node whose place it took. Empty if no ranks can be assigned."""
     try:
         plan, _ = _plan(path, text)
         if took_over and plan.whole is not None:
             plan = plan_with_spares(plan, [gone for _, gone in took_over], [spare for spare, _ in took_over])
-        by_node = layout(plan.launch.inventory if plan.launch else plan.inventory).by_node
+        by_node = rank_layout(plan.launch.inventory if plan.launch else plan.inventory).by_node
     except FilesWrong:
         return {}
     return {name: frozenset(rank.rank for rank in mine.ranks) for name, mine in by_node.items()}
 
 
-def _starred(name: str, value: object, redactor: Redactor) -> str:
+def _masked_value(name: str, value: object, redactor: Redactor) -> str:
     """The value of a variable as a page shows it. Secrets in plain text are hidden as well: no browser needs them."""
-    if isinstance(value, Secret) or (names_secret(name) is not None and holds_secret(name, str(value))):
+    if isinstance(value, Secret) or (secret_kind(name) is not None and is_secret_value(name, str(value))):
         return SECRET_MASK
     return redactor.text(str(value))
 
 
-def scripts(path: Path, text: str, shell: str) -> dict[str, bytes]:
+def launch_scripts(path: Path, text: str, shell: str) -> dict[str, bytes]:
     """The launch script of every node, by its path, as `gn6/launch.sh`. No script has a secret in it. Raises
     FilesWrong.
 
@@ -252,14 +252,14 @@ def scripts(path: Path, text: str, shell: str) -> dict[str, bytes]:
         raise FilesWrong.of("secret.value", message, help="write `{env: NAME}` there")
     inventory = with_shell(plan.inventory, origins, shell)
     found: dict[str, bytes] = {}
-    for one in node_files(_plan_for(inventory, origins), origins):
+    for one in node_files(_plan_of_inventory(inventory, origins), origins):
         for name, file in one.files.items():
-            if not file.secret and not leaks(file.data) and name == one.launch:
+            if not file.secret and not has_placeholder(file.data) and name == one.launch:
                 found[f"{one.node.name}/{name}"] = file.data
     return found
 
 
-def zipped(files: Mapping[str, bytes]) -> bytes:
+def zip_archive(files: Mapping[str, bytes]) -> bytes:
     """A ZIP archive of these files; scripts may be executed."""
     with io.BytesIO() as out:
         with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -270,7 +270,7 @@ def zipped(files: Mapping[str, bytes]) -> bytes:
         return out.getvalue()
 
 
-def difference(name: str, before: str, after: str) -> list[str]:
+def group_diff_lines(name: str, before: str, after: str) -> list[str]:
     """The lines of a unified diff between two texts of a group; none if nothing differs."""
     old, new = before.splitlines(), after.splitlines()
     return list(difflib.unified_diff(old, new, f"{name}.yml", f"{name}.yml (changed)", lineterm=""))
@@ -290,6 +290,6 @@ PLACEHOLDER_ENVIRONMENT = AnyVariable(f"secret-{_PLACEHOLDER_WORD}")
 output."""
 
 
-def leaks(data: bytes) -> bool:
+def has_placeholder(data: bytes) -> bool:
     """Whether a placeholder, and so a secret in its place, is in the data."""
     return _PLACEHOLDER_WORD.encode() in data

@@ -39,9 +39,9 @@ from runbook.serve.agent_fleet import InvalidNodeName, NoAgent
 from runbook.serve.change_stream import Changed
 from runbook.serve.group_actions import Refused
 from runbook.serve.group_files import ChangedMeanwhile, NameTaken, NoGroup
-from runbook.serve.page import READ_METHODS, Page, allows
-from runbook.serve.people import Audit, People, Person, csrf_of
-from runbook.serve.rendering import failure
+from runbook.serve.page import READ_METHODS, Page, role_allows
+from runbook.serve.people import Audit, People, Person, csrf_token
+from runbook.serve.rendering import error_response
 from runbook.serve.run_folders import NoRun
 from runbook.serve.run_logs import NoFile
 from runbook.serve.run_processes import Busy, NotRunning
@@ -111,11 +111,13 @@ class OuterGuard:
 
         refusal = self._refusal(scope)
         if refusal is not None:
-            await _answer(refusal, scope, receive, guarded_send)
+            await _send_response(refusal, scope, receive, guarded_send)
             return
         state = scope.setdefault("state", {})
         seen = scope["app"].state.changed.now
-        state.update(origin=self._hosts[host_of(scope) or ""], person=None, csrf="", kind="page", seen=seen, about="")
+        state.update(
+            origin=self._hosts[host_header(scope) or ""], person=None, csrf="", kind="page", seen=seen, about=""
+        )
         try:
             await self._app(scope, receive, guarded_send)
         except Exception:
@@ -123,12 +125,12 @@ class OuterGuard:
             log.exception("%s %s", scope.get("method", "socket"), page.path if page else "an unknown path")
             if begun:
                 raise ConnectionError("the answer ends here") from None
-            await _answer(
+            await _send_response(
                 PlainTextResponse("a bug of runbook: see the server's log\n", 500), scope, receive, guarded_send
             )
 
     def _refusal(self, scope: Scope) -> Response | None:
-        host = host_of(scope)
+        host = host_header(scope)
         if host is None:
             return PlainTextResponse("exactly one Host header is needed\n", 400)
         if host not in self._hosts:
@@ -137,7 +139,7 @@ class OuterGuard:
         return None
 
 
-async def _answer(response: Response, scope: Scope, receive: Receive, send: Send) -> None:
+async def _send_response(response: Response, scope: Scope, receive: Receive, send: Send) -> None:
     """Send an answer. To a client that wants a WebSocket it can be sent only by an HTTP server with the extension
     `websocket.http.response`; without it the socket is closed instead."""
     if scope["type"] == "websocket" and "websocket.http.response" not in scope.get("extensions", {}):
@@ -146,7 +148,7 @@ async def _answer(response: Response, scope: Scope, receive: Receive, send: Send
     await response(scope, receive, send)
 
 
-def header(scope: Scope, name: str) -> str | None:
+def single_header(scope: Scope, name: str) -> str | None:
     """The value of a header; None if the header is missing, is there more than once, or is not ASCII."""
     values = [value for key, value in scope["headers"] if key.lower() == name.encode()]
     if len(values) != 1 or not values[0].isascii():
@@ -155,13 +157,13 @@ def header(scope: Scope, name: str) -> str | None:
     return text
 
 
-def has(scope: Scope, name: str) -> bool:
+def has_header(scope: Scope, name: str) -> bool:
     return any(key.lower() == name.encode() for key, _ in scope["headers"])
 
 
-def host_of(scope: Scope) -> str | None:
+def host_header(scope: Scope) -> str | None:
     """The Host header in lower case; None unless there is exactly one."""
-    host = header(scope, "host")
+    host = single_header(scope, "host")
     return None if host is None else host.lower()
 
 
@@ -203,7 +205,7 @@ class Guarded:
         path = self.page.path if self.page.role == "anyone" else request.url.path  # a login link's path is a secret
         what = f"{self.page.says}: {request.state.about}" if request.state.about else self.page.says
         try:
-            await run_in_threadpool(self._audit.note, who, address_of(request.scope), what, path, status)
+            await run_in_threadpool(self._audit.note, who, client_address(request.scope), what, path, status)
         except sqlite3.Error:  # the change was made, so the client gets no error
             log.exception("the audit lacks that %s did this: %s (%s)", who, what, path)
         request.app.state.changed.publish("audit")
@@ -221,12 +223,12 @@ class Guarded:
             return answer
         except FilesWrong as wrong:
             problem = wrong.problems[0]
-            return failure(request, 422, problem.message, problem.help or "")
+            return error_response(request, 422, problem.message, problem.help or "")
         except HTTPException as refused:
-            return refusal(request, refused, self.page)
+            return refusal_response(request, refused, self.page)
         except tuple(ERROR_ANSWERS) as error:
             status, says, help = ERROR_ANSWERS[type(error)]
-            return failure(request, status, says or str(error), help)
+            return error_response(request, status, says or str(error), help)
 
     async def _let_through(self, request: Request) -> None:
         """Raises RequestRefused if the request may not reach the handler; sets `state.person`, `.csrf` and `.form`."""
@@ -235,20 +237,20 @@ class Guarded:
         changing = request.method not in READ_METHODS
         self._identify(scope)
         refused = self._refusal_of_role(scope)
-        body = await bounded_body(request, page.most_bytes, keep=changing and refused is None)
+        body = await read_bounded_body(request, page.most_bytes, keep=changing and refused is None)
         if refused is not None:
             raise refused
         if changing:
-            request.state.form = form_of(request, page, body)
+            request.state.form = parse_form(request, page, body)
             self._refuse_forged(scope, request.state.form.get("csrf"))
             # Last, so that requests that others forge in a person's name do not count against that person.
-            _refuse_haste(request)
+            _refuse_too_many_changes(request)
 
     async def _socket(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             refuse_foreign_context(scope, self.page)
         except RequestRefused as refused:
-            await _answer(PlainTextResponse(f"{refused.detail}\n", refused.status_code), scope, receive, send)
+            await _send_response(PlainTextResponse(f"{refused.detail}\n", refused.status_code), scope, receive, send)
             return
         await self.page.handler(WebSocket(scope, receive, send))
 
@@ -260,18 +262,18 @@ class Guarded:
         state["bearer"] = False
         if self.page.role == "agent":
             return
-        if has(scope, "authorization"):
-            kind, _, secret = (header(scope, "authorization") or "").partition(" ")
+        if has_header(scope, "authorization"):
+            kind, _, secret = (single_header(scope, "authorization") or "").partition(" ")
             ask = partial(self._people.by_token, secret.strip())
             state["person"], state["bearer"], state["still"] = ask() if kind.lower() == "bearer" else None, True, ask
             if state["person"] is None:
                 raise RequestRefused(401, "this token is not known here", headers={"www-authenticate": "Bearer"})
             return
-        secret = cookie_of(scope, self._settings.cookie(state["origin"]))
+        secret = cookie_value(scope, self._settings.cookie(state["origin"]))
         ask = partial(self._people.by_session, secret, state["origin"])
         state["person"], state["still"] = ask() if secret else None, ask
         if state["person"] is not None:
-            state["csrf"] = csrf_of(secret)
+            state["csrf"] = csrf_token(secret)
 
     def _refusal_of_role(self, scope: Scope) -> RequestRefused | None:
         """Why the person may not use this page; None if they may."""
@@ -281,7 +283,7 @@ class Guarded:
         if person is None:
             help = "a program sends `Authorization: Bearer TOKEN`; tokens are made on /admin"
             return RequestRefused(401, "log in first", help, headers={"www-authenticate": "Bearer"})
-        if not allows(person.role, self.page.role):
+        if not role_allows(person.role, self.page.role):
             return RequestRefused(403, f"this needs the role {self.page.role}; yours is {person.role}")
         return None
 
@@ -291,21 +293,21 @@ class Guarded:
         state = scope["state"]
         if self.page.role == "agent":
             return
-        if state["bearer"] and not has(scope, "origin"):
+        if state["bearer"] and not has_header(scope, "origin"):
             return
-        if header(scope, "origin") != state["origin"]:
+        if single_header(scope, "origin") != state["origin"]:
             raise RequestRefused(403, "this did not come from a page of this server")
         if state["person"] is not None and not state["bearer"]:
-            given = header(scope, "x-csrf-token") or (field if isinstance(field, str) else "")
+            given = single_header(scope, "x-csrf-token") or (field if isinstance(field, str) else "")
             if not hmac.compare_digest(given.encode("utf-8", "replace"), state["csrf"].encode()):
                 raise RequestRefused(403, "this form is too old: load the page again")
 
 
-def _refuse_haste(request: Request) -> None:
+def _refuse_too_many_changes(request: Request) -> None:
     """Raises RequestRefused when this person, or this address without a login, makes changes too fast."""
     changes: TokenBucket = request.app.state.changes
     person: Person | None = request.state.person
-    wait = changes.wait_s(f"person {person.name}" if person else f"address {counted_as(request.scope)}")
+    wait = changes.wait_s(f"person {person.name}" if person else f"address {rate_limit_key(request.scope)}")
     if wait > 0:
         raise RequestRefused(429, "too many changes at once", headers={"retry-after": str(math.ceil(wait))})
 
@@ -314,22 +316,24 @@ def refuse_foreign_context(scope: Scope, page: Page) -> None:
     """Raises RequestRefused by what a browser says about the page that a request comes from. A browser may not use
     pages for agents. From another site only a click on a link is accepted."""
     if page.role == "agent":
-        if has(scope, "origin") or has(scope, "sec-fetch-site"):
+        if has_header(scope, "origin") or has_header(scope, "sec-fetch-site"):
             raise RequestRefused(403, "this is for agents, not for browsers")
         return
-    if not has(scope, "sec-fetch-site") or header(scope, "sec-fetch-site") in ("same-origin", "none"):
+    if not has_header(scope, "sec-fetch-site") or single_header(scope, "sec-fetch-site") in ("same-origin", "none"):
         return
-    clicked = header(scope, "sec-fetch-mode") == "navigate" and header(scope, "sec-fetch-dest") == "document"
+    clicked = (
+        single_header(scope, "sec-fetch-mode") == "navigate" and single_header(scope, "sec-fetch-dest") == "document"
+    )
     if not (clicked and scope.get("method") == "GET" and page.kind == "page"):
         raise RequestRefused(403, "this did not come from a page of this server")
 
 
-async def bounded_body(request: Request, most: int, *, keep: bool = True) -> bytes:
+async def read_bounded_body(request: Request, most: int, *, keep: bool = True) -> bytes:
     """The whole body of a request; without `keep` it is read and dropped, so that a client without access gets an
     answer. Raises RequestRefused for more than `most` bytes, at once if the header says so."""
     long = RequestRefused(413, f"at most {most} bytes", headers={"connection": "close"})
     length = request.headers.get("content-length", "0")
-    told = units.whole_number(length)
+    told = units.parse_whole_number(length)
     if told is None or told > most:
         raise long
     parts, size = [], 0
@@ -347,10 +351,10 @@ async def bounded_body(request: Request, most: int, *, keep: bool = True) -> byt
     return body
 
 
-def form_of(request: Request, page: Page, body: bytes) -> FormData:
+def parse_form(request: Request, page: Page, body: bytes) -> FormData:
     """The fields of a form that a page of ours sent; none for a body of JSON. Raises RequestRefused for a body of
     another type."""
-    kind = (header(request.scope, "content-type") or "").partition(";")[0].strip().lower()
+    kind = (single_header(request.scope, "content-type") or "").partition(";")[0].strip().lower()
     if not body:
         return FormData()
     wanted = "application/json" if page.kind == "api" or page.role == "agent" else "application/x-www-form-urlencoded"
@@ -366,7 +370,7 @@ def form_of(request: Request, page: Page, body: bytes) -> FormData:
     return FormData([*pairs])
 
 
-async def json_body(request: Request) -> dict[str, Any]:
+async def read_json_body(request: Request) -> dict[str, Any]:
     """The JSON object in the body of a request, an empty one without a body. Raises RequestRefused."""
     try:
         return msgspec.json.decode(await request.body() or b"{}", type=dict[str, Any])
@@ -376,10 +380,10 @@ async def json_body(request: Request) -> dict[str, Any]:
 
 def query_number(request: Request, name: str) -> int | None:
     """The whole number that the query gives for `name`; None if it gives none."""
-    return units.whole_number(request.query_params.get(name, ""))
+    return units.parse_whole_number(request.query_params.get(name, ""))
 
 
-def cookie_of(scope: Scope, name: str) -> str:
+def cookie_value(scope: Scope, name: str) -> str:
     """The value of our cookie; empty if no cookie, or more than one, has that name."""
     values = []
     for key, raw in scope["headers"]:
@@ -390,15 +394,15 @@ def cookie_of(scope: Scope, name: str) -> str:
     return values[0] if len(values) == 1 and values[0].isascii() else ""
 
 
-def address_of(scope: Scope) -> str:
+def client_address(scope: Scope) -> str:
     client = scope.get("client")
     return str(client[0]) if client else "?"
 
 
-def counted_as(scope: Scope) -> str:
+def rate_limit_key(scope: Scope) -> str:
     """The name under which attempts from the client's address are counted. With IPv6 it is the address's /64, since one
     host may have all of a /64."""
-    address = address_of(scope)
+    address = client_address(scope)
     with contextlib.suppress(ValueError):
         known = ipaddress.ip_address(address)
         if isinstance(known, ipaddress.IPv6Address) and known.ipv4_mapped is None:
@@ -406,14 +410,14 @@ def counted_as(scope: Scope) -> str:
     return address
 
 
-def refusal(request: Request, refused: HTTPException, page: Page) -> Response:
+def refusal_response(request: Request, refused: HTTPException, page: Page) -> Response:
     """The answer to a refused request: a page or JSON, or, for a person who has not logged in, the way to the login."""
-    stranger = refused.status_code == 401 and not has(request.scope, "authorization")
+    stranger = refused.status_code == 401 and not has_header(request.scope, "authorization")
     if stranger and page.kind == "page" and request.method in READ_METHODS:
         where = request.url.path + (f"?{request.url.query}" if request.url.query else "")
         response: Response = RedirectResponse(f"/login?next={quote(where, safe='')}", 303)
     else:
-        response = failure(request, refused.status_code, refused.detail, getattr(refused, "help", ""))
+        response = error_response(request, refused.status_code, refused.detail, getattr(refused, "help", ""))
     for name, value in (refused.headers or {}).items():
         response.headers[name] = value
     return response

@@ -52,7 +52,7 @@ class Page:
             raise ValueError(f"{self.path}: what speaks JSON lies below /api/v1/")
 
 
-def allows(role: Role, needed: NeededRole) -> bool:
+def role_allows(role: Role, needed: NeededRole) -> bool:
     """Whether a person of this role may use a page that needs `needed`. Nobody may use a page for agents."""
     if needed == "anyone":
         return True

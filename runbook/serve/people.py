@@ -57,17 +57,17 @@ class People:
 
     def add(self, name: str, role: Role, password: str | None = None) -> None:
         """Add a person. Raises FilesWrong if the name is taken, or if the name or the password is not valid."""
-        _check_name(name)
-        kept = None if password is None else scrypt(password)
+        _check_person_name(name)
+        kept = None if password is None else hash_password(password)
         with self._store.write() as db:
             if db.execute("SELECT 1 FROM people WHERE name = ?", (name,)).fetchone():
-                raise _wrong("person-exists", f"there is a person `{name}` already")
+                raise _serve_error("person-exists", f"there is a person `{name}` already")
             db.execute("INSERT INTO people VALUES (?, ?, ?, ?)", (name, role, kept, time.time()))
 
     def change(self, name: str, *, role: Role | None = None, password: str | None = None) -> None:
         """Give a person another role or password, and end the person's sessions. Raises FilesWrong; also if no admin
         would be left."""
-        kept = None if password is None else scrypt(password)
+        kept = None if password is None else hash_password(password)
         with self._store.write() as db:
             self._known(name)
             if role is not None:
@@ -92,7 +92,7 @@ class People:
         """The person, if name and password are right. Takes as long for a name that does not exist."""
         rows = self._store.read("SELECT role, password FROM people WHERE name = ?", name)
         kept = rows[0]["password"] if rows else None
-        right = _is_password(password, kept or _DUMMY_PASSWORD_HASH)
+        right = _is_correct_password(password, kept or _DUMMY_PASSWORD_HASH)
         return Person(name, rows[0]["role"]) if right and kept else None
 
     def link(self, name: str) -> str:
@@ -102,14 +102,15 @@ class People:
             self._known(name)
             db.execute("DELETE FROM login_links WHERE expires_at < ?", (time.time(),))
             db.execute(
-                "INSERT INTO login_links VALUES (?, ?, ?)", (hashed(secret), name, time.time() + LOGIN_LINK_LIFETIME_S)
+                "INSERT INTO login_links VALUES (?, ?, ?)",
+                (secret_hash(secret), name, time.time() + LOGIN_LINK_LIFETIME_S),
             )
         return secret
 
     def by_link(self, secret: str) -> Person | None:
         """The person of a login link, which is used up now; None if it was used before or is too old."""
         with self._store.write() as db:
-            row = db.execute("DELETE FROM login_links WHERE hash = ? RETURNING *", (hashed(secret),)).fetchone()
+            row = db.execute("DELETE FROM login_links WHERE hash = ? RETURNING *", (secret_hash(secret),)).fetchone()
             if row is None or row["expires_at"] < time.time():
                 return None
             person = db.execute("SELECT * FROM people WHERE name = ?", (row["person"],)).fetchone()
@@ -120,13 +121,13 @@ class People:
         secret, now = secrets.token_urlsafe(32), time.time()
         with self._store.write() as db:
             db.execute("DELETE FROM sessions WHERE expires_at < ?", (now,))
-            row = (hashed(secret), person.name, origin, now, now + SESSION_LIFETIME_S)
+            row = (secret_hash(secret), person.name, origin, now, now + SESSION_LIFETIME_S)
             db.execute("INSERT INTO sessions VALUES (?, ?, ?, ?, ?)", row)
         return secret
 
     def by_session(self, secret: str, origin: str) -> Person | None:
         """The person of the session with this secret, if it was made for this origin."""
-        return self.of_session(hashed(secret), origin)
+        return self.of_session(secret_hash(secret), origin)
 
     def of_session(self, session: str, origin: str) -> Person | None:
         """The person of the session with this id (the hash of its secret), if it was made for this origin."""
@@ -146,17 +147,17 @@ class People:
         the person's role allow. Raises FilesWrong."""
         identity, secret = secrets.token_hex(4), TOKEN_PREFIX + secrets.token_urlsafe(32)
         if not purpose.strip() or len(purpose) > 200 or not purpose.isprintable():
-            raise _wrong("token-purpose", "a token needs a word on what it is for, of at most 200 characters")
+            raise _serve_error("token-purpose", "a token needs a word on what it is for, of at most 200 characters")
         with self._store.write() as db:
             self._known(name)
-            row = (identity, hashed(secret), name, role, purpose.strip(), time.time())
+            row = (identity, secret_hash(secret), name, role, purpose.strip(), time.time())
             db.execute("INSERT INTO tokens VALUES (?, ?, ?, ?, ?, ?)", row)
         return identity, secret
 
     def by_token(self, secret: str) -> Person | None:
         """The person of a token, with the lower of the person's and the token's role; None for an unknown token."""
         sql = "SELECT name, people.role, tokens.role AS most FROM tokens JOIN people ON name = person WHERE hash = ?"
-        rows = self._store.read(sql, hashed(secret))
+        rows = self._store.read(sql, secret_hash(secret))
         return Person(rows[0]["name"], min(rows[0]["role"], rows[0]["most"], key=ROLES.index)) if rows else None
 
     def tokens(self) -> list[Token]:
@@ -166,49 +167,51 @@ class People:
     def revoke_token(self, identity: str) -> None:
         with self._store.write() as db:
             if db.execute("DELETE FROM tokens WHERE id = ?", (identity,)).rowcount == 0:
-                raise _wrong("no-such-token", "there is no such token")
+                raise _serve_error("no-such-token", "there is no such token")
 
     def _known(self, name: str) -> None:
         if not self._store.read("SELECT 1 FROM people WHERE name = ?", name):
-            raise _wrong("no-such-person", f"there is no person `{name[:64]}`")
+            raise _serve_error("no-such-person", f"there is no person `{name[:64]}`")
 
 
-def role_named(word: str) -> Role:
+def parse_role(word: str) -> Role:
     """The role that a word means. Raises FilesWrong for any other word."""
     if word not in ROLES:
-        raise _wrong("role", f"a role is one of {', '.join(ROLES)}")
+        raise _serve_error("role", f"a role is one of {', '.join(ROLES)}")
     return word
 
 
-def hashed(secret: str) -> str:
+def secret_hash(secret: str) -> str:
     """The SHA-256 of a secret that we drew, in hexadecimal. The secret has 256 bits, so one fast hash is enough."""
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def csrf_of(session_secret: str) -> str:
+def csrf_token(session_secret: str) -> str:
     """The token in every form of this session. Another site cannot read it, and the cookie cannot be worked out from
     it."""
     return hmac.new(session_secret.encode(), b"csrf", hashlib.sha256).hexdigest()
 
 
-def scrypt(password: str) -> str:
+def hash_password(password: str) -> str:
     """The salt and the scrypt of a password, as the database keeps them. Raises FilesWrong for a password that is too
     short or too long."""
     if not MIN_PASSWORD_CHARACTERS <= len(password) <= MAX_PASSWORD_CHARACTERS:
-        raise _wrong("password", f"a password has {MIN_PASSWORD_CHARACTERS} to {MAX_PASSWORD_CHARACTERS} characters")
+        raise _serve_error(
+            "password", f"a password has {MIN_PASSWORD_CHARACTERS} to {MAX_PASSWORD_CHARACTERS} characters"
+        )
     salt = secrets.token_bytes(16)
-    return f"{salt.hex()}:{_scrypt(password, salt).hex()}"
+    return f"{salt.hex()}:{_scrypt_hash(password, salt).hex()}"
 
 
-def _is_password(password: str, kept: str) -> bool:
+def _is_correct_password(password: str, kept: str) -> bool:
     """Whether a password has the kept salt and hash."""
     salt, _, wanted = kept.partition(":")
     return len(password) <= MAX_PASSWORD_CHARACTERS and hmac.compare_digest(
-        _scrypt(password, bytes.fromhex(salt)), bytes.fromhex(wanted)
+        _scrypt_hash(password, bytes.fromhex(salt)), bytes.fromhex(wanted)
     )
 
 
-def _scrypt(password: str, salt: bytes) -> bytes:
+def _scrypt_hash(password: str, salt: bytes) -> bytes:
     with _SCRYPT_SLOTS:
         return hashlib.scrypt(password.encode("utf-8", "surrogatepass"), salt=salt, **_SCRYPT_PARAMETERS)
 
@@ -217,9 +220,9 @@ def _scrypt(password: str, salt: bytes) -> bytes:
 _DUMMY_PASSWORD_HASH = f"{secrets.token_hex(16)}:{secrets.token_hex(32)}"
 
 
-def _check_name(name: str) -> None:
+def _check_person_name(name: str) -> None:
     if not PERSON_NAME.match(name):
-        raise _wrong(
+        raise _serve_error(
             "person-name",
             "a person's name has letters, digits and `_.@-`, 64 at most, and begins with one of the first two",
         )
@@ -227,10 +230,10 @@ def _check_name(name: str) -> None:
 
 def _refuse_without_admin(admins: int) -> None:
     if admins == 0:
-        raise _wrong("last-admin", "this is the last admin: make another person one first")
+        raise _serve_error("last-admin", "this is the last admin: make another person one first")
 
 
-def _wrong(id: str, message: str) -> FilesWrong:
+def _serve_error(id: str, message: str) -> FilesWrong:
     return FilesWrong.of(f"serve.{id}", message)
 
 

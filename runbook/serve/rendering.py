@@ -17,13 +17,13 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from runbook.model.units import bytes_text
 from runbook.report.html.render import html_environment, prose
-from runbook.serve.page import allows
+from runbook.serve.page import role_allows
 
 STATIC_CONTENT_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 
 
 @cache
-def environment() -> jinja2.Environment:
+def template_environment() -> jinja2.Environment:
     """The templates of `templates/`, and those of reports below `report/`."""
     loaded = html_environment(
         jinja2.ChoiceLoader(
@@ -70,18 +70,18 @@ def static_files() -> dict[str, tuple[bytes, str, str]]:
     return found
 
 
-async def html(request: Request, template: str, *, status: int = 200, **values: Any) -> Response:
+async def html_response(request: Request, template: str, *, status: int = 200, **values: Any) -> Response:
     """A page of HTML, made in a thread: a page about a thousand nodes takes a while. Besides `values`, templates are
     given `person`, `csrf` (for `<input name="csrf">` of every form), `nav` and `may_act` (this person may do more than
     look). `seen` is the id of the last change before anything of the page was read. `address` is the path by which the
     answer to a form can be loaded again."""
-    return await run_in_threadpool(_html, request, template, status, values)
+    return await run_in_threadpool(_render_html_response, request, template, status, values)
 
 
-def _html(request: Request, template: str, status: int, values: Mapping[str, Any]) -> Response:
+def _render_html_response(request: Request, template: str, status: int, values: Mapping[str, Any]) -> Response:
     given = {
         "person": request.state.person,
-        "may_act": request.state.person is not None and allows(request.state.person.role, "operator"),
+        "may_act": request.state.person is not None and role_allows(request.state.person.role, "operator"),
         "csrf": request.state.csrf,
         "nav": request.app.state.nav(request.state.person),
         "here": request.url.path,
@@ -89,7 +89,7 @@ def _html(request: Request, template: str, status: int, values: Mapping[str, Any
         "address": "",
         **values,
     }
-    return HTMLResponse(environment().get_template(template).render(given), status)
+    return HTMLResponse(template_environment().get_template(template).render(given), status)
 
 
 class AsciiJson(JSONResponse):
@@ -99,21 +99,21 @@ class AsciiJson(JSONResponse):
         return dumps(content, allow_nan=False, separators=(",", ":")).encode("ascii")
 
 
-async def json(make: Callable[[], object], headers: Mapping[str, str] | None = None) -> Response:
+async def json_response(make: Callable[[], object], headers: Mapping[str, str] | None = None) -> Response:
     """The JSON answer with what `make` returns; `make` is called in a thread."""
     return await run_in_threadpool(lambda: AsciiJson(make(), headers=headers))
 
 
-def failure(request: Request, status: int, says: str, help: str = "") -> Response:
+def error_response(request: Request, status: int, says: str, help: str = "") -> Response:
     """The answer for an error: a page, or JSON if the request was not for an HTML page."""
     if request.state.kind != "page":
         return AsciiJson({"error": {"status": status, "says": says, "help": help}}, status)
-    return _html(
-        request, "error.html", status, {"code": status, "says": says, "help": help, "back": _came_from(request)}
+    return _render_html_response(
+        request, "error.html", status, {"code": status, "says": says, "help": help, "back": _referring_path(request)}
     )
 
 
-def _came_from(request: Request) -> str:
+def _referring_path(request: Request) -> str:
     """The path of the page of ours that the request came from; empty if it is not known."""
     origin = getattr(request.state, "origin", "")
     path = request.headers.get("referer", "").removeprefix(origin) if origin else ""

@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 
 from runbook.model.errors import FilesWrong
 from runbook.model.events import Progress, RunStarted
-from runbook.model.safe_files import object_below, open_below
-from runbook.report.run_json import Result, from_json, read
-from runbook.report.run_record import number
+from runbook.model.safe_files import open_file_below, read_json_below
+from runbook.report.run_json import Result, event_from_json, read
+from runbook.report.run_record import finite_number
 from runbook.serve.store import Store
 
 T = TypeVar("T")
@@ -99,17 +99,17 @@ class Runs:
         found = self._store.read(f"SELECT {_RUN_COLUMNS} FROM runs WHERE id = ?", id)
         if not found:
             raise NoRun(id)
-        return _row(found[0])
+        return _run_row(found[0])
 
     def search(self, wanted: RunFilter, *, most: int, skip: int = 0) -> tuple[list[RunRow], int]:
         """The runs that match, the latest first: at most `most` after the first `skip`; and the number of all that
         match."""
         self.refresh()
-        where, values = _where(wanted)
+        where, values = _sql_condition(wanted)
         (count,) = self._store.read(f"SELECT count(*) FROM runs WHERE {where}", *values)[0]
         page = f"SELECT {_RUN_COLUMNS} FROM runs WHERE {where} ORDER BY began DESC, id DESC LIMIT ? OFFSET ?"
         rows = self._store.read(page, *values, most, skip)
-        return [_row(row) for row in rows], count
+        return [_run_row(row) for row in rows], count
 
     def without_end(self, group: str = "") -> list[str]:
         """The ids of the runs that were started from a page and have no verdict: of this group, or of all."""
@@ -125,7 +125,7 @@ class Runs:
         path = self.path(id)
         whole = read_json(path / "result.json")
         result = Result()
-        if _is_result(whole):
+        if _is_run_result(whole):
             return result.document() | whole
         with contextlib.suppress(OSError, ValueError, FilesWrong):
             if (path / "events.jsonl").lstat().st_size <= MAX_RUN_FILE_BYTES:
@@ -143,12 +143,12 @@ class Runs:
     def took_over(self, id: str) -> Mapping[str, str]:
         """The spares that have taken a node's place in a run, each with that node, by the run's events. Raises
         NoRun."""
-        return self._kept(id, "took over", lambda: _took_over(self.path(id)))
+        return self._kept(id, "took over", lambda: _replaced_nodes_by_spare(self.path(id)))
 
     def _kept(self, id: str, what: str, find: Callable[[], T]) -> T:
         """The value that `find` gave when the run last wrote something, kept under the name `what`."""
         path = self.path(id)
-        events = _status(path / "events.jsonl")
+        events = _file_status(path / "events.jsonl")
         written = result_mark(path), events.st_size if events else 0
         known = self._found.get((id, what))
         if known is None or known[0] != written:
@@ -162,7 +162,7 @@ class Runs:
     def mentions(self, id: str, words: bytes) -> bool:
         """Whether the result of a run holds these bytes. Raises NoRun."""
         try:
-            with open_below(self.path(id), "result.json") as file:
+            with open_file_below(self.path(id), "result.json") as file:
                 return words in file.read(MAX_RUN_FILE_BYTES)
         except OSError:
             return False
@@ -184,9 +184,9 @@ class Runs:
             ids = [only] if only else self._ids()
             changed = []
             for id in ids:
-                seen = _seen(self.folder / id)
+                seen = _folder_fingerprint(self.folder / id)
                 if seen and known.get(id) != seen:
-                    first = first_event(self.folder / id)
+                    first = read_first_event(self.folder / id)
                     half_written = first is None and "events.jsonl" in seen  # such a folder is read again next time
                     changed.append(("" if half_written else seen, self._made(id, first)))
             gone = [] if only else [id for id in known if id not in set(ids)]
@@ -209,30 +209,30 @@ class Runs:
         """The row of a run for the database, in the order of _RUN_COLUMNS."""
         path = self.folder / id
         result = read_json(path / "result.json")
-        by = started(path)
-        began = first.time if first else number(by.get("at")) or path.lstat().st_mtime
+        by = read_started_file(path)
+        began = first.time if first else finite_number(by.get("at")) or path.lstat().st_mtime
         nodes = first.nodes if first else ()
-        goes_on = by and _is_result(result) and (begins_again(path, by) or left_running(result))
+        goes_on = by and _is_run_result(result) and (begins_again(path, by) or is_launch_left_running(result))
         return (
             id,
             began,
-            number(result.get("seconds")),
+            finite_number(result.get("seconds")),
             first.playbook if first else "",
             first.inventory if first else "",
-            "" if goes_on else _word(result.get("verdict")),
-            _word(result.get("stopped_at")),
-            _between_blanks(_words(result.get("causes"))),
-            _between_blanks(nodes),
-            _word(by.get("person")),
+            "" if goes_on else _text_or_empty(result.get("verdict")),
+            _text_or_empty(result.get("stopped_at")),
+            _blank_padded_words(_words(result.get("causes"))),
+            _blank_padded_words(nodes),
+            _text_or_empty(by.get("person")),
             first.run_id if first else "",
-            _word(by.get("group")),
+            _text_or_empty(by.get("group")),
         )
 
 
 _RUN_COLUMNS = "id, began, seconds, playbook, inventory, verdict, stopped_at, causes, nodes, person, job, run_group"
 
 
-def started(path: Path) -> Mapping[str, Any]:
+def read_started_file(path: Path) -> Mapping[str, Any]:
     """The content of STARTED_FILE in this run folder; empty for a run that was not started from a page."""
     return read_json(path / STARTED_FILE)
 
@@ -245,18 +245,18 @@ def begins_again(path: Path, by: Mapping[str, Any]) -> bool:
 
 def result_mark(path: Path) -> int:
     """A number for the result that is in this folder now, which no earlier or later result has; 0 without a result."""
-    status = _status(path / "result.json")
+    status = _file_status(path / "result.json")
     return status.st_mtime_ns if status else 0
 
 
-def _status(path: Path) -> os.stat_result | None:
+def _file_status(path: Path) -> os.stat_result | None:
     try:
         return path.lstat()
     except OSError:
         return None
 
 
-def left_running(document: Mapping[str, Any]) -> bool:
+def is_launch_left_running(document: Mapping[str, Any]) -> bool:
     """Whether the launch in this document (of a run) was left running by itself, or has no recorded end."""
     stages = document["stages"]
     if not stages or stages[-1].get("check") != "launch":
@@ -265,11 +265,11 @@ def left_running(document: Mapping[str, Any]) -> bool:
     return not outcomes or any(isinstance(one.get("metrics"), dict) and "job" in one["metrics"] for one in outcomes)
 
 
-def first_event(path: Path) -> RunStarted | None:
+def read_first_event(path: Path) -> RunStarted | None:
     """The first event of the run in this folder; None if it cannot be read."""
     try:
-        with open_below(path, "events.jsonl") as file:
-            event = from_json(file.readline(1 << 22).decode("utf-8", "replace"))
+        with open_file_below(path, "events.jsonl") as file:
+            event = event_from_json(file.readline(1 << 22).decode("utf-8", "replace"))
     except (OSError, ValueError):
         return None
     return event if isinstance(event, RunStarted) else None
@@ -277,10 +277,10 @@ def first_event(path: Path) -> RunStarted | None:
 
 def read_json(path: Path) -> dict[str, Any]:
     """The JSON object in a file; empty if there is no such file, or it holds something else."""
-    return object_below(path.parent, path.name, most=MAX_RUN_FILE_BYTES)
+    return read_json_below(path.parent, path.name, most=MAX_RUN_FILE_BYTES)
 
 
-def _is_result(found: dict[str, Any]) -> bool:
+def _is_run_result(found: dict[str, Any]) -> bool:
     """Whether the content of a `result.json` has the form that pages need: a file from elsewhere may hold anything."""
     stages = found.get("stages")
     return isinstance(found.get("nodes", {}), dict) and isinstance(stages, list) and all(map(_is_stage, stages))
@@ -301,29 +301,29 @@ def _is_outcome(outcome: Any) -> bool:
     return isinstance(findings, list) and all(isinstance(one, dict) and keys <= one.keys() for one in findings)
 
 
-def _seen(path: Path) -> str:
+def _folder_fingerprint(path: Path) -> str:
     """A text that changes whenever a run folder has to be read again; empty for a folder that is no run's."""
     found = []
     for name in ("events.jsonl", "result.json", STARTED_FILE):
-        if status := _status(path / name):
+        if status := _file_status(path / name):
             # Only the first line of the events is read, so their growth changes nothing.
             found.append(name if name == "events.jsonl" else f"{name} {status.st_size} {status.st_mtime_ns}")
     return " ".join(found)
 
 
-def _row(row: Any) -> RunRow:
+def _run_row(row: Any) -> RunRow:
     values = list(row)
     values[7], values[8] = tuple(values[7].split()), tuple(values[8].split())
     return RunRow(*values)
 
 
-def _where(wanted: RunFilter) -> tuple[str, list[str | float]]:
+def _sql_condition(wanted: RunFilter) -> tuple[str, list[str | float]]:
     """The condition of a search in SQL, and its values."""
     verdict = "" if wanted.verdict == "running" else wanted.verdict
     asked: list[tuple[object, str, str | float]] = [
-        (wanted.host, "nodes LIKE ? ESCAPE '\\'", f"% {_literal(wanted.host)}%"),
-        (wanted.cause, "causes LIKE ? ESCAPE '\\'", f"% {_literal(wanted.cause)}%"),
-        (wanted.playbook, "playbook || '\n' || inventory LIKE ? ESCAPE '\\'", f"%{_literal(wanted.playbook)}%"),
+        (wanted.host, "nodes LIKE ? ESCAPE '\\'", f"% {_escape_like(wanted.host)}%"),
+        (wanted.cause, "causes LIKE ? ESCAPE '\\'", f"% {_escape_like(wanted.cause)}%"),
+        (wanted.playbook, "playbook || '\n' || inventory LIKE ? ESCAPE '\\'", f"%{_escape_like(wanted.playbook)}%"),
         (wanted.person, "person = ?", wanted.person),
         (wanted.group, "run_group = ?", wanted.group),
         (wanted.verdict, "verdict = ?", verdict),
@@ -334,12 +334,12 @@ def _where(wanted: RunFilter) -> tuple[str, list[str | float]]:
     return " AND ".join(["1", *(condition for condition, _ in chosen)]), [value for _, value in chosen]
 
 
-def _literal(text: str) -> str:
+def _escape_like(text: str) -> str:
     """A text for SQL's LIKE, in which it matches only itself."""
     return re.sub(r"([\\%_])", r"\\\1", text)
 
 
-def _between_blanks(words: tuple[str, ...]) -> str:
+def _blank_padded_words(words: tuple[str, ...]) -> str:
     """Words as one text for the database, with a blank before and behind each, so that LIKE finds whole words."""
     return "".join(f" {word}" for word in words if not re.search(r"\s", word)) + " "
 
@@ -348,19 +348,19 @@ def _words(value: object) -> tuple[str, ...]:
     return tuple(str(one) for one in value) if isinstance(value, list) else ()
 
 
-def _word(value: object) -> str:
+def _text_or_empty(value: object) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _took_over(folder: Path) -> dict[str, str]:
+def _replaced_nodes_by_spare(folder: Path) -> dict[str, str]:
     """The spares that took a node's place, each with that node, from the events in a run folder."""
     found = {}
-    with contextlib.suppress(OSError), open_below(folder, "events.jsonl") as file:
+    with contextlib.suppress(OSError), open_file_below(folder, "events.jsonl") as file:
         while file.tell() < MAX_RUN_FILE_BYTES and (line := file.readline(1 << 20)):
             if b'"spare"' not in line:
                 continue
             with contextlib.suppress(ValueError):
-                event = from_json(line.decode())
+                event = event_from_json(line.decode())
                 if isinstance(event, Progress) and event.node and isinstance(taken := event.data.get("spare"), dict):
                     found[event.node] = str(taken.get("for"))
     return found

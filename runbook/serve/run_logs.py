@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
-from runbook.model.safe_files import open_regular
-from runbook.model.safe_text import visible
+from runbook.model.safe_files import open_regular_file
+from runbook.model.safe_text import visible_text
 
 WINDOW_BYTES = 128 << 10
 """Bytes of a file that are shown at a time."""
@@ -120,11 +120,11 @@ class FoundInAll:
 
 def files(folder: Path) -> list[RunLog]:
     """Every file of a run folder that people may read; the files of ranks come first, by rank."""
-    found = [*_below(folder, "", 0)]
+    found = [*_log_files_below(folder, "", 0)]
     return sorted(found, key=lambda one: (one.ranks is None, one.ranks or (0, 0), one.name))
 
 
-def _below(folder: Path, above: str, depth: int) -> Iterator[RunLog]:
+def _log_files_below(folder: Path, above: str, depth: int) -> Iterator[RunLog]:
     """The files below a folder of a run, as far as people may read them."""
     try:
         entries = sorted(os.scandir(folder / above), key=lambda entry: entry.name)
@@ -133,20 +133,20 @@ def _below(folder: Path, above: str, depth: int) -> Iterator[RunLog]:
     for entry in entries[:MAX_FOLDER_ENTRIES]:
         name = f"{above}/{entry.name}" if above else entry.name
         if entry.is_dir(follow_symlinks=False) and depth < _MAX_FOLDER_DEPTH and (above or entry.name in _LOG_FOLDERS):
-            yield from _below(folder, name, depth + 1)
+            yield from _log_files_below(folder, name, depth + 1)
         elif entry.is_file(follow_symlinks=False) and (above or entry.name in _TOP_FILES):
             match = _RANK_LOG_NAME.fullmatch(entry.name)
             ranks = (int(match[1]), int(match[2] or match[1])) if match else None
             size = entry.stat(follow_symlinks=False).st_size
-            yield RunLog(id_of(name), name, size, ranks, match[3] if match else "", match[4] if match else "")
+            yield RunLog(log_file_id(name), name, size, ranks, match[3] if match else "", match[4] if match else "")
 
 
-def id_of(name: str) -> str:
+def log_file_id(name: str) -> str:
     """The id of a file with this name, the same in every run."""
     return hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
-def find(folder: Path, id: str) -> RunLog:
+def find_log_file(folder: Path, id: str) -> RunLog:
     """The file with this id. Raises NoFile."""
     for file in files(folder):
         if file.id == id:
@@ -154,15 +154,15 @@ def find(folder: Path, id: str) -> RunLog:
     raise NoFile(id)
 
 
-def opened(folder: Path, file: RunLog) -> BinaryIO:
+def open_log_file(folder: Path, file: RunLog) -> BinaryIO:
     """The file, open for reading. Raises NoFile if it is no longer a plain file."""
     try:
-        return open_regular(folder / file.name, links=False)
+        return open_regular_file(folder / file.name, links=False)
     except OSError:
         raise NoFile(file.id) from None
 
 
-def window(
+def read_window(
     stream: BinaryIO, *, before: int | None = None, after: int | None = None, around: int | None = None
 ) -> Window:
     """The whole lines that end `before` a place, begin `after` it, or are `around` it; without a place, the last lines
@@ -188,25 +188,25 @@ def window(
         data = data[:last] if last and (around is None or around < begin + last) else data
     parted = around is not None and 0 < around - begin < len(data) and data[around - begin - 1] != ord("\n")
     at = around if around is not None and parted else begin
-    lines = *_lines(data[: at - begin], begin), *_lines(data[at - begin :], at)
+    lines = *_split_log_lines(data[: at - begin], begin), *_split_log_lines(data[at - begin :], at)
     return Window(lines, begin, begin + len(data), size)
 
 
-def _lines(data: bytes, at: int) -> Iterator[LogLine]:
+def _split_log_lines(data: bytes, at: int) -> Iterator[LogLine]:
     for raw in data.removesuffix(b"\n").split(b"\n") if data else ():
-        yield _line(raw, at)
+        yield _shown_log_line(raw, at)
         at += len(raw) + 1
 
 
-def _line(raw: bytes, at: int) -> LogLine:
+def _shown_log_line(raw: bytes, at: int) -> LogLine:
     """A line of a file, made visible and cut to MAX_SHOWN_LINE_BYTES bytes."""
     raw = raw.rstrip(b"\r")
     return LogLine(
-        at, visible(raw[:MAX_SHOWN_LINE_BYTES].decode("utf-8", "replace")), max(0, len(raw) - MAX_SHOWN_LINE_BYTES)
+        at, visible_text(raw[:MAX_SHOWN_LINE_BYTES].decode("utf-8", "replace")), max(0, len(raw) - MAX_SHOWN_LINE_BYTES)
     )
 
 
-def search(
+def search_log_file(
     stream: BinaryIO,
     text: str,
     *,
@@ -232,13 +232,13 @@ def search(
         last = data.rfind(b"\n") + 1
         if not last:  # inside of a very long line: hold back only what may be the beginning of a match
             lower = data.lower() if any_case else data
-            last = max(0, len(data) - len(needle) + 1, _last_end(lower, needle))
+            last = max(0, len(data) - len(needle) + 1, _last_match_end(lower, needle))
         if at + len(data) >= size:
             last = len(data)
         searched = data.lower() if any_case else data
         found = searched.count(needle, 0, last)
         if found and count + found > skip and len(hits) < most:
-            hits += _hits(data[:last], searched[:last], needle, at, max(0, skip - count), most - len(hits))
+            hits += _matching_lines(data[:last], searched[:last], needle, at, max(0, skip - count), most - len(hits))
         count += found
         held, at = data[last:], at + last
         if until is not None and time.monotonic() > until:
@@ -246,7 +246,7 @@ def search(
     return SearchResult(count, tuple(hits), max(at, size), size)
 
 
-def _last_end(data: bytes, needle: bytes) -> int:
+def _last_match_end(data: bytes, needle: bytes) -> int:
     """The end of the last match, when matches are counted from the left without overlaps; -1 without a match."""
     place = data.rfind(needle)
     if place < 0:
@@ -256,7 +256,7 @@ def _last_end(data: bytes, needle: bytes) -> int:
     return place + len(needle)
 
 
-def search_all(folder: Path, among: Sequence[RunLog], text: str, *, any_case: bool, until: float) -> FoundInAll:
+def search_all_files(folder: Path, among: Sequence[RunLog], text: str, *, any_case: bool, until: float) -> FoundInAll:
     """Searches each of these files of a run as `search` does, one after the other."""
     count, holding, hits, unsearched = 0, list[tuple[RunLog, int]](), list[tuple[RunLog, LogLine]](), 0
     for file in among:
@@ -264,8 +264,8 @@ def search_all(folder: Path, among: Sequence[RunLog], text: str, *, any_case: bo
             unsearched += 1
             continue
         try:
-            with opened(folder, file) as stream:
-                found = search(stream, text, any_case=any_case, until=until, most=MAX_HITS - len(hits))
+            with open_log_file(folder, file) as stream:
+                found = search_log_file(stream, text, any_case=any_case, until=until, most=MAX_HITS - len(hits))
         except NoFile:
             continue
         unsearched += not found.exact
@@ -276,7 +276,7 @@ def search_all(folder: Path, among: Sequence[RunLog], text: str, *, any_case: bo
     return FoundInAll(count, tuple(holding), tuple(hits), unsearched)
 
 
-def _hits(part: bytes, searched: bytes, needle: bytes, at: int, skip: int, most: int) -> Iterator[LogLine]:
+def _matching_lines(part: bytes, searched: bytes, needle: bytes, at: int, skip: int, most: int) -> Iterator[LogLine]:
     """The lines with matches in a part of a file that begins at the offset `at`. `searched` is the same part as it is
     searched: in lower case if the case does not matter."""
     place, seen, shown, end = -len(needle), 0, 0, -1
@@ -289,6 +289,6 @@ def _hits(part: bytes, searched: bytes, needle: bytes, at: int, skip: int, most:
         end = end if end >= 0 else len(part)
         shows = place + len(needle) - start <= MAX_SHOWN_LINE_BYTES
         near = start if shows else place - MAX_SHOWN_LINE_BYTES // 4  # of a long line the part with the match
-        before = visible(part[near:place].decode("utf-8", "replace"))
-        yield replace(_line(part[near:end], at + near), match=len(before))
+        before = visible_text(part[near:place].decode("utf-8", "replace"))
+        yield replace(_shown_log_line(part[near:end], at + near), match=len(before))
         shown += 1

@@ -23,7 +23,7 @@ from typing import Any
 
 from runbook.engine.run_folder import JOB_ENDING_FILE, new_run_id
 from runbook.model.events import RunStarted
-from runbook.model.safe_files import write_below
+from runbook.model.safe_files import write_file_below
 from runbook.node.proc import stat
 from runbook.serve.run_folders import (
     STARTED_FILE,
@@ -31,11 +31,11 @@ from runbook.serve.run_folders import (
     RunFilter,
     Runs,
     begins_again,
-    first_event,
-    left_running,
+    is_launch_left_running,
+    read_first_event,
     read_json,
+    read_started_file,
     result_mark,
-    started,
 )
 from runbook.serve.store import Store
 from runbook.transport.agent import SERVER_GONE
@@ -97,11 +97,11 @@ class Processes:
         recent = RunFilter(cause=SERVER_GONE, since=time.time() - MAX_RESUMED_RUN_AGE_S)
         cut_off = [row.id for row in self._runs.search(recent, most=100)[0] if self._cut_off(row.id)]
         for id in [*self._runs.without_end(), *cut_off]:
-            about = started(self._runs.folder / id)
+            about = read_started_file(self._runs.folder / id)
             if id in cut_off:  # written before anybody can ask for the run's state
                 folder = self._runs.folder / id
-                write_below(folder, STARTED_FILE, data=json.dumps({**about, "begins_again": result_mark(folder)}))
-            if id in cut_off or self._is_there(id) or left_running(self._runs.document(id)):
+                write_file_below(folder, STARTED_FILE, data=json.dumps({**about, "begins_again": result_mark(folder)}))
+            if id in cut_off or self._is_there(id) or is_launch_left_running(self._runs.document(id)):
                 self._watch(id, str(about.get("group")), str(about.get("person") or ""))
 
     def close(self) -> None:
@@ -117,7 +117,7 @@ class Processes:
             id = new_run_id()
             folder = self._runs.folder / id
             folder.mkdir(mode=0o700)
-            write_below(folder, GROUP, data=path.read_text(encoding="utf-8"))
+            write_file_below(folder, GROUP, data=path.read_text(encoding="utf-8"))
             inventory = os.path.relpath(path, self._data)  # what people see
             words = ["run", "-i", inventory, "--run-dir", str(folder), *more]
             about = {"version": 1, "person": person, "group": group, "at": time.time(), "command": ["runbook", *words]}
@@ -127,18 +127,18 @@ class Processes:
     def _begin(self, folder: Path, about: Mapping[str, Any]) -> subprocess.Popen[bytes]:
         """Start the run's own process, and write into its folder which one it is."""
         process = self._child(about["command"][1:], folder / CONSOLE_FILE, about["person"])
-        of_process = {"pid": process.pid, "began": process_start(process.pid), "begun": about.get("begun", 0) + 1}
-        write_below(folder, STARTED_FILE, data=json.dumps({**about, **of_process}))
+        of_process = {"pid": process.pid, "began": process_start_ticks(process.pid), "begun": about.get("begun", 0) + 1}
+        write_file_below(folder, STARTED_FILE, data=json.dumps({**about, **of_process}))
         return process
 
     def _cut_off(self, id: str) -> bool:
         """Whether a run ended before its launch because its server ended, and is to begin again. It is not if a person
         ended it, if it began too long ago, or if it has begun MAX_RUN_STARTS times."""
         folder, document = self._runs.folder / id, self._runs.document(id)
-        about = started(folder)
+        about = read_started_file(folder)
         return (
             SERVER_GONE in document.get("causes", ())
-            and not left_running(document)
+            and not is_launch_left_running(document)
             and isinstance(about.get("command"), list)
             and about.get("begun", 1) < MAX_RUN_STARTS
             and time.time() - about.get("at", 0.0) < MAX_RESUMED_RUN_AGE_S
@@ -149,9 +149,9 @@ class Processes:
         """Begin a run again in the same folder, with the group's file as it was; the files that it wrote before are
         moved aside there. Returns None if this server ends first, or somebody ends the run."""
         folder = self._runs.folder / id
-        about = dict(started(folder))
+        about = dict(read_started_file(folder))
         about["begins_again"] = result_mark(folder)
-        write_below(folder, STARTED_FILE, data=json.dumps(about))
+        write_file_below(folder, STARTED_FILE, data=json.dumps(about))
         self.tell(id, str(about.get("group")))
         self._await_agents(id)
         words = list(about["command"])
@@ -164,7 +164,7 @@ class Processes:
     def _await_agents(self, id: str) -> None:
         """Wait up to AGENTS_READY_TIMEOUT_S for the agents of a run's nodes: after a start of this server they have yet
         to call."""
-        first = first_event(self._runs.folder / id)
+        first = read_first_event(self._runs.folder / id)
         deadline = time.monotonic() + AGENTS_READY_TIMEOUT_S
         while first and not self._ready(first.nodes) and time.monotonic() < deadline and not self._closing.is_set():
             self._closing.wait(_POLL_INTERVAL_S)
@@ -179,7 +179,7 @@ class Processes:
 
     def _is_there(self, id: str) -> bool:
         """Whether the run's own process still lives."""
-        return _lives(started(self._runs.folder / id))
+        return _is_process_alive(read_started_file(self._runs.folder / id))
 
     def end(self, id: str, person: str, *, now: bool = False) -> str:
         """Stop a run, or kill it (`now`); returns a sentence about what was done. Raises NotRunning.
@@ -189,14 +189,14 @@ class Processes:
         """
         folder = self._runs.path(id)
         with self._lock:
-            about, first = started(folder), first_event(folder)
-            is_there = _lives(about)
+            about, first = read_started_file(folder), read_first_event(folder)
+            is_there = _is_process_alive(about)
             if not is_there and (first is None or not isinstance(about.get("group"), str)):
                 raise NotRunning(id)
             its = {"pid": about["pid"], "began": about["began"]} if is_there else {}
             asked = read_json(folder / JOB_ENDING_FILE)
             wish = {"person": person, "at": time.time(), "now": now, **its}
-            write_below(folder, JOB_ENDING_FILE, data=json.dumps(wish))
+            write_file_below(folder, JOB_ENDING_FILE, data=json.dumps(wish))
             if is_there:
                 if any(asked.get(key) != value for key, value in its.items()):
                     with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
@@ -209,7 +209,7 @@ class Processes:
 
     def _stop(self, folder: Path, first: RunStarted, person: str, *, now: bool) -> None:
         """Start `runbook stop` for a job that a run left running."""
-        words = ["stop", first.run_id, "-i", _group_of(folder, first), *(["--now"] if now else [])]
+        words = ["stop", first.run_id, "-i", _inventory_path_of_run(folder, first), *(["--now"] if now else [])]
         process = self._child(words, folder / CONSOLE_FILE, person)
         threading.Thread(target=process.wait, name=f"stop {folder.name}", daemon=True).start()  # or it stays a zombie
 
@@ -242,10 +242,10 @@ class Processes:
 
         def look(process: subprocess.Popen[bytes] | None, about: Callable[[], Mapping[str, Any]]) -> None:
             nonlocal written
-            while process.poll() is None if process else _lives(about()):
+            while process.poll() is None if process else _is_process_alive(about()):
                 self._closing.wait(_POLL_INTERVAL_S)
                 with contextlib.suppress(OSError):
-                    size = _size(folder)
+                    size = _written_bytes(folder)
                     if size != written:
                         written = size
                         self._changed(f"runs/{id}")
@@ -253,24 +253,28 @@ class Processes:
                     return
 
         def watch() -> None:
-            look(process, lambda: started(folder))
+            look(process, lambda: read_started_file(folder))
             while not self._closing.is_set() and self._cut_off(id):
-                look(self._begin_again(id), lambda: started(folder))
-            asked, first, about = read_json(folder / JOB_ENDING_FILE), first_event(folder), started(folder)
+                look(self._begin_again(id), lambda: read_started_file(folder))
+            asked, first, about = (
+                read_json(folder / JOB_ENDING_FILE),
+                read_first_event(folder),
+                read_started_file(folder),
+            )
             if asked and begins_again(folder, about):  # somebody ended it before it began again: its result counts
                 kept = {key: value for key, value in about.items() if key != "begins_again"}
-                write_below(folder, STARTED_FILE, data=json.dumps(kept))
-            if asked and first and left_running(self._runs.document(id)) and not self._closing.is_set():
+                write_file_below(folder, STARTED_FILE, data=json.dumps(kept))
+            if asked and first and is_launch_left_running(self._runs.document(id)) and not self._closing.is_set():
                 # It was asked to end when its own process was about to end by itself, or when no server was there.
                 self._stop(folder, first, str(asked.get("person")), now=asked.get("now") is True)
             tries = 0
-            while not self._closing.is_set() and left_running(self._runs.document(id)):
+            while not self._closing.is_set() and is_launch_left_running(self._runs.document(id)):
                 self.tell(id, group)
                 look(
-                    None if _lives(read_json(folder / FOLLOWER_FILE)) else self._follower(id, person),
+                    None if _is_process_alive(read_json(folder / FOLLOWER_FILE)) else self._follower(id, person),
                     lambda: read_json(folder / FOLLOWER_FILE),
                 )
-                if left_running(self._runs.document(id)):
+                if is_launch_left_running(self._runs.document(id)):
                     self._closing.wait(FOLLOWER_RESTART_INTERVALS_S[min(tries, len(FOLLOWER_RESTART_INTERVALS_S) - 1)])
                     tries += 1
 
@@ -290,12 +294,14 @@ class Processes:
     def _follower(self, id: str, person: str) -> subprocess.Popen[bytes] | None:
         """Start the process that follows the job which a run left running; None if the run's folder names no job."""
         folder = self._runs.path(id)
-        first = first_event(folder)
+        first = read_first_event(folder)
         if first is None:
             return None
-        words = ["attach", first.run_id, "-i", _group_of(folder, first), "--run-dir", str(folder)]
+        words = ["attach", first.run_id, "-i", _inventory_path_of_run(folder, first), "--run-dir", str(folder)]
         process = self._child(words, folder / CONSOLE_FILE, person)
-        write_below(folder, FOLLOWER_FILE, data=json.dumps({"pid": process.pid, "began": process_start(process.pid)}))
+        write_file_below(
+            folder, FOLLOWER_FILE, data=json.dumps({"pid": process.pid, "began": process_start_ticks(process.pid)})
+        )
         return process
 
     def tell(self, id: str, group: str) -> None:
@@ -307,25 +313,25 @@ class Processes:
             self._changed(topic)
 
 
-def _lives(about: Mapping[str, Any]) -> bool:
+def _is_process_alive(about: Mapping[str, Any]) -> bool:
     """Whether the recorded process (`pid`, `began`) still lives, and no other process has its number."""
     pid, began = about.get("pid"), about.get("began")
-    return isinstance(pid, int) and pid > 1 and bool(began) and process_start(pid) == began
+    return isinstance(pid, int) and pid > 1 and bool(began) and process_start_ticks(pid) == began
 
 
-def _group_of(folder: Path, first: RunStarted) -> str:
+def _inventory_path_of_run(folder: Path, first: RunStarted) -> str:
     """The path of the inventory by which a run's job is reached."""
     frozen = folder / GROUP
     return str(frozen) if frozen.is_file() else first.inventory
 
 
-def _size(folder: Path) -> int:
+def _written_bytes(folder: Path) -> int:
     """The bytes that a run has written so far, into its logs and events: a change of it updates pages."""
     logs = sum(entry.stat().st_size for entry in (folder / "logs").rglob("*") if entry.is_file())
     return logs + (folder / "events.jsonl").stat().st_size
 
 
-def process_start(pid: int) -> str:
+def process_start_ticks(pid: int) -> str:
     """When the process with this pid began, in the kernel's ticks since boot; empty if there is none, or it is a
     zombie."""
     its = stat(pid)
@@ -395,7 +401,7 @@ class Restarts:
         def again() -> None:
             if not self._processes.await_end(asked.run, asked.at + RESTART_DEADLINE_S):
                 return
-            why = _tried(asked, start)
+            why = _try_restart(asked, start)
             with self._store.write() as db:
                 db.execute("DELETE FROM restarts WHERE run = ?", (asked.run,))
                 if why:
@@ -405,7 +411,7 @@ class Restarts:
         threading.Thread(target=again, name=f"restart {asked.run}", daemon=True).start()
 
 
-def _tried(asked: Restart, start: StartGroup) -> str:
+def _try_restart(asked: Restart, start: StartGroup) -> str:
     """Start the group; returns why that failed, or an empty text."""
     late_s = time.time() - asked.at
     if late_s > RESTART_DEADLINE_S:

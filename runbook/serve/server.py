@@ -32,9 +32,9 @@ from runbook.agent.protocol import MAX_CHANNEL_MESSAGE_BYTES
 from runbook.serve.agent_fleet import Fleet
 from runbook.serve.agent_socket import StreamSocket
 from runbook.serve.change_stream import Changed
-from runbook.serve.group_actions import start
-from runbook.serve.guards import Guarded, Metrics, OuterGuard, TokenBucket, refusal
-from runbook.serve.page import Page, allows
+from runbook.serve.group_actions import start_group
+from runbook.serve.guards import Guarded, Metrics, OuterGuard, TokenBucket, refusal_response
+from runbook.serve.page import Page, role_allows
 from runbook.serve.pages import all_pages
 from runbook.serve.pages.nodes import Grid
 from runbook.serve.people import Audit, People, Person
@@ -73,7 +73,7 @@ def create_app(settings: ServeSettings) -> Starlette:
         changed.start()
         try:
             async with fleet.running(), StreamSocket(fleet, settings.data, audit).open():
-                await asyncio.to_thread(_adopt, workspace)
+                await asyncio.to_thread(_adopt_earlier_runs, workspace)
                 yield
         finally:
             workspace.processes.close()
@@ -82,9 +82,9 @@ def create_app(settings: ServeSettings) -> Starlette:
 
     async def wrong(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        return refusal(request, error, _NOT_FOUND_PAGE)
+        return refusal_response(request, error, _NOT_FOUND_PAGE)
 
-    routes = [_route(page, Guarded(page, settings, people, audit, metrics)) for page in pages]
+    routes = [_make_route(page, Guarded(page, settings, people, audit, metrics)) for page in pages]
     app = Starlette(
         routes=routes,
         middleware=[Middleware(OuterGuard, settings=settings)],
@@ -95,7 +95,7 @@ def create_app(settings: ServeSettings) -> Starlette:
     app.state.settings, app.state.store, app.state.people = settings, store, people
     app.state.audit, app.state.changed, app.state.pages = audit, changed, pages
     app.state.fleet = fleet
-    app.state.metrics, app.state.nav = metrics, _navigation(pages)
+    app.state.metrics, app.state.nav = metrics, _make_navigation(pages)
     app.state.workspace = workspace
     app.state.grids = Recent[Grid](MAX_FLEET_PAGE_AGE_S, partial(changed.latest, "fleet", "groups", "runs"))
     app.state.searches = asyncio.Semaphore(MAX_CONCURRENT_SEARCHES)
@@ -104,13 +104,13 @@ def create_app(settings: ServeSettings) -> Starlette:
     return app
 
 
-def _adopt(workspace: Workspace) -> None:
+def _adopt_earlier_runs(workspace: Workspace) -> None:
     """Take over the runs, and the restarts asked for, of an earlier server."""
     workspace.processes.adopt()
-    workspace.restarts.adopt(partial(start, workspace))
+    workspace.restarts.adopt(partial(start_group, workspace))
 
 
-def _route(page: Page, guarded: Guarded) -> BaseRoute:
+def _make_route(page: Page, guarded: Guarded) -> BaseRoute:
     if page.kind == "socket":
         return WebSocketRoute(page.path, guarded)
     route = Route(page.path, guarded, methods=list(page.methods))
@@ -119,22 +119,22 @@ def _route(page: Page, guarded: Guarded) -> BaseRoute:
     return route
 
 
-def _navigation(pages: list[Page]) -> Callable[[Person | None], list[tuple[str, str]]]:
+def _make_navigation(pages: list[Page]) -> Callable[[Person | None], list[tuple[str, str]]]:
     """A function that gives the pages in the navigation of a person."""
     named = [page for page in pages if page.nav]
 
     def of(person: Person | None) -> list[tuple[str, str]]:
         """The path and the word of each page that this person may open."""
-        return [(page.path, page.nav) for page in named if person is not None and allows(person.role, page.role)]
+        return [(page.path, page.nav) for page in named if person is not None and role_allows(person.role, page.role)]
 
     return of
 
 
-async def _nowhere(_request: Request) -> Response:
+async def _raise_not_found(_request: Request) -> Response:
     raise HTTPException(404)
 
 
-_NOT_FOUND_PAGE = Page("/", ("GET",), _nowhere, "anyone")
+_NOT_FOUND_PAGE = Page("/", ("GET",), _raise_not_found, "anyone")
 """The page for paths that do not exist."""
 
 
@@ -169,7 +169,7 @@ class ReadOrEnded(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._untaken = self.loop.call_later(CLIENT_READ_TIMEOUT_S, discard, self.transport)
+        self._untaken = self.loop.call_later(CLIENT_READ_TIMEOUT_S, discard_connection, self.transport)
 
     def resume_writing(self) -> None:
         super().resume_writing()
@@ -271,7 +271,7 @@ class BoundedSocket(ReadOrEnded, WebSocketsSansIOProtocol):
         return not self.transport.is_closing()
 
 
-def discard(transport: asyncio.Transport) -> None:
+def discard_connection(transport: asyncio.Transport) -> None:
     """End a connection and drop the bytes that the kernel still holds for it, which it would go on trying to
     deliver."""
     with contextlib.suppress(OSError):
@@ -306,14 +306,14 @@ class GracefulServer(Server):
                 connection.drop_unfinished()
 
 
-def listening(host: str, port: int) -> socket.socket:
+def open_listening_socket(host: str, port: int) -> socket.socket:
     """A socket that listens on this address; on `::` for IPv4 as well. Raises OSError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     both = host == "::" and socket.has_dualstack_ipv6()
     return socket.create_server((host, port), family=family, backlog=1024, dualstack_ipv6=both)
 
 
-def server_of(app: Starlette, settings: ServeSettings) -> GracefulServer:
+def make_server(app: Starlette, settings: ServeSettings) -> GracefulServer:
     """The HTTP server for the application. Run it with `.run(sockets=[listening(…)])`; SIGINT, SIGTERM and
     `should_exit = True` end it."""
     tls: dict[str, Any] = {}
@@ -337,7 +337,7 @@ def server_of(app: Starlette, settings: ServeSettings) -> GracefulServer:
     return GracefulServer(config, app)
 
 
-def share_interpreter() -> None:
+def tune_interpreter() -> None:
     """Set up the interpreter so that agents are heard quickly. Threads that compute, such as for the page of a large
     fleet, give way every half millisecond. With Python's usual five milliseconds, each message would take several such
     times, since every call on a socket waits for its turn anew.
@@ -348,7 +348,7 @@ def share_interpreter() -> None:
     gc.set_threshold(700, 10, 10_000)
 
 
-def raise_open_files() -> None:
+def raise_open_file_limit() -> None:
     """Raise our limit of open files to MAX_OPEN_FILES, or as far as the machine allows: a shell's usual limit of 1024
     is too low for the connections of a large fleet."""
     with contextlib.suppress(ImportError, ValueError, OSError):

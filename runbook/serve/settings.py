@@ -21,11 +21,11 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from runbook.files.schema import judge
+from runbook.files.schema import validate_document
 from runbook.files.yaml_document import mapping_problem, read_document
-from runbook.model.command_quoting import word
+from runbook.model.command_quoting import shell_word
 from runbook.model.errors import FilesWrong
-from runbook.model.safe_files import make_below, write_below
+from runbook.model.safe_files import make_folders_below, write_file_below
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class ServeSettings:
         return f"{'__Host-' if origin.startswith('https:') else ''}runbook-{self.port}"
 
 
-def origin_of(scheme: str, host: str, port: int) -> str:
+def format_origin(scheme: str, host: str, port: int) -> str:
     """An origin as browsers write it: in lower case, without the default port of its scheme, IPv6 in brackets."""
     shown = f"[{host}]" if ":" in host else host.lower()
     return f"{scheme}://{shown}" if port == {"http": 80, "https": 443}[scheme] else f"{scheme}://{shown}:{port}"
@@ -85,7 +85,7 @@ def local_origins(host: str, port: int, *, tls: bool) -> tuple[str, ...]:
     """The origins of an address that is listened on: the address itself, and `localhost` for a loopback address."""
     scheme = "https" if tls else "http"
     names = [host, "localhost"] if host in ("127.0.0.1", "::1") else [host]
-    return tuple(origin_of(scheme, name, port) for name in names)
+    return tuple(format_origin(scheme, name, port) for name in names)
 
 
 CERTIFICATE_VALID_DAYS = 3650
@@ -95,16 +95,16 @@ renewed each year."""
 
 def own_certificate(data: Path, names: Iterable[str]) -> Certificate:
     """The server's own certificate in `data/tls`; it is made for these names and addresses if there is none yet."""
-    folder = make_below(data, "tls")
+    folder = make_folders_below(data, "tls")
     certificate, key = folder / "certificate.pem", folder / "key.pem"
     if not (certificate.exists() and key.exists()):
-        pem, key_pem = _self_signed(names)
-        write_below(data, "tls", "key.pem", data=key_pem)
-        write_below(data, "tls", "certificate.pem", data=pem)
-    return certificate_at(certificate, key)
+        pem, key_pem = _self_signed_certificate(names)
+        write_file_below(data, "tls", "key.pem", data=key_pem)
+        write_file_below(data, "tls", "certificate.pem", data=pem)
+    return load_certificate(certificate, key)
 
 
-def certificate_at(certificate: Path, key: Path) -> Certificate:
+def load_certificate(certificate: Path, key: Path) -> Certificate:
     """The certificate and key in these files. Raises FilesWrong if they are no certificate and its key."""
     try:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -118,7 +118,7 @@ def certificate_at(certificate: Path, key: Path) -> Certificate:
     return Certificate(certificate, key, hashlib.sha256(der).hexdigest())
 
 
-def _self_signed(names: Iterable[str]) -> tuple[bytes, bytes]:
+def _self_signed_certificate(names: Iterable[str]) -> tuple[bytes, bytes]:
     """A new certificate for these names and addresses, and its key, in PEM."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "runbook serve")])
@@ -131,7 +131,9 @@ def _self_signed(names: Iterable[str]) -> tuple[bytes, bytes]:
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - datetime.timedelta(days=1))
         .not_valid_after(now + datetime.timedelta(days=CERTIFICATE_VALID_DAYS))
-        .add_extension(x509.SubjectAlternativeName([_general(one) for one in sorted(set(names))]), critical=False)
+        .add_extension(
+            x509.SubjectAlternativeName([_subject_alternative_name(one) for one in sorted(set(names))]), critical=False
+        )
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .sign(key, hashes.SHA256())
     )
@@ -140,7 +142,7 @@ def _self_signed(names: Iterable[str]) -> tuple[bytes, bytes]:
     return made.public_bytes(serialization.Encoding.PEM), key_pem
 
 
-def _general(name: str) -> x509.GeneralName:
+def _subject_alternative_name(name: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(name))
     except ValueError:
@@ -171,13 +173,13 @@ class ServeOptions:
 
 def read_options(listen: str | None, data: str | None, config: str | None, *, insecure_http: bool) -> ServeOptions:
     """The settings that the arguments and the file `config` (serve.yml) ask for. Raises FilesWrong."""
-    given: dict[str, Any] = {} if config is None else _read(config)
+    given: dict[str, Any] = {} if config is None else _read_serve_yml(config)
     folder = Path(config).parent if config is not None else Path()
-    host, port = listen_address(listen or given.get("listen", DEFAULT_LISTEN_ADDRESS))
-    origins = tuple(map(_as_browsers_write, given.get("origins", ())))
+    host, port = parse_listen_address(listen or given.get("listen", DEFAULT_LISTEN_ADDRESS))
+    origins = tuple(map(_normalized_origin, given.get("origins", ())))
     netlocs = [urlsplit(one).netloc for one in origins]
     if len(set(netlocs)) < len(netlocs):
-        raise _wrong("origins", "two origins have the same host and port", "a server has one scheme")
+        raise _serve_error("origins", "two origins have the same host and port", "a server has one scheme")
     tls = given.get("tls")
     return ServeOptions(
         host=host,
@@ -189,14 +191,14 @@ def read_options(listen: str | None, data: str | None, config: str | None, *, in
     )
 
 
-def _as_browsers_write(origin: str) -> str:
+def _normalized_origin(origin: str) -> str:
     """An origin from serve.yml as browsers write it. Raises FilesWrong for an invalid port."""
     parts = urlsplit(origin.lower())
     try:
         port = parts.port or {"http": 80, "https": 443}[parts.scheme]
     except ValueError:
-        raise _wrong("origins", f"{origin}: no port has this number", "1 to 65535") from None
-    return origin_of(parts.scheme, parts.hostname or "", port)
+        raise _serve_error("origins", f"{origin}: no port has this number", "1 to 65535") from None
+    return format_origin(parts.scheme, parts.hostname or "", port)
 
 
 def data_folder(given: str | None, configured: str | None = None) -> Path:
@@ -211,14 +213,14 @@ def make_data_folder(folder: Path) -> Path:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = folder.stat()
     except OSError as error:
-        raise _wrong("data", f"{folder}: {error.strerror}") from None
+        raise _serve_error("data", f"{folder}: {error.strerror}") from None
     if hasattr(os, "getuid") and (found.st_uid != os.geteuid() or found.st_mode & 0o022):
-        help = f"`chmod 700 {word(folder)}`, or name another --data"
-        raise _wrong("data", f"{folder}: others could write there", help)
+        help = f"`chmod 700 {shell_word(folder)}`, or name another --data"
+        raise _serve_error("data", f"{folder}: others could write there", help)
     return folder
 
 
-def listen_address(text: str) -> tuple[str, int]:
+def parse_listen_address(text: str) -> tuple[str, int]:
     """The address and port in `127.0.0.1:8400` or `[::1]:8400`; port 0 means any free port. Raises FilesWrong."""
     host, _, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
@@ -226,10 +228,10 @@ def listen_address(text: str) -> tuple[str, int]:
         if port.isdecimal() and int(port) <= 65535:
             return str(ipaddress.ip_address("127.0.0.1" if host == "localhost" else host)), int(port)
     help = f"an address and a port: {DEFAULT_LISTEN_ADDRESS}, 0.0.0.0:{DEFAULT_PORT}, [::1]:{DEFAULT_PORT}"
-    raise _wrong("listen", f"{text!r} is no address to listen on", help)
+    raise _serve_error("listen", f"{text!r} is no address to listen on", help)
 
 
-def settings_from(asked: ServeOptions, port: int, *, people: bool) -> ServeSettings:
+def make_serve_settings(asked: ServeOptions, port: int, *, people: bool) -> ServeSettings:
     """The settings of a server that listens on `port`. `people`: its database has at least one person.
 
     On loopback the server speaks plain http unless a certificate is named. On other addresses it speaks TLS, by our own
@@ -237,22 +239,22 @@ def settings_from(asked: ServeOptions, port: int, *, people: bool) -> ServeSetti
     """
     if not asked.loopback and not people:
         message = f"everybody who reaches {asked.host} would reach this server, and no person could log in"
-        raise _wrong("no-people", message, "first: runbook serve user add NAME --role admin")
-    names = [] if asked.loopback else _names_of(asked.host)
+        raise _serve_error("no-people", message, "first: runbook serve user add NAME --role admin")
+    names = [] if asked.loopback else _server_names(asked.host)
     tls: Certificate | None = None
     if asked.certificate is not None:
-        tls = certificate_at(*asked.certificate)
+        tls = load_certificate(*asked.certificate)
     elif not asked.loopback and not asked.insecure_http:
         called = [urlsplit(origin).hostname or "" for origin in asked.origins]
         tls = own_certificate(asked.data, [*called, *names])
     if asked.loopback:
         own = local_origins(asked.host, port, tls=tls is not None)
     else:
-        own = tuple(origin_of("https" if tls else "http", name, port) for name in names)
+        own = tuple(format_origin("https" if tls else "http", name, port) for name in names)
     return ServeSettings(asked.data, asked.host, port, (*asked.origins, *own), tls)
 
 
-def _names_of(host: str) -> list[str]:
+def _server_names(host: str) -> list[str]:
     """The names for a server that listens on `host`: its address, or all of this machine's if it listens on all, and
     this machine's name."""
     name = socket.gethostname().lower()
@@ -268,18 +270,18 @@ def _names_of(host: str) -> list[str]:
     return [name, "localhost", *sorted(one for one in found if "%" not in one)]
 
 
-def _read(path: str) -> dict[str, Any]:
+def _read_serve_yml(path: str) -> dict[str, Any]:
     """The settings in serve.yml. Raises FilesWrong."""
     document = read_document(path)
     problems = list(document.problems)
     if document.data is not None and not problems:
         not_mapping = mapping_problem(document, "a file for `runbook serve`")
-        problems += [not_mapping] if not_mapping else judge(document, "serve").problems
+        problems += [not_mapping] if not_mapping else validate_document(document, "serve").problems
     if problems:
         raise FilesWrong(problems)
     assert isinstance(document.data, dict)
     return document.data
 
 
-def _wrong(id: str, message: str, help: str | None = None) -> FilesWrong:
+def _serve_error(id: str, message: str, help: str | None = None) -> FilesWrong:
     return FilesWrong.of(f"serve.{id}", message, help=help)

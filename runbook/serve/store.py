@@ -80,7 +80,7 @@ class Store:
                 raise FilesWrong.of("serve.newer-database", message, help="update runbook, or name another --data")
             for number in sorted(files):
                 if number > has:
-                    for statement in _statements(files[number]):
+                    for statement in _sql_statements(files[number]):
                         db.execute(statement)
             db.execute(f"PRAGMA user_version = {newest}")
 
@@ -92,7 +92,7 @@ def sql_files() -> dict[int, str]:
     return {int(file.name.partition("_")[0]): file.read_text(encoding="utf-8") for file in files}
 
 
-def _statements(text: str) -> Iterator[str]:
+def _sql_statements(text: str) -> Iterator[str]:
     """The statements of a file one by one: `executescript` would end the transaction that they are in."""
     whole = ""
     for line in text.splitlines(keepends=True):

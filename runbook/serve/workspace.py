@@ -13,11 +13,11 @@ from pathlib import Path
 from starlette.requests import Request
 
 from runbook.engine.run_folder import JOB_ENDING_FILE
-from runbook.files.shipped_files import shipped
+from runbook.files.shipped_files import shipped_path
 from runbook.serve.agent_fleet import Fleet
 from runbook.serve.agent_states import AgentState
 from runbook.serve.group_files import GroupFile, Groups, NoGroup
-from runbook.serve.group_preview import DRAFT_PREFIX, Linted, Meaning, linted, meaning
+from runbook.serve.group_preview import DRAFT_PREFIX, Linted, Meaning, group_meaning, lint_group_text
 from runbook.serve.people import People
 from runbook.serve.run_folders import RunFilter, RunRow, Runs
 from runbook.serve.run_processes import Processes, Restarts
@@ -43,7 +43,7 @@ class Workspace:
         data = data.resolve()
         for left in data.glob(f"{DRAFT_PREFIX}*"):
             shutil.rmtree(left, ignore_errors=True)
-        bring_schema(data)
+        copy_inventory_schema(data)
         self.groups = Groups(data / "groups", store)
         self.runs = Runs(data / "runs", store)
         self.processes = Processes(data, self.runs, changed, fleet.reachable)
@@ -74,7 +74,7 @@ class Workspace:
             if key in self._kept:
                 self._kept.move_to_end(key)
                 return self._kept[key]
-        look = GroupView(file, linted(file.path, file.text), meaning(file.path, file.text))
+        look = GroupView(file, lint_group_text(file.path, file.text), group_meaning(file.path, file.text))
         with self._lock:
             self._kept[key] = look
             while len(self._kept) > MAX_REMEMBERED_TEXTS:
@@ -97,16 +97,16 @@ class Workspace:
         return found
 
 
-def bring_schema(data: Path) -> None:
+def copy_inventory_schema(data: Path) -> None:
     """Copy the inventory's schema to the place that the first line of a new group's file names: editors use it for
     people who edit the file itself."""
-    schema = shipped("schemas", "inventory.schema.json")
+    schema = shipped_path("schemas", "inventory.schema.json")
     folder = data / "schemas"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     shutil.copyfile(schema, folder / schema.name)
 
 
-def goes_on(workspace: Workspace, run: RunRow) -> bool:
+def is_run_active(workspace: Workspace, run: RunRow) -> bool:
     """Whether a run that was started from a page has not ended."""
     return not run.verdict and workspace.processes.lives(run.id)
 

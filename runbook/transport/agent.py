@@ -23,7 +23,7 @@ from runbook.causes.catalogue import unreachable_for
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node
 from runbook.model.remedy import Remedy
-from runbook.transport.bootstrap import command, last_lines
+from runbook.transport.bootstrap import command, last_evidence_lines
 from runbook.transport.stream import END_TIMEOUT_S, STDERR_TAIL_BYTES
 
 AGENT_SOCKET_FILE = "agents.sock"
@@ -102,7 +102,7 @@ class StreamStatus(msgspec.Struct, frozen=True):
 _STREAM_STATUS_DECODER = msgspec.json.Decoder(StreamStatus)
 
 
-def framed(kind: bytes, data: bytes = b"") -> bytes:
+def agent_frame(kind: bytes, data: bytes = b"") -> bytes:
     """The bytes of a frame."""
     return FRAME_HEADER.pack(kind, len(data)) + data
 
@@ -122,7 +122,7 @@ class AgentStream:
         self._heard = False
         self._over = threading.Event()
         self._closing = threading.Lock()
-        self._socket = _connected(self._path, node.name)
+        self._socket = _connect_to_server(self._path, node.name)
         request = StreamRequest(
             node.name,
             open=True,
@@ -134,21 +134,21 @@ class AgentStream:
         )
         try:
             self._socket.settimeout(OPENING_TIMEOUT_S)
-            self._socket.sendall(framed(ASK_FRAME, msgspec.json.encode(request)))
-            kind, data = _read(self._socket)
+            self._socket.sendall(agent_frame(ASK_FRAME, msgspec.json.encode(request)))
+            kind, data = _read_frame(self._socket)
             refused = None if kind == OPENED_FRAME else _decoded_status(data)
             self._socket.settimeout(None)
         except (OSError, ValueError) as error:
             self._socket.close()
-            raise _no_answer(node.name, self._path, f"it did not open a stream: {error}") from None
+            raise _no_server_for_node_failure(node.name, self._path, f"it did not open a stream: {error}") from None
         if refused is not None:
             self._socket.close()
-            raise refused.unreachable() or _no_answer(node.name, self._path, "it opened no stream")
+            raise refused.unreachable() or _no_server_for_node_failure(node.name, self._path, "it opened no stream")
         self._frames = self._receive()
 
     def write(self, data: bytes) -> None:
         for at in range(0, len(data), MAX_FRAME_BYTES):
-            self._socket.sendall(framed(DATA_FRAME, data[at : at + MAX_FRAME_BYTES]))
+            self._socket.sendall(agent_frame(DATA_FRAME, data[at : at + MAX_FRAME_BYTES]))
 
     def read(self) -> bytes:
         return next(self._frames, b"")
@@ -160,7 +160,7 @@ class AgentStream:
             return
         with contextlib.suppress(OSError):
             self._socket.settimeout(END_TIMEOUT_S)  # a server that does not read must not block us for ever
-            self._socket.sendall(framed(END_FRAME))
+            self._socket.sendall(agent_frame(END_FRAME))
             self._over.wait(END_TIMEOUT_S)
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)  # also wakes the thread that reads
@@ -169,7 +169,7 @@ class AgentStream:
 
     def kill(self) -> None:
         with contextlib.suppress(OSError):
-            self._socket.sendall(framed(KILL_FRAME))
+            self._socket.sendall(agent_frame(KILL_FRAME))
 
     def complaint(self) -> str:
         return self._complaint[-4096:].decode(errors="replace").strip()
@@ -181,21 +181,25 @@ class AgentStream:
         if (
             self._status is None and self._over.is_set()
         ):  # a server that goes on running sends OVER_FRAME with the reason
-            return gone(f"{says}; the server ended its stream without a reason: it was stopped, or is gone")
+            return server_gone_failure(
+                f"{says}; the server ended its stream without a reason: it was stopped, or is gone"
+            )
         try:
-            fault = fault or ask(self._path, self._node.name).unreachable(says)
+            fault = fault or ask_node_status(self._path, self._node.name).unreachable(says)
         except Unreachable as error:
             return Unreachable(error.cause, f"{says}; {error.says}", error.remedy, error.evidence)
         if fault is None and not self._heard:
             says = f"{says}, though its agent is online"
-            return unreachable_for("agent-lost", says, last_lines(self.complaint()), way="online", node=self._node.name)
+            return unreachable_for(
+                "agent-lost", says, last_evidence_lines(self.complaint()), way="online", node=self._node.name
+            )
         return fault
 
     def _receive(self) -> Iterator[bytes]:
         """The bytes of stdout as they arrive; keeps stderr and the final status aside."""
         try:
             while True:
-                kind, data = _read(self._socket)
+                kind, data = _read_frame(self._socket)
                 if kind == DATA_FRAME:
                     self._heard = True
                     yield data
@@ -210,27 +214,27 @@ class AgentStream:
             self._over.set()
 
 
-def ask(path: Path, node: str) -> StreamStatus:
+def ask_node_status(path: Path, node: str) -> StreamStatus:
     """The state of a node by what the server knows. Raises Unreachable when no server answers."""
-    return _answer(path, node, ASK_FRAME, StreamRequest(node, open=False))
+    return _ask_server(path, node, ASK_FRAME, StreamRequest(node, open=False))
 
 
-def enrolment(path: Path, by: str, name: str | None) -> str:
+def ask_enrolment_string(path: Path, by: str, name: str | None) -> str:
     """An enrolment string from the running server. Raises Unreachable when no server answers, or it refuses."""
-    answer = _answer(path, name or "a new node", ENROL_FRAME, EnrolmentRequest(by, name))
+    answer = _ask_server(path, name or "a new node", ENROL_FRAME, EnrolmentRequest(by, name))
     if (refused := answer.unreachable()) is not None:
         raise refused
     return answer.says
 
 
-def _answer(path: Path, node: str, kind: bytes, request: StreamRequest | EnrolmentRequest) -> StreamStatus:
+def _ask_server(path: Path, node: str, kind: bytes, request: StreamRequest | EnrolmentRequest) -> StreamStatus:
     """The server's answer to one request over a connection of its own. Raises Unreachable."""
-    with _connected(path, node) as asking:
+    with _connect_to_server(path, node) as asking:
         try:
-            asking.sendall(framed(kind, msgspec.json.encode(request)))
-            return _decoded_status(_read(asking)[1])
+            asking.sendall(agent_frame(kind, msgspec.json.encode(request)))
+            return _decoded_status(_read_frame(asking)[1])
         except (OSError, ValueError) as error:
-            raise _no_answer(node, path, f"it does not answer: {error}") from None
+            raise _no_server_for_node_failure(node, path, f"it does not answer: {error}") from None
 
 
 def socket_path(inventory: str) -> Path:
@@ -242,7 +246,7 @@ def socket_path(inventory: str) -> Path:
 
 
 @contextlib.contextmanager
-def reachable(path: Path) -> Iterator[str]:
+def short_socket_address(path: Path) -> Iterator[str]:
     """A context that gives the address of the Unix socket at `path`, even when the path is longer than
     MAX_SOCKET_PATH_BYTES."""
     text = str(path)
@@ -256,37 +260,37 @@ def reachable(path: Path) -> Iterator[str]:
         os.close(folder)
 
 
-def gone(says: str) -> Unreachable:
+def server_gone_failure(says: str) -> Unreachable:
     """The failure for a server that does not answer."""
     return unreachable_for(SERVER_GONE, says, way="here")
 
 
-def _no_answer(node: str, path: Path, says: str) -> Unreachable:
-    return gone(f"{node} is reached by its agent, and no server answers at {path}: {says}")
+def _no_server_for_node_failure(node: str, path: Path, says: str) -> Unreachable:
+    return server_gone_failure(f"{node} is reached by its agent, and no server answers at {path}: {says}")
 
 
-def _connected(path: Path, node: str) -> socket.socket:
+def _connect_to_server(path: Path, node: str) -> socket.socket:
     """A connection to the server's socket. Raises Unreachable."""
     made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         made.settimeout(ANSWER_DEADLINE_S)
-        with reachable(path) as address:
+        with short_socket_address(path) as address:
             made.connect(address)
     except OSError as error:
         made.close()
-        raise _no_answer(node, path, str(error)) from None
+        raise _no_server_for_node_failure(node, path, str(error)) from None
     return made
 
 
-def _read(source: socket.socket) -> tuple[bytes, bytes]:
+def _read_frame(source: socket.socket) -> tuple[bytes, bytes]:
     """The kind and data of the next frame. Raises OSError at the end, and ValueError for a frame that is too long."""
-    kind, length = FRAME_HEADER.unpack(_exactly(source, FRAME_HEADER.size))
+    kind, length = FRAME_HEADER.unpack(_receive_exactly(source, FRAME_HEADER.size))
     if length > MAX_FRAME_BYTES:
         raise ValueError(f"a frame of {length} bytes")
-    return kind, _exactly(source, length)
+    return kind, _receive_exactly(source, length)
 
 
-def _exactly(source: socket.socket, count: int) -> bytes:
+def _receive_exactly(source: socket.socket, count: int) -> bytes:
     """The next `count` bytes. Raises ConnectionResetError when the connection ends before."""
     found = bytearray()
     while len(found) < count:

@@ -16,8 +16,8 @@ import functools
 import re
 import zlib
 
-from runbook.causes.catalogue import mend, unreachable_for
-from runbook.model.command_quoting import word
+from runbook.causes.catalogue import remedy_from_page, unreachable_for
+from runbook.model.command_quoting import shell_word
 from runbook.model.errors import Unreachable
 from runbook.model.process_end import ProcessEnd
 from runbook.transport import node_programs
@@ -86,17 +86,17 @@ def command(python: str) -> str:
     return f"exec /bin/sh -c 'IFS= read -r p; {_NAME_SCRIPT} {_SHELL_SCRIPT}'"
 
 
-def first_input(python: str) -> bytes:
+def bootstrap_input(python: str) -> bytes:
     """The bytes to write to the command's stdin before the first frame: the interpreter's name when the command does
     not hold it, then the supervisor. `python` must not contain a line break."""
-    source = _supervisor()
+    source = _compressed_supervisor()
     name = b"" if _SHELL_SAFE_PATH.match(python) else b"exit #" + python.encode() + b"\n"
     return name + b"exit #" + str(len(source)).encode() + b"\n" + source
 
 
 @functools.cache
-def _supervisor() -> bytes:
-    return zlib.compress(node_programs.started(node_programs.SUPERVISOR_MODULE), 9)
+def _compressed_supervisor() -> bytes:
+    return zlib.compress(node_programs.standalone_program(node_programs.SUPERVISOR_MODULE), 9)
 
 
 # The results of the command.
@@ -163,11 +163,11 @@ class Opening:
         return b""
 
 
-def no_supervisor(node: str, place: str, opening: Opening, complaint: str) -> Unreachable:
+def no_supervisor_failure(node: str, place: str, opening: Opening, complaint: str) -> Unreachable:
     """Why the login gave a shell but no supervisor."""
-    codes, said = opening.codes, last_lines(opening.noise, complaint)
+    codes, said = opening.codes, last_evidence_lines(opening.noise, complaint)
     if codes is not None and EXIT_STDIN_EATEN not in codes:
-        return _no_python(node, place, codes, complaint)
+        return _no_python_failure(node, place, codes, complaint)
     cause = "login-shell-failed"
     if codes is not None:
         way, says = "reads-input", f"a startup file of the login shell of {node} reads what is meant for our program"
@@ -184,13 +184,13 @@ def no_supervisor(node: str, place: str, opening: Opening, complaint: str) -> Un
     return unreachable_for(cause, says, seen, way=way, node=node)
 
 
-def _no_python(node: str, place: str, codes: tuple[int, ...], complaint: str) -> NoPython:
+def _no_python_failure(node: str, place: str, codes: tuple[int, ...], complaint: str) -> NoPython:
     """Why no Python at `place` works; `codes` are the exit codes of the interpreters that were tried."""
-    said = last_lines(complaint)
+    said = last_evidence_lines(complaint)
     broken = next((line for line in said if _NULL_COMPLAINT.search(line)), "")
     if broken or EXIT_NO_NULL in codes:  # what the shell says may come later than its exit codes
         says = f"programs on {place} cannot write to /dev/null" + (f": {broken!r}" if broken else "")
-        return NoPython("login-shell-failed", says, mend("login-shell-failed", "no-null", node=node), said)
+        return NoPython("login-shell-failed", says, remedy_from_page("login-shell-failed", "no-null", node=node), said)
     tried = "neither the inventory's `python:` nor python3 or python on PATH"
     if EXIT_TOO_OLD in codes and all(code in (EXIT_TOO_OLD, EXIT_NOT_FOUND, 2) for code in codes):
         cause, way, says = "python-too-old", "every", f"every Python on {place} is older than 3.8"
@@ -201,10 +201,10 @@ def _no_python(node: str, place: str, codes: tuple[int, ...], complaint: str) ->
         cause, way, says = "python-missing", "container", f"{place} has no Python that starts: {tried} there"
     else:
         cause, way, says = "python-missing", "none", f"{node} has no Python that starts: {tried}"
-    return NoPython(cause, says, mend(cause, way, node=node, place=place), said)
+    return NoPython(cause, says, remedy_from_page(cause, way, node=node, place=place), said)
 
 
-def no_shell(place: str, seen: tuple[str, ...]) -> Unreachable | None:
+def no_shell_failure(place: str, seen: tuple[str, ...]) -> Unreachable | None:
     """The failure for a container without /bin/sh; None when the runtime's words, `seen`, do not say that."""
     if not _NO_SHELL.search("\n".join(seen)):
         return None
@@ -212,7 +212,7 @@ def no_shell(place: str, seen: tuple[str, ...]) -> Unreachable | None:
     return unreachable_for("python-missing", says, seen, way="image")
 
 
-def nothing_started(
+def supervisor_timeout_failure(
     node: str, place: str, python: str, noise: bytes, complaint: str, *, timeout_s: float, reason: Unreachable | None
 ) -> Unreachable:
     """The failure when no supervisor has answered within `timeout_s`. `reason` is the transport's own explanation; it
@@ -221,20 +221,20 @@ def nothing_started(
         return SilentPython(
             "python-missing",
             f"{python} on {place} does not start: it was started, and gave no answer within {timeout_s:g} s",
-            mend("python-missing", "silent", node=node, python=word(python)),
-            last_lines(noise, complaint),
+            remedy_from_page("python-missing", "silent", node=node, python=shell_word(python)),
+            last_evidence_lines(noise, complaint),
         )
     return reason or unreachable_for(
         "ssh-timeout",
         f"{node} accepted the login, but its login shell started nothing within {timeout_s:g} s: something in "
         "~/.bashrc, ~/.ssh/rc or another startup file waits, or the home folder hangs",
-        last_lines(noise, complaint),
+        last_evidence_lines(noise, complaint),
         way="startup-file",
         node=node,
     )
 
 
-def last_lines(*texts: str | bytes) -> tuple[str, ...]:
+def last_evidence_lines(*texts: str | bytes) -> tuple[str, ...]:
     """The last six lines of each text as evidence, without blank ones and without our own SHELL_MARK mark."""
     lines: list[str] = []
     for text in texts:

@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from runbook.causes.catalogue import unreachable_for
-from runbook.files.scalars import flow
-from runbook.model.command_quoting import word
+from runbook.files.scalars import flow_yaml
+from runbook.model.command_quoting import shell_word
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node
-from runbook.transport.bootstrap import command, no_shell
+from runbook.transport.bootstrap import command, no_shell_failure
 from runbook.transport.frames import Failure, Frame
 from runbook.transport.stream import END_TIMEOUT_S, STDERR_TAIL_BYTES
 
@@ -73,12 +73,12 @@ START_COMMANDS = {
 }
 
 
-def said(complaint: str) -> tuple[str, ...]:
+def stderr_evidence(complaint: str) -> tuple[str, ...]:
     """The last lines of what a runtime wrote to stderr, as evidence."""
     return tuple([line for line in complaint.splitlines() if line.strip() and not _LOG_LINE.search(line)][-4:])
 
 
-def runtime_missing(node: Node, tool: str, evidence: tuple[str, ...] = ()) -> Unreachable:
+def runtime_missing_failure(node: Node, tool: str, evidence: tuple[str, ...] = ()) -> Unreachable:
     """The failure for a host that does not have `tool`, by which its container is entered."""
     wants = (
         f"`container:` of {node.name} says `runtime: {node.container.runtime}`"
@@ -91,16 +91,16 @@ def runtime_missing(node: Node, tool: str, evidence: tuple[str, ...] = ()) -> Un
         evidence,
         way="live",
         node=node.name,
-        tool=word(tool),
+        tool=shell_word(tool),
     )
 
 
-def refusal(node: Node, complaint: str) -> Unreachable | None:
+def container_entry_failure(node: Node, complaint: str) -> Unreachable | None:
     """The failure that a runtime's stderr means when the node's container cannot be entered; None for unknown words."""
-    seen, at = said(complaint), node.name
+    seen, at = stderr_evidence(complaint), node.name
     text = "\n".join(seen)
     if missing := _TOOL_MISSING.search(text):
-        return runtime_missing(node, missing["tool"], seen)
+        return runtime_missing_failure(node, missing["tool"], seen)
     if _ACCESS_DENIED.search(text):
         words = ["sudo", "-n", *("-i" if one == "--interactive" else one for one in node.entry)]
         return unreachable_for(
@@ -109,7 +109,7 @@ def refusal(node: Node, complaint: str) -> Unreachable | None:
             seen,
             way="sudo-asks" if "sudo" in text else "docker-group" if node.entry[0] == "docker" else "by-sudo",
             node=at,
-            inside=flow(words),
+            inside=flow_yaml(words),
         )
     if _RUNTIME_DOWN.search(text):
         daemon = "podman" if node.entry[0] == "podman" else "docker"
@@ -119,21 +119,21 @@ def refusal(node: Node, complaint: str) -> Unreachable | None:
             seen,
             way="live",
             at=at,
-            daemon=word(daemon),
+            daemon=shell_word(daemon),
         )
     if _STOPPED_CONTAINER.search(text):
-        return stopped(node, "is not running", seen)
+        return stopped_container_failure(node, "is not running", seen)
     if _UNKNOWN_CONTAINER.search(text):
-        return _unknown(node, seen)
-    return no_shell(node.place, seen)
+        return _unknown_container_failure(node, seen)
+    return no_shell_failure(node.place, seen)
 
 
-def stopped(node: Node, how: str, evidence: tuple[str, ...]) -> Unreachable:
+def stopped_container_failure(node: Node, how: str, evidence: tuple[str, ...]) -> Unreachable:
     """The failure for a container that exists and does not run; `how` ends the sentence."""
     cause, says = "container-not-running", f"{node.place} {how}"
     if node.container is None:
         return unreachable_for(cause, says, evidence, way="inside", node=node.name)
-    runtime, name = node.container.runtime, word(node.container.name)
+    runtime, name = node.container.runtime, shell_word(node.container.name)
     return unreachable_for(
         cause,
         says,
@@ -146,7 +146,7 @@ def stopped(node: Node, how: str, evidence: tuple[str, ...]) -> Unreachable:
     )
 
 
-def _unknown(node: Node, evidence: tuple[str, ...]) -> Unreachable:
+def _unknown_container_failure(node: Node, evidence: tuple[str, ...]) -> Unreachable:
     """The failure for a container that does not exist."""
     runtime, name = (node.container.runtime, node.container.name) if node.container else ("", "")
     if runtime:
@@ -160,7 +160,7 @@ def _unknown(node: Node, evidence: tuple[str, ...]) -> Unreachable:
 
 def unreachable(node: Node, says: str, evidence: tuple[str, ...]) -> Unreachable:
     """The failure for a container in which no program answers, when nothing more is known."""
-    typed = " ".join(map(word, node.entry))
+    typed = " ".join(map(shell_word, node.entry))
     return unreachable_for(
         "container-unreachable",
         f"{says}; {node.name} itself answers",
@@ -197,11 +197,11 @@ class AskedOnHost:
     in_turn: bool = False
 
 
-def _instead(_job: JsonObject, host: JsonObject) -> JsonObject:
+def _take_host_answer(_job: JsonObject, host: JsonObject) -> JsonObject:
     return host
 
 
-def _collect(job: JsonObject, host: JsonObject) -> JsonObject:
+def _merge_collect_answers(job: JsonObject, host: JsonObject) -> JsonObject:
     """The host's answers about its tools, and the container's about Python and the settings of NCCL."""
 
     def of_job(one: JsonObject) -> bool:
@@ -211,7 +211,7 @@ def _collect(job: JsonObject, host: JsonObject) -> JsonObject:
     return {**host, "answers": both}
 
 
-def _gpus(job: JsonObject, host: JsonObject) -> JsonObject:
+def _merge_gpu_answers(job: JsonObject, host: JsonObject) -> JsonObject:
     """The devices as the container sees them. Only the host knows the kernel's log and the processes on the devices."""
     of_host = {"dmesg", "journal"}
     if (host.get("apps") or {}).get("code") == 0:
@@ -219,7 +219,7 @@ def _gpus(job: JsonObject, host: JsonObject) -> JsonObject:
     return {**job, **{name: host[name] for name in of_host & host.keys()}}
 
 
-def _ping(job: JsonObject, host: JsonObject) -> JsonObject:
+def _merge_ping_answers(job: JsonObject, host: JsonObject) -> JsonObject:
     """Names as the container resolves them; the network as the host's tools show it: few images have `ip` and
     `ping`."""
     names = ("names", "hostname", "own", "nameservers", "name_sources", "hosts_unreadable", "reverse_late")
@@ -238,12 +238,12 @@ def _port(job: JsonObject, host: JsonObject) -> JsonObject:
 
 
 PROGRAMS_ON_HOST: Mapping[str, AskedOnHost] = {
-    "collect": AskedOnHost(_collect),
-    "gpus": AskedOnHost(_gpus),
-    "ibstat": AskedOnHost(_instead),
-    "adapters": AskedOnHost(_instead, network=True),
+    "collect": AskedOnHost(_merge_collect_answers),
+    "gpus": AskedOnHost(_merge_gpu_answers),
+    "ibstat": AskedOnHost(_take_host_answer),
+    "adapters": AskedOnHost(_take_host_answer, network=True),
     "ping": AskedOnHost(
-        _ping,
+        _merge_ping_answers,
         ours=lambda asked: {**asked, "targets": []},
         theirs=lambda asked: {**asked, "names": [], "hostname": False},
         network=True,
@@ -251,7 +251,7 @@ PROGRAMS_ON_HOST: Mapping[str, AskedOnHost] = {
     "port": AskedOnHost(_port, network=True, in_turn=True),  # of two that bind one port, one finds it taken
     # `outside`: whether the address that the peers dial is one of the host's own.
     "host_facts": AskedOnHost(lambda job, host: {**job, "outside": host.get("own")}),
-    "firewall_rules": AskedOnHost(_instead, network=True),
+    "firewall_rules": AskedOnHost(_take_host_answer, network=True),
 }
 """The node programs that are asked on the host as well, by name. All others look only where the job runs."""
 
@@ -331,12 +331,12 @@ class ContainerStream:
         if self._failure is not None:
             text = self._failure["text"]
             if self._failure["errno"] == "ENOENT":
-                return runtime_missing(node, node.entry[0], (text,))
+                return runtime_missing_failure(node, node.entry[0], (text,))
             complaint = f"{node.entry[0]}: {text}"
-        fault = refusal(node, complaint) or self._state(said(complaint))
+        fault = container_entry_failure(node, complaint) or self._state(stderr_evidence(complaint))
         if self.outside.lost:
             return self.outside.lost
-        return fault or unreachable(node, says, said(complaint))
+        return fault or unreachable(node, says, stderr_evidence(complaint))
 
     def _state(self, seen: tuple[str, ...]) -> Unreachable | None:
         """The fault that the runtime reports of the container's state; None when it runs or its state is unknown."""
@@ -351,12 +351,12 @@ class ContainerStream:
             return None
         words = answer.stdout.split()
         if answer.code != 0 or len(words) != 3:
-            return refusal(self._node, answer.stderr)
+            return container_entry_failure(self._node, answer.stderr)
         state, code, no_memory = words
         evidence = (*seen, f"{container.runtime} container inspect: {state}, exit code {code}")
         if state == "running":
             return None
         if state == "paused":
-            return stopped(self._node, "is paused: nothing in it runs until it is unpaused", evidence)
+            return stopped_container_failure(self._node, "is paused: nothing in it runs until it is unpaused", evidence)
         how = "ran out of memory and ended" if no_memory == "true" else "has ended"
-        return stopped(self._node, f"{how} ({state}, exit code {code})", evidence)
+        return stopped_container_failure(self._node, f"{how} ({state}, exit code {code})", evidence)

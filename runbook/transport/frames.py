@@ -95,7 +95,7 @@ class FrameReader:
                     return
                 self.line = bytes(memoryview(self._buffer)[:end])
                 self._drop(end + 1)
-                self._frame = _decoded(_FRAME_DECODER, self.line)
+                self._frame = _decode_with(_FRAME_DECODER, self.line)
             if len(self._buffer) < self._frame.bytes:
                 return
             frame, self._frame = self._frame, None
@@ -108,10 +108,10 @@ class FrameReader:
         self._searched = 0
 
 
-def decoded(data: bytes, description: Any) -> Any:
+def decode_json(data: bytes, description: Any) -> Any:
     """The value of the JSON `data`, as the type `description`. Raises UnexpectedAnswer with the field that does not
     fit."""
-    return _decoded(_decoder(description), data)
+    return _decode_with(_json_decoder(description), data)
 
 
 _DECODERS: dict[Any, msgspec.json.Decoder[Any]] = {}
@@ -122,21 +122,21 @@ _DECODERS_LOCK = threading.Lock()
 the second thread finds the half-made work of the first (seen with 0.22)."""
 
 
-def _decoder(description: Any) -> msgspec.json.Decoder[Any]:
+def _json_decoder(description: Any) -> msgspec.json.Decoder[Any]:
     if description not in _DECODERS:
         with _DECODERS_LOCK:
-            _DECODERS[description] = msgspec.json.Decoder(description, dec_hook=_of_our_type)
+            _DECODERS[description] = msgspec.json.Decoder(description, dec_hook=_construct_own_type)
     return _DECODERS[description]
 
 
-def _of_our_type(kind: Any, value: object) -> object:
+def _construct_own_type(kind: Any, value: object) -> object:
     """An object of one of our own types, made from a decoded value: its constructor checks it and raises ValueError."""
     return kind(value)
 
 
-def _decoded(decoder: msgspec.json.Decoder[Any], data: bytes) -> Any:
+def _decode_with(decoder: msgspec.json.Decoder[Any], data: bytes) -> Any:
     try:
-        return decoder.decode(_with_whole_surrogates(data))
+        return decoder.decode(_without_lone_surrogates(data))
     except (ValueError, RecursionError, TypeError) as error:
         raise UnexpectedAnswer(str(error)) from None
 
@@ -145,7 +145,7 @@ _JSON_ESCAPE = re.compile(rb"\\(?:u[dD][89abAB]..\\u[dD][c-fC-F]..|u[dD][89a-fA-
 _LONE_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]..\Z")
 
 
-def _with_whole_surrogates(data: bytes) -> bytes:
+def _without_lone_surrogates(data: bytes) -> bytes:
     """JSON with `?` for every lone surrogate. Python on the node writes a byte of a file name that is no text as one
     half of a surrogate pair, and such a half cannot be printed."""
     if b"\\ud" not in data and b"\\uD" not in data:

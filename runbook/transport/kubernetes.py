@@ -21,17 +21,23 @@ from runbook.model.inventory import Kubernetes, Node
 from runbook.transport.bootstrap import command
 from runbook.transport.kubernetes_pods import (
     Pod,
-    ill,
-    no_server,
-    options,
-    pods_in,
-    refusal,
-    said,
-    typed,
-    unknown,
-    wrong_container,
+    kubectl_command,
+    kubectl_options,
+    kubectl_stderr_failure,
+    missing_pod_container_failure,
+    no_api_server_failure,
+    parse_pods,
+    pod_failure,
+    stderr_evidence,
+    unknown_pod_failure,
 )
-from runbook.transport.local_programs import KUBECTL, LatestAnswers, no_tool, not_understood, printed
+from runbook.transport.local_programs import (
+    KUBECTL,
+    LatestAnswers,
+    run_program,
+    tool_start_failure,
+    unrecognized_stderr_failure,
+)
 from runbook.transport.stream import ProcessStream
 
 ANSWER_DEADLINE_S = 12.0
@@ -64,7 +70,7 @@ class Pods:
         """Note that these nodes will be entered, so that the API server is asked about their pods together."""
         for node in nodes:
             if node.pod is not None:
-                self._name(_where(node), node.pod)
+                self._name(_pod_cluster(node), node.pod)
 
     def entered(self, name: str) -> Pod | None:
         """The pod of this node, as it was when its session was opened; None when the node is not a pod."""
@@ -74,21 +80,21 @@ class Pods:
     def connect(self, node: Node) -> KubectlStream:
         """A stream to the supervisor in the node's pod. Raises Unreachable with the cause."""
         pod = self._found(node)
-        if wrong := wrong_container(pod, node.place) or ill(pod, _where(node), node.place):
+        if wrong := missing_pod_container_failure(pod, node.place) or pod_failure(pod, _pod_cluster(node), node.place):
             raise wrong
         with self._lock:
             self._entered[node.name] = pod
-        self._name(_where(node), pod.name)
+        self._name(_pod_cluster(node), pod.name)
         try:
             return KubectlStream(self, pod, node)
         except OSError as error:
-            raise no_tool(KUBECTL, error) from error
+            raise tool_start_failure(KUBECTL, error) from error
 
     def why(self, node: Node, first: Pod, says: str, complaint: str, *, lives: bool) -> Unreachable:
         """Why the node's pod no longer answers, or never did. `first` is the pod as it was entered, `says` the sentence
         about what was noticed, `complaint` the stderr of kubectl; `lives`: kubectl has not ended."""
-        where, seen = _where(node), said(complaint)
-        refused = refusal(complaint, where, f"run anything in {node.place}", node.place)
+        where, seen = _pod_cluster(node), stderr_evidence(complaint)
+        refused = kubectl_stderr_failure(complaint, where, f"run anything in {node.place}", node.place)
         if refused and refused.cause != "kubernetes-unreachable":
             return refused
         deadline = time.monotonic() + (0.0 if lives or refused else KUBELET_REPORT_TIMEOUT_S)
@@ -110,19 +116,23 @@ class Pods:
                     f"{node.place} was deleted, and what ran in it ended with it",
                     (*seen, f"there is no pod {first.namespace}/{first.name} any more"),
                     way="deleted",
-                    typed=typed(where, "get", "events"),
+                    typed=kubectl_command(where, "get", "events"),
                 )
-            if fault := ill(pod, where, node.place, first, seen):
+            if fault := pod_failure(pod, where, node.place, first, seen):
                 return fault
             if time.monotonic() >= deadline:
-                return refused or (_silent(where, pod, says, seen) if lives else _left(node, where, pod, says, seen))
+                return refused or (
+                    _silent_exec_failure(where, pod, says, seen)
+                    if lives
+                    else _ended_exec_failure(node, where, pod, says, seen)
+                )
             time.sleep(MAX_LOST_POD_AGE_S)
 
     def policies(self, node: Node) -> str:
         """The NetworkPolicies of the node's namespace as JSON. Raises Unreachable."""
-        where = _where(node)
+        where = _pod_cluster(node)
         return self._answers.ask(
-            ("policies", where), MAX_ANSWER_AGE_S, lambda: ask(where, "get", "networkpolicies", "-o", "json")
+            ("policies", where), MAX_ANSWER_AGE_S, lambda: run_kubectl(where, "get", "networkpolicies", "-o", "json")
         )
 
     def _name(self, where: Kubernetes, name: str) -> None:
@@ -132,29 +142,31 @@ class Pods:
 
     def _found(self, node: Node) -> Pod:
         """The node's pod, by its name or its labels. Raises Unreachable when there is none, or more than one."""
-        where, selector = _where(node), node.kubernetes.selector
+        where, selector = _pod_cluster(node), node.kubernetes.selector
         if selector is None:
             self.expect([node])
             known = self._now(where, MAX_ANSWER_AGE_S, ANSWER_DEADLINE_S, node.kubernetes.container)
             if (found := known.get(node.pod or "")) is None:
-                raise unknown(where, f"no pod {node.pod}")
+                raise unknown_pod_failure(where, f"no pod {node.pod}")
             return found
-        pods = selected(where, selector, node.kubernetes.container)
+        pods = selected_pods(where, selector, node.kubernetes.container)
         alive = [pod for pod in pods if pod.phase not in ("Succeeded", "Failed")]
         if len(alive) == 1 or len(pods) == 1:
             return (alive or pods)[0]
         which = f"no pod with the labels {selector}"
         if alive:
             which = f"not one pod with the labels {selector} but {len(alive)} ({', '.join(pod.name for pod in alive)})"
-        raise unknown(where, which, tuple(pod.says for pod in pods[:4]))
+        raise unknown_pod_failure(where, which, tuple(pod.says for pod in pods[:4]))
 
     def _now(self, where: Kubernetes, fresh_s: float, timeout_s: float, container: str | None) -> dict[str, Pod]:
         """The pods of this namespace that are nodes of the run, by name; pods that do not exist are left out."""
         with self._lock:
             names = sorted(self._names[where])
         get = ("get", "pods", *names, "--ignore-not-found", "-o", "json")
-        text = self._answers.ask(("pods", where, *names), fresh_s, lambda: ask(where, *get, timeout_s=timeout_s))
-        return {pod.name: pod for pod in pods_in(text, container)}
+        text = self._answers.ask(
+            ("pods", where, *names), fresh_s, lambda: run_kubectl(where, *get, timeout_s=timeout_s)
+        )
+        return {pod.name: pod for pod in parse_pods(text, container)}
 
 
 class KubectlStream(ProcessStream):
@@ -167,7 +179,9 @@ class KubectlStream(ProcessStream):
         self._pod = pod
         self._node = node
         into = ["exec", "--stdin", pod.name, "--container", pod.container, "--"]
-        super().__init__(["kubectl", *options(_where(node)), *into, "/bin/sh", "-c", command(node.interpreter)])
+        super().__init__(
+            ["kubectl", *kubectl_options(_pod_cluster(node)), *into, "/bin/sh", "-c", command(node.interpreter)]
+        )
 
     def close(self) -> None:
         """Close the stream, and kill a kubectl that has not ended after ENDING_S: without beats the supervisor has
@@ -180,42 +194,46 @@ class KubectlStream(ProcessStream):
         return self._pods.why(self._node, self._pod, says, self.complaint(), lives=self.lives)
 
 
-def ask(where: Kubernetes, *argv: str, timeout_s: float = ANSWER_DEADLINE_S) -> str:
+def run_kubectl(where: Kubernetes, *argv: str, timeout_s: float = ANSWER_DEADLINE_S) -> str:
     """The stdout of kubectl with these arguments. Raises Unreachable when it fails or takes too long."""
-    words = ["kubectl", *options(where), f"--request-timeout={timeout_s:g}s", *argv]
+    words = ["kubectl", *kubectl_options(where), f"--request-timeout={timeout_s:g}s", *argv]
     try:
-        done = printed(words, timeout_s + 1.0)
+        done = run_program(words, timeout_s + 1.0)
     except OSError as error:
-        raise no_tool(KUBECTL, error) from error
+        raise tool_start_failure(KUBECTL, error) from error
     except subprocess.TimeoutExpired as error:
-        raise no_server(where, (f"`kubectl {argv[0]}` did not come back within {timeout_s + 1.0:g} s",)) from error
+        raise no_api_server_failure(
+            where, (f"`kubectl {argv[0]}` did not come back within {timeout_s + 1.0:g} s",)
+        ) from error
     if done.returncode == 0:
         return done.stdout
     what = " ".join(one for one in argv[:2] if not one.startswith("-"))
-    raise refusal(done.stderr, where, what) or not_understood(f"kubectl {what}", done, said(done.stderr))
+    raise kubectl_stderr_failure(done.stderr, where, what) or unrecognized_stderr_failure(
+        f"kubectl {what}", done, stderr_evidence(done.stderr)
+    )
 
 
-def selected(where: Kubernetes, selector: str, container: str | None = None) -> list[Pod]:
+def selected_pods(where: Kubernetes, selector: str, container: str | None = None) -> list[Pod]:
     """The pods that have these labels. Raises Unreachable."""
     get = ("get", "pods", "--selector", selector, "-o", "json")
-    return pods_in(ask(where, *get), container)
+    return parse_pods(run_kubectl(where, *get), container)
 
 
 def current_context(where: Kubernetes) -> str | None:
     """The context that kubectl would use; None when the kubeconfig names none, as within a pod."""
     with contextlib.suppress(Unreachable):
-        return ask(where, "config", "current-context").strip() or None
+        return run_kubectl(where, "config", "current-context").strip() or None
     return None
 
 
-def _where(node: Node) -> Kubernetes:
+def _pod_cluster(node: Node) -> Kubernetes:
     """The cluster and the namespace of the node's pod, without container and labels: a key for shared answers."""
     chosen = node.kubernetes
     config = str(Path(chosen.kubeconfig).expanduser()) if chosen.kubeconfig else None
     return Kubernetes(namespace=chosen.namespace, context=chosen.context, kubeconfig=config)
 
 
-def _silent(where: Kubernetes, pod: Pod, says: str, seen: tuple[str, ...]) -> Unreachable:
+def _silent_exec_failure(where: Kubernetes, pod: Pod, says: str, seen: tuple[str, ...]) -> Unreachable:
     """The failure for a `kubectl exec` that neither ends nor prints: a cluster notices a lost machine only after most
     of a minute."""
     return unreachable_for(
@@ -224,13 +242,15 @@ def _silent(where: Kubernetes, pod: Pod, says: str, seen: tuple[str, ...]) -> Un
         (*seen, pod.says),
         way="silent",
         machine=pod.machine or "its machine",
-        typed=typed(replace(where, namespace=None), "get", "node", pod.machine),
+        typed=kubectl_command(replace(where, namespace=None), "get", "node", pod.machine),
     )
 
 
-def _left(node: Node, where: Kubernetes, pod: Pod, says: str, seen: tuple[str, ...]) -> Unreachable:
+def _ended_exec_failure(node: Node, where: Kubernetes, pod: Pod, says: str, seen: tuple[str, ...]) -> Unreachable:
     """The failure for a `kubectl exec` that ended though its pod runs without a known fault."""
-    by_hand = typed(where, "exec", "-i", pod.name, "-c", pod.container, "--", "/bin/sh", "-c", "echo it answers")
+    by_hand = kubectl_command(
+        where, "exec", "-i", pod.name, "-c", pod.container, "--", "/bin/sh", "-c", "echo it answers"
+    )
     return unreachable_for(
         "kubernetes-exec-failed",
         f"{says}; {node.place} runs, and Kubernetes reports no fault of it" + (f": {seen[-1]!r}" if seen else ""),

@@ -12,10 +12,10 @@ import msgspec
 from msgspec import Meta
 
 from runbook.causes.catalogue import unreachable_for
-from runbook.model.command_quoting import word
+from runbook.model.command_quoting import shell_word
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Kubernetes
-from runbook.transport.bootstrap import no_shell
+from runbook.transport.bootstrap import no_shell_failure
 
 KubernetesObject = Mapping[str, Any]
 KubernetesName = Annotated[str, Meta(pattern=r"\A[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?\Z")]
@@ -90,12 +90,12 @@ class Pod:
         parts = [f"phase {self.phase}", *[part for part in (self.reason, self.message) if part]]
         kind = next(iter(self.state), "")
         detail = self.state.get(kind) or {}
-        parts += [f"container {self.container} {kind}" + _ending(detail)] if kind else []
-        parts += [f"restarted {self.restarts} times, before that{_ending(self.before)}"] if self.restarts else []
+        parts += [f"container {self.container} {kind}" + _ending_text(detail)] if kind else []
+        parts += [f"restarted {self.restarts} times, before that{_ending_text(self.before)}"] if self.restarts else []
         return f"pod {self.namespace}/{self.name}: " + ", ".join(parts)
 
 
-def _ending(detail: KubernetesObject) -> str:
+def _ending_text(detail: KubernetesObject) -> str:
     """How a container ended or why it waits, as ` (OOMKilled, exit code 137)`; empty when nothing is known."""
     code = f"exit code {detail['exitCode']}" if "exitCode" in detail else ""
     said = ", ".join(
@@ -104,7 +104,7 @@ def _ending(detail: KubernetesObject) -> str:
     return f" ({said})" if said else ""
 
 
-def pods_in(text: str, container: str | None = None) -> list[Pod]:
+def parse_pods(text: str, container: str | None = None) -> list[Pod]:
     """The pods in the output of `kubectl get pods -o json`: one pod, a list, or nothing. `container` is the container
     that the inventory names. Raises Unreachable for any other text."""
     if not text.strip():
@@ -112,7 +112,7 @@ def pods_in(text: str, container: str | None = None) -> list[Pod]:
     try:
         document = json.loads(text)
         items = document["items"] if document["kind"].endswith("List") else [document]
-        return [_pod(item, container) for item in items]
+        return [_parse_pod(item, container) for item in items]
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError) as error:
         raise unreachable_for(
             "tool-output-unknown",
@@ -122,12 +122,15 @@ def pods_in(text: str, container: str | None = None) -> list[Pod]:
         ) from error
 
 
-def _pod(item: KubernetesObject, chosen: str | None) -> Pod:
+def _parse_pod(item: KubernetesObject, chosen: str | None) -> Pod:
     """A pod from its JSON. `chosen` is the container that the inventory names."""
     meta, spec, status = item["metadata"], item["spec"], item.get("status") or {}
     names = tuple(one["name"] for one in spec["containers"])
     container = (
-        chosen or (meta.get("annotations") or {}).get(DEFAULT_CONTAINER_ANNOTATION) or _with_gpus(spec) or names[0]
+        chosen
+        or (meta.get("annotations") or {}).get(DEFAULT_CONTAINER_ANNOTATION)
+        or _only_gpu_container(spec)
+        or names[0]
     )
     own: KubernetesObject = next((one for one in status.get("containerStatuses") or () if one["name"] == container), {})
     resources = next((one.get("resources") or {} for one in spec["containers"] if one["name"] == container), {})
@@ -148,27 +151,27 @@ def _pod(item: KubernetesObject, chosen: str | None) -> Pod:
         "restarts": int(own.get("restartCount", 0)),
         "state": {kind: one or {} for kind, one in (own.get("state") or {}).items()},
         "before": (own.get("lastState") or {}).get("terminated") or {},
-        "held_up": _held_up(status),
+        "held_up": _hold_up_reason(status),
         "restarted_on": spec.get("restartPolicy") or "Always",
-        "gpus": _devices(resources),
+        "gpus": _gpu_limit_count(resources),
         "labels": meta.get("labels") or {},
     }
     return msgspec.convert(found, Pod)  # raises ValueError for other types
 
 
-def _devices(resources: KubernetesObject) -> int:
+def _gpu_limit_count(resources: KubernetesObject) -> int:
     """How many GPUs a container may have, by the limits in its resources."""
     return sum(int(count) for name, count in (resources.get("limits") or {}).items() if GPU_RESOURCE.fullmatch(name))
 
 
-def _with_gpus(spec: KubernetesObject) -> str | None:
+def _only_gpu_container(spec: KubernetesObject) -> str | None:
     """The name of the only container with GPUs, whose neighbours are helpers; None when no or several containers have
     GPUs."""
-    having = [one["name"] for one in spec["containers"] if _devices(one.get("resources") or {})]
+    having = [one["name"] for one in spec["containers"] if _gpu_limit_count(one.get("resources") or {})]
     return having[0] if len(having) == 1 else None
 
 
-def _held_up(status: KubernetesObject) -> str:
+def _hold_up_reason(status: KubernetesObject) -> str:
     """Why a pod does not run yet: the scheduler's words, or what a container or init container waits for. Empty when
     nothing holds it up."""
     for one in status.get("conditions") or ():
@@ -180,35 +183,35 @@ def _held_up(status: KubernetesObject) -> str:
         for one in status.get(kind) or ():
             waits = (one.get("state") or {}).get("waiting")
             if waits and waits.get("reason") != "PodInitializing":
-                return f"{one['name']} waits{_ending(waits)}"
+                return f"{one['name']} waits{_ending_text(waits)}"
             if kind.startswith("init") and "running" in (one.get("state") or {}):
                 return f"its init container {one['name']} has not ended"
     return ""
 
 
-def said(complaint: str) -> tuple[str, ...]:
+def stderr_evidence(complaint: str) -> tuple[str, ...]:
     """The last lines of what kubectl wrote to stderr, without its own log, as evidence."""
     lines = [line.strip() for line in complaint.splitlines() if line.strip() and not _LOG_LINE.match(line)]
     return tuple(lines[-4:])
 
 
-def typed(where: Kubernetes, *argv: str) -> str:
+def kubectl_command(where: Kubernetes, *argv: str) -> str:
     """A kubectl command for people to type, with the options for its cluster and namespace."""
-    return "kubectl " + " ".join(map(word, [*options(where), *argv]))
+    return "kubectl " + " ".join(map(shell_word, [*kubectl_options(where), *argv]))
 
 
-def options(where: Kubernetes) -> list[str]:
+def kubectl_options(where: Kubernetes) -> list[str]:
     """The options of kubectl that name the cluster and the namespace."""
     chosen = (("--kubeconfig", where.kubeconfig), ("--context", where.context), ("--namespace", where.namespace))
     return [part for name, value in chosen if value for part in (name, value)]
 
 
-def refusal(complaint: str, where: Kubernetes, what: str, place: str = "") -> Unreachable | None:
+def kubectl_stderr_failure(complaint: str, where: Kubernetes, what: str, place: str = "") -> Unreachable | None:
     """The failure that kubectl's stderr means when it did not do `what`; None for words that tell less than a question
     about the pod would. `place` names the pod that was to be entered."""
-    seen = said(complaint)
+    seen = stderr_evidence(complaint)
     text, pod = "\n".join(seen), place or "the pod"
-    if fault := no_shell(pod, seen):
+    if fault := no_shell_failure(pod, seen):
         return fault
     way = "live"
     look: tuple[str, ...] = ("get", "pods")
@@ -224,22 +227,22 @@ def refusal(complaint: str, where: Kubernetes, what: str, place: str = "") -> Un
         cause, way = "kubernetes-unreachable", "kubelet"
         says = f"the API server does not get through to the kubelet of {pod}"
     else:
-        return no_server(where, seen) if _NO_SERVER.search(text) else None
-    return unreachable_for(cause, says, seen, way=way, typed=typed(where, *look))
+        return no_api_server_failure(where, seen) if _NO_SERVER.search(text) else None
+    return unreachable_for(cause, says, seen, way=way, typed=kubectl_command(where, *look))
 
 
-def no_server(where: Kubernetes, seen: tuple[str, ...]) -> Unreachable:
+def no_api_server_failure(where: Kubernetes, seen: tuple[str, ...]) -> Unreachable:
     """The failure for an API server that does not answer."""
     return unreachable_for(
         "kubernetes-unreachable",
         "the API server, which knows the pods, does not answer this machine",
         seen,
         way="api-server",
-        typed=typed(where, "cluster-info"),
+        typed=kubectl_command(where, "cluster-info"),
     )
 
 
-def unknown(where: Kubernetes, which: str, seen: tuple[str, ...] = ()) -> Unreachable:
+def unknown_pod_failure(where: Kubernetes, which: str, seen: tuple[str, ...] = ()) -> Unreachable:
     """The failure for a pod that does not exist; `which` completes `there is …`, as in `no pod worker-0`."""
     space = f"the namespace {where.namespace}" if where.namespace else "the context's namespace"
     return unreachable_for(
@@ -247,11 +250,11 @@ def unknown(where: Kubernetes, which: str, seen: tuple[str, ...] = ()) -> Unreac
         f"there is {which} in {space}",
         seen,
         way="live",
-        typed=typed(where, "get", "pods", "-o", "wide", "--show-labels"),
+        typed=kubectl_command(where, "get", "pods", "-o", "wide", "--show-labels"),
     )
 
 
-def wrong_container(pod: Pod, place: str) -> Unreachable | None:
+def missing_pod_container_failure(pod: Pod, place: str) -> Unreachable | None:
     """The failure for a pod that lacks the container that was chosen; None if it has it."""
     if pod.container in pod.containers:
         return None
@@ -265,7 +268,7 @@ def wrong_container(pod: Pod, place: str) -> Unreachable | None:
     )
 
 
-def ill(
+def pod_failure(
     pod: Pod, where: Kubernetes, place: str, first: Pod | None = None, seen: tuple[str, ...] = ()
 ) -> Unreachable | None:
     """Why nothing can be run in the pod, or why what ran there has ended; None when it runs as before. `first` is the
@@ -286,8 +289,8 @@ def ill(
         cause, says = "kubernetes-oom-killed", f"{container} was killed: it used more memory than its limit"
     elif restarted:
         cause, way = "kubernetes-pod-restarted", "container"
-        says = f"{container} was restarted in the middle{_ending(stopped)}, and what ran in it ended"
-    elif how := _not_running(pod):
+        says = f"{container} was restarted in the middle{_ending_text(stopped)}, and what ran in it ended"
+    elif how := _not_running_reason(pod):
         cause, way, says = "pod-not-running", "waits", f"{place} {how}"
     else:
         return None
@@ -297,33 +300,33 @@ def ill(
         (*seen, pod.says),
         way=way,
         machine=machine,
-        look=typed(where, *ask),
-        last=typed(where, "logs", "--previous", "--tail", "20", "--container", pod.container, pod.name),
-        next_=_next(pod),
+        look=kubectl_command(where, *ask),
+        last=kubectl_command(where, "logs", "--previous", "--tail", "20", "--container", pod.container, pod.name),
+        next_=_stopped_pod_advice(pod),
     )
 
 
-def _not_running(pod: Pod) -> str | None:
+def _not_running_reason(pod: Pod) -> str | None:
     """Why the pod's container does not run, as the end of a sentence; None for a container that runs."""
     if pod.deleted:
         return "is being deleted"
     if pod.phase == "Pending":
         return f"has not started: {pod.held_up or 'no reason is given yet'}"
     if pod.phase in ("Succeeded", "Failed"):
-        ended = _ending(pod.state.get("terminated") or {})
+        ended = _ending_text(pod.state.get("terminated") or {})
         return f"has ended{ended or (f': {pod.reason} {pod.message}'.rstrip() if pod.reason else '')}"
     if pod.phase == "Unknown":
         return "is on a machine from which the cluster gets no answer"
     if "terminated" in pod.state:
-        return f"runs, but its container {pod.container} has ended{_ending(pod.state['terminated'])}"
+        return f"runs, but its container {pod.container} has ended{_ending_text(pod.state['terminated'])}"
     if "waiting" in pod.state:
         return f"runs, but {pod.held_up or f'its container {pod.container} waits'}" + (
-            f"; it ended before{_ending(pod.before)}" if pod.before else ""
+            f"; it ended before{_ending_text(pod.before)}" if pod.before else ""
         )
     return None
 
 
-def _next(pod: Pod) -> str:
+def _stopped_pod_advice(pod: Pod) -> str:
     """What to do about a pod that does not run."""
     if pod.phase == "Pending":
         return "wait until it runs, or mend what it waits for"

@@ -14,8 +14,8 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from runbook.causes.catalogue import unreachable_for
-from runbook.model.command_quoting import word
-from runbook.model.errors import Unreachable, limit_behind
+from runbook.model.command_quoting import shell_word
+from runbook.model.errors import Unreachable, machine_limit_finding
 
 MAX_STDOUT_BYTES = 32 << 20
 """The most bytes of output: `kubectl get pods -o json` takes 10 KiB a pod, `scontrol show node` 1 KiB a node."""
@@ -26,7 +26,7 @@ _OPEN_PIPE_TIMEOUT_S = (
 _POLL_INTERVAL_S = 0.2  # the interval at which the program is looked at, whether it has ended
 
 
-def printed(
+def run_program(
     argv: Sequence[str], timeout_s: float, env: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     """The exit code, stdout and stderr of a program. A program that prints more than MAX_STDOUT_BYTES or
@@ -60,7 +60,9 @@ def printed(
                         streams.unregister(key.fileobj)
                     elif len(kept) + len(data) > most:
                         says = f"it printed more than {most >> 20} MiB, and was stopped"
-                        return subprocess.CompletedProcess(argv, -signal.SIGKILL, "", f"{_text(err[:4096])}\n{says}")
+                        return subprocess.CompletedProcess(
+                            argv, -signal.SIGKILL, "", f"{_decoded_output(err[:4096])}\n{says}"
+                        )
                     else:
                         kept += data
                 if not ended and process.poll() is not None:
@@ -69,12 +71,12 @@ def printed(
             code = process.wait(0 if ended else max(0.0, until - time.monotonic()))
         except subprocess.TimeoutExpired:
             raise subprocess.TimeoutExpired(argv, timeout_s) from None
-        return subprocess.CompletedProcess(argv, code, _text(out), _text(err))
+        return subprocess.CompletedProcess(argv, code, _decoded_output(out), _decoded_output(err))
     finally:
         _end(process)
 
 
-def _text(data: bytes | bytearray) -> str:
+def _decoded_output(data: bytes | bytearray) -> str:
     """The text of `data`, with every line break as `\\n`."""
     return data.decode(errors="replace").replace("\r\n", "\n").replace("\r", "\n")
 
@@ -98,10 +100,10 @@ KUBECTL = "kubectl"
 """The failures of this program are Kubernetes'; those of every other program here are Slurm's."""
 
 
-def no_tool(name: str, error: OSError) -> Unreachable:
+def tool_start_failure(name: str, error: OSError) -> Unreachable:
     """The failure for a program that did not start. Raises `error` itself when a limit of this machine is behind it,
     which says nothing about the program."""
-    if limit_behind(error):
+    if machine_limit_finding(error):
         raise error
     cause = "kubernetes-tool-missing" if name == KUBECTL else "slurm-tool-missing"
     path = (f"PATH={os.environ.get('PATH', '')}",)
@@ -110,11 +112,13 @@ def no_tool(name: str, error: OSError) -> Unreachable:
     return unreachable_for(cause, says, path)
 
 
-def not_understood(what: str, done: subprocess.CompletedProcess[str], seen: tuple[str, ...]) -> Unreachable:
+def unrecognized_stderr_failure(
+    what: str, done: subprocess.CompletedProcess[str], seen: tuple[str, ...]
+) -> Unreachable:
     """The failure for a program whose stderr, `seen`, matches no known error. `what` is the command to name."""
     cause = "kubernetes-exec-failed" if done.args[0] == KUBECTL else "slurm-step-failed"
     says = f"`{what}` ended with code {done.returncode}" + (f": {seen[-1]}" if seen else "")
-    return unreachable_for(cause, says, seen, way="unknown-words", map_=" ".join(map(word, done.args)))
+    return unreachable_for(cause, says, seen, way="unknown-words", map_=" ".join(map(shell_word, done.args)))
 
 
 class LatestAnswers:

@@ -17,7 +17,7 @@ from msgspec import Meta
 
 from runbook.files.address import is_ip
 from runbook.model.inventory import MAX_GPUS_PER_NODE
-from runbook.model.units import some
+from runbook.model.units import first_items_text
 from runbook.node import journal
 from runbook.node.tools import MAX_SENT_CHARACTERS
 from runbook.transport.frames import (
@@ -32,7 +32,7 @@ from runbook.transport.frames import (
     ShortText,
     UnexpectedAnswer,
     UnixTime,
-    decoded,
+    decode_json,
 )
 from runbook.transport.frames import Failure as Failure  # which the supervisor says as well
 
@@ -71,7 +71,7 @@ _ADDRESS = re.compile(r"[0-9A-Fa-f:.]{2,45}(?:%[A-Za-z0-9_.-]{1,64})?(?P<length>
 reads."""
 
 
-def _numeric(value: object) -> re.Match[str]:
+def _match_ip_address(value: object) -> re.Match[str]:
     if not isinstance(value, str):
         raise ValueError("Expected `str`")
     found = _ADDRESS.match(value)
@@ -92,7 +92,7 @@ else:
         __slots__ = ()
 
         def __new__(cls, value: object) -> Address:
-            ipaddress.ip_address(_numeric(value)[0])
+            ipaddress.ip_address(_match_ip_address(value)[0])
             return super().__new__(cls, value)
 
     class Prefix(str):
@@ -101,7 +101,7 @@ else:
         __slots__ = ()
 
         def __new__(cls, value: object) -> Prefix:
-            ipaddress.ip_interface(_numeric(value)[0])
+            ipaddress.ip_interface(_match_ip_address(value)[0])
             return super().__new__(cls, value)
 
 
@@ -648,7 +648,7 @@ class Tabled(dict[str, Any]):
     needed: ClassVar[tuple[str, ...]]
 
     def __init__(self, said: object) -> None:
-        super().__init__(journal.checked(said, self.kinds, self.needed))
+        super().__init__(journal.checked_fields(said, self.kinds, self.needed))
 
 
 if TYPE_CHECKING:
@@ -775,21 +775,23 @@ STACK_SAMPLES_PROGRAM = Asked("stack_samples", StackSamples)
 SURVEY_PROGRAM = Asked("survey", SurveyAnswer)
 
 
-def answer(program: str, arguments: Mapping[str, Any], said: bytes) -> dict[str, Any]:
+def decode_answer(program: str, arguments: Mapping[str, Any], said: bytes) -> dict[str, Any]:
     """A program's answer to these arguments, decoded and checked. Raises UnexpectedAnswer."""
     name = f"{program} {arguments['do']}" if "do" in arguments else program
-    found: dict[str, Any] = decoded(said, ANSWER_TYPES[name])
+    found: dict[str, Any] = decode_json(said, ANSWER_TYPES[name])
     wanted, got = _asked(program, arguments, found)
     if wanted != got:
-        raise UnexpectedAnswer(f"it is about {_few(got)}, and was asked for {_few(wanted)}")
-    if odd := _odd(name, found):
+        raise UnexpectedAnswer(f"it is about {_few_names_text(got)}, and was asked for {_few_names_text(wanted)}")
+    if odd := _answer_contradiction(name, found):
         raise UnexpectedAnswer(odd)
-    if name == "job_control watch" and (sent := sum(map(len, found["read"].values()))) > _most(arguments, found):
+    if name == "job_control watch" and (sent := sum(map(len, found["read"].values()))) > _max_log_bytes(
+        arguments, found
+    ):
         raise UnexpectedAnswer(f"it sends {sent} bytes of logs at once, and was asked for {arguments['most']}")
     return found
 
 
-def _most(arguments: Mapping[str, Any], found: Mapping[str, Any]) -> int:
+def _max_log_bytes(arguments: Mapping[str, Any], found: Mapping[str, Any]) -> int:
     """The most bytes of logs that a node may send: an equal part of each file, but a part may be a page (4 KiB)
     long."""
     return int(arguments["most"]) + 4096 * len(found["read"])
@@ -816,10 +818,10 @@ def _asked(program: str, arguments: Mapping[str, Any], found: Mapping[str, Any])
     return [], []
 
 
-def _odd(name: str, found: Mapping[str, Any]) -> str | None:
+def _answer_contradiction(name: str, found: Mapping[str, Any]) -> str | None:
     """What is missing from an answer or contradicts itself, though each field fits by itself; None if all is well."""
     if name == "ping":
-        return next((odd for target in found["targets"] if (odd := _odd_target(target))), None)
+        return next((odd for target in found["targets"] if (odd := _target_contradiction(target))), None)
     if name == "port":
         mute = (port for port, state in found["ports"].items() if not state["free"] and "errno" not in state)
         return next((f"port {port} is not free, and no `errno` says why" for port in mute), None)
@@ -835,27 +837,29 @@ def _odd(name: str, found: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _odd_target(target: Mapping[str, Any]) -> str | None:
+def _target_contradiction(target: Mapping[str, Any]) -> str | None:
     """What contradicts itself in the answer about a pinged peer; None if nothing does. An address in digits resolves to
     itself, and nothing more can be told about a name that does not resolve."""
     peer, resolved = target["peer"], target["resolved"] or []
     looked = [target[field] for field in ("route", "small", "full")]
     if not resolved and any(looked):
         return f"{peer} has no address, and there is a way to it"
-    if is_ip(target["address"]) and any(_number(one) != _number(target["address"]) for one in resolved):
-        return f"{peer} at {target['address']} means {_few(resolved)}"
+    if is_ip(target["address"]) and any(
+        _parse_ip_address(one) != _parse_ip_address(target["address"]) for one in resolved
+    ):
+        return f"{peer} at {target['address']} means {_few_names_text(resolved)}"
     counted = [one for one in (*looked[1:], target.get("again")) if one]
     if any(("sent" in one) != ("received" in one) for one in counted):
         return f"echoes to {peer} are counted by half"
     return None
 
 
-def _number(address: str) -> object:
+def _parse_ip_address(address: str) -> object:
     return ipaddress.ip_address(address.partition("%")[0])
 
 
-def _few(names: list[str]) -> str:
-    return some(names, 4) or "nothing"
+def _few_names_text(names: list[str]) -> str:
+    return first_items_text(names, 4) or "nothing"
 
 
 # Programs that keep running and send messages.
@@ -1196,7 +1200,7 @@ def message(messages: Messages, said: bytes, *, whole: bool = True) -> dict[str,
     """
     perhaps_none = messages.among_foreign_output or not whole
     try:
-        kind = decoded(said, MessageKind)
+        kind = decode_json(said, MessageKind)
     except UnexpectedAnswer:
         if perhaps_none:
             return None
@@ -1207,7 +1211,7 @@ def message(messages: Messages, said: bytes, *, whole: bool = True) -> dict[str,
         if perhaps_none:
             return None
         raise UnexpectedAnswer(f"a message {event[:40]!a}, which that program does not have")
-    found: dict[str, Any] = decoded(said, described)
+    found: dict[str, Any] = decode_json(said, described)
     return found
 
 
@@ -1264,9 +1268,9 @@ class Flight(TypedDict):
     flight: FlightDump | None
 
 
-def flight(said: bytes) -> dict[str, Any]:
+def decode_flight_record(said: bytes) -> dict[str, Any]:
     """A rank's record of its last collectives (flight-RANK.json), decoded. Raises UnexpectedAnswer."""
-    found: dict[str, Any] = decoded(said, Flight)
+    found: dict[str, Any] = decode_json(said, Flight)
     if (calling := found["calling"]) and ("count" in calling) != ("dtype" in calling):
         raise UnexpectedAnswer("`calling` has a count of elements without their type, or the other way round")
     return found

@@ -31,54 +31,56 @@ exec(compile({text!r}, {name!r}, "exec"))
 """
 
 
-def source(name: str) -> bytes:
+def program_source(name: str) -> bytes:
     """The unchanged source of a module of `runbook/node/`."""
     return resources.files(NODE_PACKAGE).joinpath(f"{name}.py").read_bytes()
 
 
 @functools.cache
-def called(name: str) -> bytes:
+def in_supervisor_program(name: str) -> bytes:
     """A program that the supervisor is to run inside itself: a JSON object from module name to source. The modules that
     the program imports and the supervisor does not have come first, the program last."""
-    parts = [part for part in _needs(name) if part not in _supervisor_has()]
-    return json.dumps({f"{NODE_PACKAGE}.{part}": _short(part) for part in parts} | {name: _short(name)}).encode()
+    parts = [part for part in _imported_modules(name) if part not in _supervisor_modules()]
+    return json.dumps(
+        {f"{NODE_PACKAGE}.{part}": _stripped_source(part) for part in parts} | {name: _stripped_source(name)}
+    ).encode()
 
 
 @functools.cache
-def started(name: str) -> bytes:
+def standalone_program(name: str) -> bytes:
     """A program as one file. A program that imports no module of ours is its unchanged source, since people read that
     file as well."""
     modules = {
-        f"{NODE_PACKAGE}.{part}": _short(part)
-        for part in (_supervisor_has() if name == SUPERVISOR_MODULE else _needs(name))
+        f"{NODE_PACKAGE}.{part}": _stripped_source(part)
+        for part in (_supervisor_modules() if name == SUPERVISOR_MODULE else _imported_modules(name))
     }
     if not modules:
-        return source(name)
-    return _PROGRAM_TEMPLATE.format(modules=modules, text=_short(name), name=name).encode()
+        return program_source(name)
+    return _PROGRAM_TEMPLATE.format(modules=modules, text=_stripped_source(name), name=name).encode()
 
 
 @functools.cache
-def _supervisor_has() -> tuple[str, ...]:
+def _supervisor_modules() -> tuple[str, ...]:
     """The modules of ours that the supervisor has, and called programs need not bring."""
-    return tuple(dict.fromkeys((*_needs(SUPERVISOR_MODULE), *_needs(TOOLS_MODULE), TOOLS_MODULE)))
+    return tuple(dict.fromkeys((*_imported_modules(SUPERVISOR_MODULE), *_imported_modules(TOOLS_MODULE), TOOLS_MODULE)))
 
 
 @functools.cache
-def _needs(name: str) -> tuple[str, ...]:
+def _imported_modules(name: str) -> tuple[str, ...]:
     """The modules of ours that a program imports, directly or not; each after the modules that it imports itself."""
     found: dict[str, None] = {}
-    for part in _NODE_IMPORT.findall(source(name).decode()):
-        found.update(dict.fromkeys((*_needs(part), part)))
+    for part in _NODE_IMPORT.findall(program_source(name).decode()):
+        found.update(dict.fromkeys((*_imported_modules(part), part)))
     return tuple(found)
 
 
 @functools.cache
-def _short(name: str) -> str:
+def _stripped_source(name: str) -> str:
     """The source without comment lines, docstrings and `if TYPE_CHECKING:` blocks: a fifth less to send. Every line
     keeps its number."""
     lines = []
     typing = inside = document = False
-    for line in source(name).decode().split("\n"):
+    for line in program_source(name).decode().split("\n"):
         begins, quotes = line.lstrip()[:3], line.count(DOCSTRING_QUOTES)
         if not inside:
             typing = line == "if TYPE_CHECKING:" or (typing and line[:1] in ("", " "))

@@ -10,11 +10,11 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
 from runbook.causes.catalogue import unreachable_for
-from runbook.model.command_quoting import word
+from runbook.model.command_quoting import shell_word
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node
 from runbook.transport.bootstrap import SilentPython
-from runbook.transport.pause_detector import Awake, Pace, cpu_pressure, short_of_cpu
+from runbook.transport.pause_detector import Awake, Pace, cpu_pressure_evidence, cpu_pressure_percent
 from runbook.transport.remote_program import Message
 from runbook.transport.session import BEAT_INTERVAL_S, SILENCE_TIMEOUT_S, Session
 from runbook.transport.stream import LocalStream, Stream
@@ -97,13 +97,13 @@ class Site:
         if any(node.connection == "kubernetes" for node in nodes):
             self.pods.expect(nodes)
         failures = self._open([node for node in nodes if node.name not in self.sessions], deadline)
-        late = {name: node for name, (node, failure) in failures.items() if _for_want_of_time(failure)}
+        late = {name: node for name, (node, failure) in failures.items() if _is_slow_machine_failure(failure)}
         starved = self._starved(begun) if late else ()
         if starved and time.monotonic() < deadline:
             again = self._open([*late.values()], deadline, at_once=MAX_PARALLEL_RETRIES)
             failures = {name: found for name, found in failures.items() if name not in late} | again
         for name, (_, failure) in failures.items():
-            if starved and _for_want_of_time(failure):
+            if starved and _is_slow_machine_failure(failure):
                 failure = Unreachable(failure.cause, failure.says, failure.remedy, (*failure.evidence, *starved))
             self.failures[name] = failure
 
@@ -111,8 +111,8 @@ class Site:
         """The evidence that this machine had too little CPU for logins since `begun`; empty when it had enough."""
         pause = self._awake.longest(begun)
         if pause.seconds > MIN_STARVED_PAUSE_S:
-            return (f"{pause} meanwhile, which may be the only reason", *cpu_pressure())
-        return cpu_pressure() if short_of_cpu() > MIN_STARVED_PERCENT else ()
+            return (f"{pause} meanwhile, which may be the only reason", *cpu_pressure_evidence())
+        return cpu_pressure_evidence() if cpu_pressure_percent() > MIN_STARVED_PERCENT else ()
 
     def _open(
         self, nodes: list[Node], deadline: float, *, at_once: int | None = None
@@ -126,7 +126,7 @@ class Site:
             if isinstance(result, Unreachable):
                 failures[node.name] = node, result
             elif isinstance(result, TimeoutError):
-                failures[node.name] = node, _too_late(node, left_s)
+                failures[node.name] = node, _connect_timeout_failure(node, left_s)
             elif isinstance(result, BaseException):
                 raise result
         return failures
@@ -193,7 +193,7 @@ class Site:
     def _opener(self, connection: str) -> StreamOpener:
         with self._lock:
             if connection not in self._openers:
-                self._openers[connection] = _opener_of(connection)
+                self._openers[connection] = _stream_opener(connection)
             return self._openers[connection]
 
     @property
@@ -282,7 +282,7 @@ class StreamOpener(Protocol):
         """A stream to the node's supervisor. Raises Unreachable with the cause."""
 
 
-def _opener_of(connection: str) -> StreamOpener:
+def _stream_opener(connection: str) -> StreamOpener:
     """The opener for this `connection:`. Only a run that needs its module imports it: Fabric and its cryptography alone
     take a quarter of a second."""
     if connection == "slurm":
@@ -298,7 +298,7 @@ def _opener_of(connection: str) -> StreamOpener:
     return Logins()
 
 
-def _too_late(node: Node, seconds: float) -> Unreachable:
+def _connect_timeout_failure(node: Node, seconds: float) -> Unreachable:
     """The failure of a connection that did not open in this many seconds."""
     cause, says = "ssh-timeout", f"logging in to {node.name} did not end"
     if node.connection == "slurm":
@@ -308,9 +308,9 @@ def _too_late(node: Node, seconds: float) -> Unreachable:
     elif node.connection == "agent":
         cause, says = "agent-lost", f"the agent of {node.name} opened no stream"
     says += f" within {seconds:.0f} s"
-    return unreachable_for(cause, says, way="late", node=word(node.name), pod=word(node.pod or "POD"))
+    return unreachable_for(cause, says, way="late", node=shell_word(node.name), pod=shell_word(node.pod or "POD"))
 
 
-def _for_want_of_time(failure: Unreachable) -> bool:
+def _is_slow_machine_failure(failure: Unreachable) -> bool:
     """Whether the login may have failed only because this machine was too slow."""
     return failure.cause in SLOW_MACHINE_CAUSES or isinstance(failure, SilentPython)

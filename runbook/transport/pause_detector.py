@@ -78,7 +78,7 @@ CPU_PRESSURE_FILE = Path("/proc/pressure/cpu")
 CPU_PRESSURE_SHARE = re.compile(r"some avg10=([0-9.]+)")
 
 
-def cpu_pressure() -> tuple[str, ...]:
+def cpu_pressure_evidence() -> tuple[str, ...]:
     """A line of evidence with the kernel's own measure of how short of CPU this machine is (/proc/pressure/cpu); empty
     when the kernel keeps none."""
     with contextlib.suppress(OSError, IndexError):
@@ -86,10 +86,10 @@ def cpu_pressure() -> tuple[str, ...]:
     return ()
 
 
-def short_of_cpu() -> float:
+def cpu_pressure_percent() -> float:
     """The share of the last ten seconds in which at least one process on this machine waited for a CPU, in per cent; 0
     when it is unknown."""
-    share = CPU_PRESSURE_SHARE.search("".join(cpu_pressure()))
+    share = CPU_PRESSURE_SHARE.search("".join(cpu_pressure_evidence()))
     return float(share[1]) if share else 0.0
 
 

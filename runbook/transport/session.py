@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, Protocol, overload
 from runbook.causes.catalogue import unreachable_for
 from runbook.model.errors import Unreachable
 from runbook.transport import bootstrap, node_answers, node_programs
-from runbook.transport.frames import Frame, FrameReader, UnexpectedAnswer, decoded
-from runbook.transport.pause_detector import Awake, cpu_pressure
+from runbook.transport.frames import Frame, FrameReader, UnexpectedAnswer, decode_json
+from runbook.transport.pause_detector import Awake, cpu_pressure_evidence
 from runbook.transport.remote_program import MAX_PROGRAM_OUTPUT_BYTES, Answer, Message, ProgramNotStarted, Remote
 from runbook.transport.stream import Stream
 
@@ -109,21 +109,21 @@ class Session:
         self._push_lock = threading.Lock()
         threading.Thread(target=self._read, name=f"session {node}", daemon=True).start()
         with contextlib.suppress(OSError):  # the reader thread finds the reason and its evidence
-            self._write(bootstrap.first_input(python) + _frame({"do": "config", **config}))
+            self._write(bootstrap.bootstrap_input(python) + _frame_bytes({"do": "config", **config}))
         try:
             hello = self._hello.get(timeout=timeout_s)
         except queue.Empty:
             reason = self._stream.why(f"nothing was started on {self._place} within {timeout_s:g} s")
             self._stream.kill()
             self._stream.close()
-            raise bootstrap.nothing_started(
+            raise bootstrap.supervisor_timeout_failure(
                 node, self._place, python, self._noise, self._stream.complaint(), timeout_s=timeout_s, reason=reason
             ) from None
         if isinstance(hello, Unreachable):
             self._stream.close()
             raise hello
         self.hello = hello
-        self.complaint = bootstrap.last_lines(self._stream.complaint()) if hello.get("rejected") else ()
+        self.complaint = bootstrap.last_evidence_lines(self._stream.complaint()) if hello.get("rejected") else ()
         """The last lines on stderr of the login and of the interpreters that did not start; empty if all started."""
 
     # Sending.
@@ -139,7 +139,7 @@ class Session:
         if self._lost:
             raise self._lost
         try:
-            self._write(_frame(frame, payload))
+            self._write(_frame_bytes(frame, payload))
         except OSError as error:
             raise self._lose(self._broken(f"writing to {self.node} failed: {error}")) from None
 
@@ -281,7 +281,7 @@ class Session:
     def _called(self, name: str, arguments: Message) -> Callable[[float], Message]:
         """Send the call of a node program; returns a function that waits so many seconds for its checked answer."""
         frame: Message = {"do": "call", "program": name, "arguments": arguments}
-        waited = self._asked(frame, node_programs.called(name))
+        waited = self._asked(frame, node_programs.in_supervisor_program(name))
 
         def answer(timeout_s: float) -> Message:
             try:
@@ -289,7 +289,7 @@ class Session:
             except NoReply as late:
                 raise TimeoutError(str(late)) from None
             try:
-                return node_answers.answer(name, arguments, bytes(reply.answer))
+                return node_answers.decode_answer(name, arguments, bytes(reply.answer))
             except UnexpectedAnswer as error:
                 raise self.unexpected(f"the program `{name}`", error) from None
 
@@ -311,7 +311,7 @@ class Session:
         """Write the file of a node program into the run's folder, unless it is there already."""
         with self._push_lock:
             if name not in self._pushed:
-                self.push(f"{name}.py", node_programs.started(name))
+                self.push(f"{name}.py", node_programs.standalone_program(name))
                 self._pushed.add(name)
 
     def shell(self, command: str, *, timeout_s: float, on_output: Callable[[str], None] | None = None) -> Answer:
@@ -361,7 +361,7 @@ class Session:
         if self._write_lock.acquire(blocking=False):
             try:
                 self._sent += 1
-                self._stream.write(_beat(patience_s))
+                self._stream.write(_beat_frame(patience_s))
             except OSError as error:
                 self._give_up_aside(f"writing to {self.node} failed: {error}")
             finally:
@@ -484,7 +484,7 @@ class Session:
         if frame.event == "hello":
             if not self._greeted:
                 self._greeted = True
-                self._hello.put(decoded(line, node_answers.Hello))
+                self._hello.put(decode_json(line, node_answers.Hello))
         elif frame.event == "beat":
             if frame.echo is not None and frame.echo == self._echo:
                 self._beats.put((time.time(), frame))
@@ -515,7 +515,9 @@ class Session:
                 self.disbelieve(closed)
             return
         reason = None if opening.codes else self._stream.why(f"nothing was started on {self._place}")
-        self._hello.put(reason or bootstrap.no_supervisor(self.node, self._place, opening, self._stream.complaint()))
+        self._hello.put(
+            reason or bootstrap.no_supervisor_failure(self.node, self._place, opening, self._stream.complaint())
+        )
 
     def _broken(self, says: str) -> Unreachable:
         """Why the connection broke: the transport's reason, else a pause of this machine, else the sentence `says`."""
@@ -527,10 +529,10 @@ class Session:
             return unreachable_for(
                 "controller-paused",
                 f"{pause}: nodes without a beat for this long end what runs there, as they do when a controller dies",
-                cpu_pressure(),
+                cpu_pressure_evidence(),
                 way="live",
             )
-        last = bootstrap.last_lines(self._stream.complaint())
+        last = bootstrap.last_evidence_lines(self._stream.complaint())
         if last and last[-1].strip().startswith("MemoryError"):
             # The supervisor may live on without answering: what it had no memory for may have been one of its threads.
             refused = f"{says}, and before that it reported that it got no more memory"
@@ -559,7 +561,7 @@ class Session:
         return unreachable_for(
             "tool-output-unknown",
             f"{self.node}: what {who} said is not what our programs say: {error}",
-            bootstrap.last_lines(self._stream.complaint()),
+            bootstrap.last_evidence_lines(self._stream.complaint()),
             way="odd",
             node=self.node,
         )
@@ -595,22 +597,22 @@ class FrameLimit:
         self._count, self._since = 0, time.monotonic()
 
 
-def _frame(frame: Message, payload: bytes = b"") -> bytes:
+def _frame_bytes(frame: Message, payload: bytes = b"") -> bytes:
     """The bytes of a frame as a supervisor reads it: a JSON line, and its payload compressed by zlib."""
     if payload:
-        payload = _packed(payload)
+        payload = _compressed_payload(payload)
         frame = {**frame, "bytes": len(payload)}
     return json.dumps(frame).encode() + b"\n" + payload
 
 
 @functools.cache
-def _beat(patience_s: float) -> bytes:
+def _beat_frame(patience_s: float) -> bytes:
     """The frame of a beat, made once for all nodes."""
-    return _frame({"do": "beat", "silence_s": patience_s})
+    return _frame_bytes({"do": "beat", "silence_s": patience_s})
 
 
 @functools.lru_cache(maxsize=32)
-def _packed(payload: bytes) -> bytes:
+def _compressed_payload(payload: bytes) -> bytes:
     """The payload compressed, once for all nodes. Fewer packets matter on a path that loses some: each lost one costs a
     fraction of a second."""
     return zlib.compress(payload, 6)

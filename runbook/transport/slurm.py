@@ -18,12 +18,12 @@ from dataclasses import dataclass, field
 
 from runbook.causes.catalogue import unreachable_for
 from runbook.files.node_sets import expand, split_names
-from runbook.model.command_quoting import word
+from runbook.model.command_quoting import shell_word
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import MAX_GPUS_PER_NODE, Node
-from runbook.model.units import number
+from runbook.model.units import parse_number
 from runbook.transport.bootstrap import command
-from runbook.transport.local_programs import LatestAnswers, no_tool, not_understood, printed
+from runbook.transport.local_programs import LatestAnswers, run_program, tool_start_failure, unrecognized_stderr_failure
 from runbook.transport.stream import ProcessStream
 
 NO_VALUE_TEXTS = ("(null)", "None", "")
@@ -101,13 +101,13 @@ class SlurmNode:
     reason: str
 
 
-def hosts(text: str) -> tuple[str, ...]:
+def expand_host_list(text: str) -> tuple[str, ...]:
     """The names that a list of hosts such as `gn[01-02],login1` stands for; none for `(null)`. Raises ValueError for
     another text."""
     return () if text in NO_VALUE_TEXTS else tuple(name for part in split_names(text) for name in expand(part))
 
 
-def job_in(text: str, number: str) -> SlurmJob:
+def parse_slurm_job(text: str, number: str) -> SlurmJob:
     """The job in the output of `scontrol --details show job`. Raises Unreachable for another text, and for several
     jobs."""
     records = [record for record in re.split(r"(?m)^(?=JobId=)", text) if record.startswith("JobId=")]
@@ -116,34 +116,38 @@ def job_in(text: str, number: str) -> SlurmJob:
             "slurm-job-unknown",
             f"{number} is {len(records)} jobs: an array, or one of several components",
             way="unclear",
-            number=word(number),
+            number=shell_word(number),
         )
     try:
         record = records[0]
-        nodes = hosts(_value(record, "NodeList"))
+        nodes = expand_host_list(_record_value(record, "NodeList"))
         gpus: dict[str, tuple[int, ...]] = {}
         for match in re.finditer(r"(?m)^[ \t]+Nodes=(\S+) .*?\bGRES=(\S*)", record):
-            gpus.update(dict.fromkeys(hosts(match[1]), _indices(match[2])))
-        limit = _value(record, "TimeLimit")
-        state, reason, restarts = _value(record, "JobState"), _value(record, "Reason"), _value(record, "Restarts")
+            gpus.update(dict.fromkeys(expand_host_list(match[1]), _gpu_indices(match[2])))
+        limit = _record_value(record, "TimeLimit")
+        state, reason, restarts = (
+            _record_value(record, "JobState"),
+            _record_value(record, "Reason"),
+            _record_value(record, "Restarts"),
+        )
         return SlurmJob(
-            _value(record, "JobId"), state, reason, restarts=int(restarts), nodes=nodes, limit=limit, gpus=gpus
+            _record_value(record, "JobId"), state, reason, restarts=int(restarts), nodes=nodes, limit=limit, gpus=gpus
         )
     except (IndexError, ValueError) as error:
-        raise _not_known(f"job {word(number)}", text, error) from error
+        raise _unreadable_scontrol_failure(f"job {shell_word(number)}", text, error) from error
 
 
-def nodes_in(text: str) -> dict[str, SlurmNode]:
+def parse_slurm_nodes(text: str) -> dict[str, SlurmNode]:
     """The nodes in the output of `scontrol show node`, by name. Raises Unreachable for a text that cannot be read."""
     records = (record for record in re.split(r"(?m)^(?=NodeName=)", text) if record.startswith("NodeName="))
     try:
-        return {node.name: node for node in map(_node_in, records)}
+        return {node.name: node for node in map(_parse_slurm_node, records)}
     except ValueError as error:
-        raise _not_known("node", text, error) from error
+        raise _unreadable_scontrol_failure("node", text, error) from error
 
 
-def _node_in(record: str) -> SlurmNode:
-    name, state = _value(record, "NodeName"), _value(record, "State")
+def _parse_slurm_node(record: str) -> SlurmNode:
+    name, state = _record_value(record, "NodeName"), _record_value(record, "State")
     marks = state.rstrip("*~#!%$@^-+")
     reason = re.search(r"(?m)^[ \t]*Reason=(.*)$", record)
     address = re.search(r"(?m)\bNodeAddr=(\S+)", record)
@@ -152,14 +156,14 @@ def _node_in(record: str) -> SlurmNode:
     return SlurmNode(name, address[1] if address else name, tuple(marks.split("+")), silent, why)
 
 
-def _not_known(what: str, text: str, error: Exception) -> Unreachable:
+def _unreadable_scontrol_failure(what: str, text: str, error: Exception) -> Unreachable:
     """The failure for an output of `scontrol show` that cannot be read."""
     says = f"`scontrol show {what}` printed something unexpected: {error}"
     seen = tuple(text.strip().splitlines()[:4])
     return unreachable_for("tool-output-unknown", says, seen, way="scontrol", record=what)
 
 
-def _value(record: str, key: str) -> str:
+def _record_value(record: str, key: str) -> str:
     """The value of `key` in a record: its first occurrence, since Slurm's own keys precede texts that users wrote. The
     `JobId=` line is searched for its first key only. Raises ValueError without such a key."""
     match = re.search(rf"(?m)^(?:[ \t]*|(?!JobId=).* ){key}=(\S*)", record)
@@ -168,42 +172,42 @@ def _value(record: str, key: str) -> str:
     return match[1]
 
 
-def _indices(gres: str) -> tuple[int, ...]:
+def _gpu_indices(gres: str) -> tuple[int, ...]:
     """The device indices in a GRES text such as `gpu:a100:2(IDX:0-1)`, which may list several kinds."""
     found: set[int] = set()
     for match in _GRES_GPUS.finditer(gres):
         for low, _, high in (part.partition("-") for part in match["list"].split(",") if part):
-            first, last = number(low), number(high or low)
+            first, last = parse_number(low), parse_number(high or low)
             if max(last - first, len(found)) >= MAX_GPUS_PER_NODE:
                 raise ValueError(f"more than {MAX_GPUS_PER_NODE} GPUs of a node")
             found.update(range(first, last + 1))
     return tuple(sorted(found))
 
 
-def said(complaint: str) -> tuple[str, ...]:
+def stderr_evidence(complaint: str) -> tuple[str, ...]:
     """The last lines of what one of Slurm's programs wrote to stderr, as evidence."""
     lines = [line for line in complaint.splitlines() if line.strip() and "lacks support for cpu binding" not in line]
     return tuple(lines[-4:])
 
 
-def refusal(complaint: str, job: str, node: str | None = None, seconds: float = 0.0) -> Unreachable | None:
+def slurm_stderr_failure(complaint: str, job: str, node: str | None = None, seconds: float = 0.0) -> Unreachable | None:
     """The failure that the stderr of one of Slurm's programs means; None for unknown words. The program was asked about
     the job `job`, and perhaps about a `node` of it; it took `seconds` to answer."""
-    seen = said(complaint)
+    seen = stderr_evidence(complaint)
     if _AUTH_FAILED.search(complaint):
         says = "Slurm does not accept our identity: munge made no credential, or the other side rejects it"
-        return _not_believed(says, seen)
+        return _slurm_auth_failure(says, seen)
     if node is not None and _SLURMD_HUNG_UP.search(complaint) and seconds > REJECTION_DEADLINE_S:
         says = f"slurmd on {node} accepted our connection and did not answer our request within {seconds:.0f} s: "
         says += "full-size packets may not get through, or it hangs"
-        return unreachable_for("slurm-unreachable", says, seen, way="broke", node=word(node), on=node)
+        return unreachable_for("slurm-unreachable", says, seen, way="broke", node=shell_word(node), on=node)
     if node is not None and _SLURMD_HUNG_UP.search(complaint):
         says = f"slurmd on {node} accepted our request and hung up without an answer, as when it rejects a credential"
-        return _not_believed(says, seen)
+        return _slurm_auth_failure(says, seen)
     if node is not None and _NO_SLURMD.search(complaint):
-        return _no_slurmd(node, seen)
+        return _no_slurmd_failure(node, seen)
     if _NO_CONTROLLER.search(complaint):
-        return no_controller(seen)
+        return no_slurmctld_failure(seen)
     if _UNKNOWN_JOB.search(complaint):
         says = f"Slurm knows no job {job}: it never existed, or ended longer ago than Slurm remembers"
     elif _ACCESS_DENIED.search(complaint):
@@ -213,7 +217,7 @@ def refusal(complaint: str, job: str, node: str | None = None, seconds: float = 
     return unreachable_for("slurm-job-unknown", says, seen, way="not-known")
 
 
-def silent(node: str, says: str, seen: tuple[str, ...]) -> Unreachable:
+def silent_step_failure(node: str, says: str, seen: tuple[str, ...]) -> Unreachable:
     """The failure for a step that neither ends nor prints: slurmctld takes minutes (SlurmdTimeout) to notice a lost
     node."""
     return unreachable_for(
@@ -222,26 +226,26 @@ def silent(node: str, says: str, seen: tuple[str, ...]) -> Unreachable:
         seen,
         way="silent",
         node=node,
-        node_typed=word(node),
+        node_typed=shell_word(node),
     )
 
 
-def no_controller(seen: tuple[str, ...]) -> Unreachable:
+def no_slurmctld_failure(seen: tuple[str, ...]) -> Unreachable:
     """The failure for slurmctld when it does not answer."""
     return unreachable_for(
         "slurm-unreachable", "slurmctld, which knows the jobs, does not answer this machine", seen, way="controller"
     )
 
 
-def _no_slurmd(node: str, seen: tuple[str, ...]) -> Unreachable:
+def _no_slurmd_failure(node: str, seen: tuple[str, ...]) -> Unreachable:
     return unreachable_for("slurm-unreachable", f"slurmd on {node} does not answer", seen, way="slurmd", node=node)
 
 
-def _not_believed(says: str, seen: tuple[str, ...]) -> Unreachable:
+def _slurm_auth_failure(says: str, seen: tuple[str, ...]) -> Unreachable:
     return unreachable_for("slurm-auth-failed", says, seen, way="live")
 
 
-def ended(job: SlurmJob, node: str | None, seen: tuple[str, ...] = ()) -> Unreachable | None:
+def no_step_failure(job: SlurmJob, node: str | None, seen: tuple[str, ...] = ()) -> Unreachable | None:
     """Why a job can have no step on `node` (without a `node`: on any); None when it should have one. `seen`: the last
     lines of srun."""
     about = (f"scontrol: job {job.id}: {job.state}" + (f", {job.reason}" if job.reason not in NO_VALUE_TEXTS else ""),)
@@ -255,7 +259,7 @@ def ended(job: SlurmJob, node: str | None, seen: tuple[str, ...] = ()) -> Unreac
         cause, way = "slurm-no-allocation", "pending"
         says = f"job {job.id} has not started: it has no nodes yet ({job.reason})"
     elif job.state not in RUNNING_STATES or why:
-        return _over(job, why, evidence)
+        return _ended_job_failure(job, why, evidence)
     elif node is not None and node not in job.nodes:
         cause, way, says = "slurm-node-not-in-job", "live", f"{node} is not among the nodes of job {job.id}"
     elif cancelled:
@@ -267,15 +271,15 @@ def ended(job: SlurmJob, node: str | None, seen: tuple[str, ...] = ()) -> Unreac
         says,
         evidence,
         way=way,
-        job=word(job.id),
-        pending=_pending(job.reason),
-        nodes=word(",".join(job.nodes)),
+        job=shell_word(job.id),
+        pending=_pending_job_advice(job.reason),
+        nodes=shell_word(",".join(job.nodes)),
         node=node,
-        pattern=word(f"all:!{node}"),
+        pattern=shell_word(f"all:!{node}"),
     )
 
 
-def _over(job: SlurmJob, why: str, evidence: tuple[str, ...]) -> Unreachable:
+def _ended_job_failure(job: SlurmJob, why: str, evidence: tuple[str, ...]) -> Unreachable:
     """The failure for a job that has ended. `why` is the reason that srun gave: while Slurm ends a job, its state does
     not tell how yet."""
     state = "TIMEOUT" if "time limit" in why else "" if why else "CANCELLED"
@@ -287,7 +291,7 @@ def _over(job: SlurmJob, why: str, evidence: tuple[str, ...]) -> Unreachable:
     return Unreachable("slurm-job-ended", f"job {job.id} has ended: {says}", remedy, evidence)
 
 
-def _pending(reason: str) -> str:
+def _pending_job_advice(reason: str) -> str:
     """What to do about a job that waits for this reason."""
     if "NODE" in reason.upper():
         return "`sinfo -R` shows nodes that are down or drained, and why"
@@ -318,13 +322,13 @@ def unhealthy(node: SlurmNode, seen: tuple[str, ...] = ()) -> Unreachable | None
         f"scontrol: {node.name}: {'+'.join(node.states)}" + (f", Reason={node.reason}" if node.reason else ""),
     )
     if node.silent and not bad:
-        return _no_slurmd(node.name, evidence)
+        return _no_slurmd_failure(node.name, evidence)
     return unreachable_for(
         "slurm-node-drained",
         f"{node.name} is {' and '.join(bad)}" + (f": {node.reason}" if node.reason else ", and no reason is given"),
         evidence,
         way="live",
-        node=word(node.name),
+        node=shell_word(node.name),
     )
 
 
@@ -371,27 +375,29 @@ class Allocations:
         """A stream to the node's supervisor. Raises Unreachable with the cause."""
         job = node.slurm.job or os.environ.get("SLURM_JOB_ID")
         if not job:
-            raise no_allocation()
+            raise no_allocation_failure()
         try:
             return SlurmStream(self, str(job), node)
         except OSError as error:
-            raise no_tool("srun", error) from error
+            raise tool_start_failure("srun", error) from error
 
     def why(self, number: str, name: str, says: str, complaint: str, seconds: float, *, lives: bool) -> Unreachable:
         """Why the job `number` has no step on the node `name`, or none any more.
 
         `says` is the sentence about what was noticed; `complaint` is the stderr of its srun, `seconds` after its start;
         `lives`: that srun has not ended."""
-        seen = said(complaint)
-        fault = refusal(complaint, number, name, seconds)
+        seen = stderr_evidence(complaint)
+        fault = slurm_stderr_failure(complaint, number, name, seconds)
         if fault and fault.cause == "slurm-auth-failed":
             return fault  # no other of Slurm's programs would accept us either
         try:
-            job = self._answers.ask(("job", number), MAX_ANSWER_AGE_S, lambda: job_of(number))
-            over = ended(job, name, seen)
+            job = self._answers.ask(("job", number), MAX_ANSWER_AGE_S, lambda: query_slurm_job(number))
+            over = no_step_failure(job, name, seen)
             if over and job.state != "NODE_FAIL":
                 return over
-            node = self._answers.ask(("nodes", job.nodes), MAX_ANSWER_AGE_S, lambda: nodes_of(job.nodes)).get(name)
+            node = self._answers.ask(("nodes", job.nodes), MAX_ANSWER_AGE_S, lambda: query_slurm_nodes(job.nodes)).get(
+                name
+            )
         except Unreachable as error:
             if error.cause == "slurm-auth-failed":
                 return error
@@ -401,14 +407,14 @@ class Allocations:
         if fault := fault or (node and unhealthy(node, seen)) or over:
             return fault
         if lives:
-            return silent(name, says, seen)
+            return silent_step_failure(name, says, seen)
         return unreachable_for(
             "slurm-step-failed",
             f"{says}; job {number} runs, and Slurm reports no fault of {name}" + (f": {seen[-1]!r}" if seen else ""),
             seen,
             way="not-started",
-            number=word(number),
-            name=word(name),
+            number=shell_word(number),
+            name=shell_word(name),
             on=name,
         )
 
@@ -426,7 +432,7 @@ class SlurmStream(ProcessStream):
         forget = f"unset {STEP_VARIABLES}; {command(node.interpreter)}"
         super().__init__(
             ["srun", f"--jobid={job}", f"--nodelist={node.name}", *SRUN_STEP_OPTIONS, "/bin/sh", "-c", forget],
-            environment(),
+            slurm_environment(),
         )
 
     def close(self) -> None:
@@ -444,7 +450,7 @@ class SlurmStream(ProcessStream):
         return self._allocations.why(self._job, self._name, says, self.complaint(), seconds, lives=self.lives)
 
 
-def environment() -> dict[str, str]:
+def slurm_environment() -> dict[str, str]:
     """The environment for Slurm's programs: our own, so that a step finds what the job would find, without the
     variables by which these programs take options (except CLUSTER_VARIABLES)."""
     theirs = ("SLURM_", "SRUN_", "SALLOC_", "SBATCH_", "SCANCEL_", "SCONTROL_")
@@ -453,46 +459,50 @@ def environment() -> dict[str, str]:
     }
 
 
-def ask(*argv: str, about: str = "", timeout_s: float = ANSWER_DEADLINE_S) -> str:
+def run_slurm_program(*argv: str, about: str = "", timeout_s: float = ANSWER_DEADLINE_S) -> str:
     """The stdout of one of Slurm's programs. Raises Unreachable. `about` is the number of the job that is asked
     about."""
     try:
-        done = printed(argv, timeout_s, environment())
+        done = run_program(argv, timeout_s, slurm_environment())
     except OSError as error:
-        raise no_tool(argv[0], error) from error
+        raise tool_start_failure(argv[0], error) from error
     except subprocess.TimeoutExpired as error:
-        raise _no_munge() or no_controller(()) from error
+        raise _munge_failure() or no_slurmctld_failure(()) from error
     if done.returncode == 0:
         return done.stdout
-    raise refusal(done.stderr, about) or not_understood(argv[0], done, said(done.stderr))
+    raise slurm_stderr_failure(done.stderr, about) or unrecognized_stderr_failure(
+        argv[0], done, stderr_evidence(done.stderr)
+    )
 
 
-def _no_munge() -> Unreachable | None:
+def _munge_failure() -> Unreachable | None:
     """The failure if munge makes no credential; None if it does, or nothing is known. Slurm's programs try it for a
     minute before they print anything."""
     try:
-        done = printed(["munge", "-n"], ANSWER_DEADLINE_S)
+        done = run_program(["munge", "-n"], ANSWER_DEADLINE_S)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return refusal(f"munge: {done.stderr}", "") if done.returncode else None
+    return slurm_stderr_failure(f"munge: {done.stderr}", "") if done.returncode else None
 
 
-def job_of(number: str) -> SlurmJob:
+def query_slurm_job(number: str) -> SlurmJob:
     """What Slurm knows of a job. Raises Unreachable."""
-    return job_in(ask("scontrol", "--details", "show", "job", number, about=number), number)
+    return parse_slurm_job(run_slurm_program("scontrol", "--details", "show", "job", number, about=number), number)
 
 
-def nodes_of(names: Sequence[str]) -> Mapping[str, SlurmNode]:
+def query_slurm_nodes(names: Sequence[str]) -> Mapping[str, SlurmNode]:
     """What Slurm knows of these nodes, by name. Raises Unreachable."""
-    return nodes_in(ask("scontrol", "show", "node", ",".join(names)))
+    return parse_slurm_nodes(run_slurm_program("scontrol", "show", "node", ",".join(names)))
 
 
-def on_node(job: str, node: str, *argv: str) -> str:
+def run_on_job_node(job: str, node: str, *argv: str) -> str:
     """The stdout of a program that is run on a node of a job. Raises Unreachable."""
-    return ask("srun", f"--jobid={job}", f"--nodelist={node}", *SRUN_STEP_OPTIONS, *argv, about=job, timeout_s=15.0)
+    return run_slurm_program(
+        "srun", f"--jobid={job}", f"--nodelist={node}", *SRUN_STEP_OPTIONS, *argv, about=job, timeout_s=15.0
+    )
 
 
-def no_allocation() -> Unreachable:
+def no_allocation_failure() -> Unreachable:
     return unreachable_for(
         "slurm-no-allocation",
         "there is no Slurm job to run in: SLURM_JOB_ID is not set here, and the inventory names no job",

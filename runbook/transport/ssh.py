@@ -22,21 +22,21 @@ from typing import ClassVar
 import fabric
 import paramiko
 
-from runbook.causes.catalogue import family_texts, unreachable_for
-from runbook.model.command_quoting import word
+from runbook.causes.catalogue import page_texts_by_family, unreachable_for
+from runbook.model.command_quoting import shell_word
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node
 from runbook.transport.bootstrap import command
-from runbook.transport.ssh_config import LoginTarget, host_port, resolve
-from runbook.transport.ssh_dial import FILE_SHORTAGE_ERRNOS, Transport, dial, through
+from runbook.transport.ssh_config import LoginTarget, resolve_login, split_host_port
+from runbook.transport.ssh_dial import FILE_SHORTAGE_ERRNOS, Transport, dial_host, dial_through_jump_host
 from runbook.transport.ssh_errors import (
     TurnedAway,
-    changed_key,
-    key_not_kept,
-    key_unusable,
-    revoked_key,
-    unknown_key,
-    why,
+    changed_host_key_failure,
+    revoked_host_key_failure,
+    ssh_login_failure,
+    unknown_host_key_failure,
+    unsaved_host_key_failure,
+    unusable_key_failure,
 )
 from runbook.transport.ssh_keys import Keys, Known, KnownHosts
 
@@ -64,7 +64,7 @@ logging.getLogger("paramiko").addHandler(logging.NullHandler())
 logging.getLogger("paramiko").propagate = False
 
 # The texts of findings come from files. They are read now, while files can be opened: later a login may hit the limit.
-family_texts()
+page_texts_by_family()
 
 
 class Logins:
@@ -84,7 +84,7 @@ class Logins:
         except Unreachable:
             raise
         except Exception as error:  # too many open files may fail anything: configuration, accounts, sockets
-            if not (getattr(error, "errno", None) in FILE_SHORTAGE_ERRNOS or _no_file_can_be_opened()):
+            if not (getattr(error, "errno", None) in FILE_SHORTAGE_ERRNOS or _is_open_file_limit_reached()):
                 raise
             raise unreachable_for(
                 "open-files-limit",
@@ -94,7 +94,7 @@ class Logins:
             ) from error
 
     def _connect(self, node: Node) -> SshStream:
-        target = resolve(node.ssh.host or node.address, node.ssh)
+        target = resolve_login(node.ssh.host or node.address, node.ssh)
         gateway = self._gateway(target, node) if target.jump else None
         return SshStream(self._login(target, node.name, gateway), node, target)
 
@@ -113,7 +113,7 @@ class Logins:
                     try:
                         bastion.connection = self._login(hop, f"jump host {name}", gateway)
                     except Unreachable as error:
-                        bastion.failure, bastion.failed = _jump_failed(name, error), time.monotonic()
+                        bastion.failure, bastion.failed = _jump_host_failure(name, error), time.monotonic()
                         raise bastion.failure from error
                 gateway = bastion.connection
         assert gateway is not None
@@ -131,10 +131,10 @@ class Logins:
             user, _, rest = jump.removeprefix("ssh://").strip("/").rpartition("@")
             # A jump host's user and port come from its name or ssh_config, its key and known hosts from the inventory.
             try:
-                host, port = host_port(rest)
-                hop = resolve(host, replace(node.ssh, user=user or None, port=port, host=None, jump=None))
+                host, port = split_host_port(rest)
+                hop = resolve_login(host, replace(node.ssh, user=user or None, port=port, host=None, jump=None))
             except Unreachable as error:
-                raise _jump_failed(jump, error) from error
+                raise _jump_host_failure(jump, error) from error
             except ValueError as error:
                 raise unreachable_for(
                     "ssh-jump-failed", f"{node.name}: `{jump}` names no jump host", way="malformed"
@@ -171,11 +171,11 @@ class Logins:
         """Log in by the keys and known hosts of the target, over a connection or a gateway. Raises Unreachable."""
         keys = [self._keys(path) for path in target.keys]
         if target.explicit_key and keys[0].wrong:
-            raise key_unusable(keys[0], name)
+            raise unusable_key_failure(keys[0], name)
         usable = [key for key in keys if not key.wrong]
         known_hosts = self._known(target.known_hosts)
         known = known_hosts.of(*target.entries)
-        wire = through(gateway, target, name) if gateway else dial(target, name)
+        wire = dial_through_jump_host(gateway, target, name) if gateway else dial_host(target, name)
         kwargs: dict[str, object] = {
             "sock": wire,
             "allow_agent": not target.explicit_key and not target.identities_only,
@@ -208,7 +208,7 @@ class Logins:
             plain = isinstance(error, Unreachable) or (
                 isinstance(error, OSError) and error.errno in FILE_SHORTAGE_ERRNOS
             )
-            found = None if plain else why(error, target, name, wire, client.get_transport(), keys)
+            found = None if plain else ssh_login_failure(error, target, name, wire, client.get_transport(), keys)
             wire.close()
             connection.close()
             if found is None:
@@ -224,7 +224,7 @@ class Logins:
             return self._known_hosts[files]
 
 
-def _no_file_can_be_opened() -> bool:
+def _is_open_file_limit_reached() -> bool:
     """Whether the limit of open files is reached now."""
     try:
         with Path(os.devnull).open():
@@ -233,7 +233,7 @@ def _no_file_can_be_opened() -> bool:
         return error.errno in FILE_SHORTAGE_ERRNOS
 
 
-def _jump_failed(jump: str, error: Unreachable) -> Unreachable:
+def _jump_host_failure(jump: str, error: Unreachable) -> Unreachable:
     """The failure of a login to a jump host, as that of the node behind it."""
     if error.cause == "ssh-jump-failed":
         return error
@@ -287,7 +287,7 @@ class SshStream:
                 way="cannot-start",
                 node=node.name,
                 user=target.user,
-                user_typed=word(target.user),
+                user_typed=shell_word(target.user),
             ) from error
         self._news = threading.Event()
         self._channel.in_buffer.set_event(self._news)
@@ -344,19 +344,19 @@ class _Verify(paramiko.MissingHostKeyPolicy):
     def missing_host_key(self, _client: object, _hostname: str, key: paramiko.PKey) -> None:
         shown, node = key.asbytes(), (self._target, self._name)
         if revoked := self._known.revokes(shown):
-            raise revoked_key(key, revoked, *node)
+            raise revoked_host_key_failure(key, revoked, *node)
         if self._known.has(shown):
             return
         if self._known.keys:
-            raise changed_key(key, self._known.keys, *node)
+            raise changed_host_key_failure(key, self._known.keys, *node)
         if not self._target.accept_new or self._known.unread:
-            raise unknown_key(key, self._known, *node)
+            raise unknown_host_key_failure(key, self._known, *node)
         file = self._target.new_keys_file
         if file is None:
-            raise key_not_kept(key, "no known_hosts file", "ssh_config names none of the user's own", *node)
+            raise unsaved_host_key_failure(key, "no known_hosts file", "ssh_config names none of the user's own", *node)
         try:
             other = self._known_hosts.learn(file, self._target.entry, key.get_name(), shown)
         except OSError as error:
-            raise key_not_kept(key, file, error.strerror or str(error), *node) from error
+            raise unsaved_host_key_failure(key, file, error.strerror or str(error), *node) from error
         if other is not None:
-            raise changed_key(key, (other,), *node)
+            raise changed_host_key_failure(key, (other,), *node)

@@ -17,11 +17,11 @@ from typing import Any
 import paramiko
 
 from runbook.causes.catalogue import unreachable_for
-from runbook.model.command_quoting import word
+from runbook.model.command_quoting import shell_word
 from runbook.model.inventory import Ssh
-from runbook.model.safe_files import is_file, open_regular
-from runbook.node.proc import account
-from runbook.transport.local_programs import printed
+from runbook.model.safe_files import is_file, open_regular_file
+from runbook.node.proc import account_name
+from runbook.transport.local_programs import run_program
 
 
 @dataclass(frozen=True)
@@ -67,17 +67,17 @@ class LoginTarget:
         return (self.entry,) if self.entry == self.known_as else (self.entry, self.known_as)
 
 
-def resolve(host: str, ssh: Ssh) -> LoginTarget:
+def resolve_login(host: str, ssh: Ssh) -> LoginTarget:
     """The login to `host`: the inventory's settings, ssh_config (with Include and ProxyJump) and ssh's defaults folded.
     Raises Unreachable when the configuration cannot be read or there is no user to log in as."""
-    options = _ssh_g(host, ssh)
+    options = _resolved_ssh_options(host, ssh)
 
     def one(name: str) -> str | None:
         values = options.get(name)
         return None if not values or values[0] == "none" else values[0]
 
-    home = str(_home())
-    account_home = str(_account_home())
+    home = str(_home_folder())
+    account_home = str(_account_home_folder())
 
     def path(text: str) -> str:
         text = text.replace("%d", home)
@@ -122,43 +122,43 @@ SSH_G_TIMEOUT_S = 15.0
 """How long `ssh -G` may take: it may run programs (`Match exec`) and look up names."""
 
 
-def _ssh_g(host: str, ssh: Ssh) -> dict[str, list[str]]:
+def _resolved_ssh_options(host: str, ssh: Ssh) -> dict[str, list[str]]:
     """The options of ssh for this host, each with its values: from `ssh -G`, or, when the configuration is simple or
     OpenSSH is not installed, as paramiko reads them."""
-    user_config = _home() / ".ssh" / "config"
+    user_config = _home_folder() / ".ssh" / "config"
     defaults = {"identityfile": [f"~/.ssh/{name}" for name in DEFAULT_KEYS]}
     program = shutil.which("ssh") if _wants_openssh(user_config) else None
     if program:
         command = [program, "-G"]
-        if _home() != _account_home() and is_file(user_config):
+        if _home_folder() != _account_home_folder() and is_file(user_config):
             command += ["-F", str(user_config)]
         if ssh.user:
             command += ["-l", ssh.user]
         if ssh.port:
             command += ["-p", str(ssh.port)]
-        if (options := _printed_options([*command, "--", host], host)) is not None:
+        if (options := _options_from_ssh_g([*command, "--", host], host)) is not None:
             return options
     if not is_file(user_config):
         return defaults
     try:
-        found: dict[str, Any] = dict(_parsed(user_config, user_config.stat().st_mtime_ns).lookup(host))
+        found: dict[str, Any] = dict(_parse_ssh_config(user_config, user_config.stat().st_mtime_ns).lookup(host))
     except (paramiko.SSHException, ValueError) as error:
         says = f"{user_config} is no configuration of ssh: {str(error)[:200]}"
-        raise unreachable_for("ssh-handshake-failed", says, way="config", host=word(host)) from None
+        raise unreachable_for("ssh-handshake-failed", says, way="config", host=shell_word(host)) from None
     return defaults | {
         name: list(value) if isinstance(value, (list, tuple)) else [str(value)] for name, value in found.items()
     }
 
 
-def _printed_options(command: list[str], host: str) -> dict[str, list[str]] | None:
+def _options_from_ssh_g(command: list[str], host: str) -> dict[str, list[str]] | None:
     """The options that `ssh -G` prints; None when it cannot be started. Raises Unreachable when it fails: paramiko's
     reading of the same file might lead to another host or user."""
     try:
-        done = printed(command, SSH_G_TIMEOUT_S)
+        done = run_program(command, SSH_G_TIMEOUT_S)
     except OSError:
         return None
     except subprocess.TimeoutExpired:
-        problem = f"no answer of `ssh -G {word(host)}` came within {SSH_G_TIMEOUT_S:g} s: a slow `Match exec`?"
+        problem = f"no answer of `ssh -G {shell_word(host)}` came within {SSH_G_TIMEOUT_S:g} s: a slow `Match exec`?"
     else:
         if done.returncode == 0:
             options: dict[str, list[str]] = {}
@@ -166,8 +166,8 @@ def _printed_options(command: list[str], host: str) -> dict[str, list[str]] | No
                 name, _, value = line.partition(" ")
                 options.setdefault(name, []).append(value)
             return options
-        problem = f"ssh refuses its own configuration for {word(host)}: {done.stderr.strip()}"
-    raise unreachable_for("ssh-handshake-failed", problem, way="config", host=word(host))
+        problem = f"ssh refuses its own configuration for {shell_word(host)}: {done.stderr.strip()}"
+    raise unreachable_for("ssh-handshake-failed", problem, way="config", host=shell_word(host))
 
 
 PARAMIKO_KEYWORDS = frozenset(
@@ -180,7 +180,7 @@ PARAMIKO_KEYWORDS = frozenset(
 which costs a process a node."""
 
 
-def _account_home() -> Path:
+def _account_home_folder() -> Path:
     """The home folder of this user's account; the root folder when the user id has no account, as in a container."""
     try:
         return Path(pwd.getpwuid(os.getuid()).pw_dir)
@@ -188,17 +188,17 @@ def _account_home() -> Path:
         return Path("/")
 
 
-def _home() -> Path:
+def _home_folder() -> Path:
     """The home folder by $HOME, else by the account."""
     try:
         return Path.home()
     except RuntimeError:  # neither $HOME nor an account
-        return _account_home()
+        return _account_home_folder()
 
 
 def _login() -> str:
     """The name of this user's account. Raises Unreachable when the user id has none."""
-    if name := account(os.getuid()):
+    if name := account_name(os.getuid()):
         return name
     says = f"no user to log in as: the user id {os.getuid()} has no account here, and the inventory names no user"
     raise unreachable_for("ssh-auth-failed", says, way="no-user")
@@ -210,14 +210,14 @@ def _wants_openssh(user_config: Path) -> bool:
     if any(Path("/etc/ssh/ssh_config.d").glob("*.conf")):
         return True
     # paramiko does not read the system's file; on Debian it has only an `Include` of an empty folder.
-    beyond = _keywords(system) - {"host", "include", "sendenv", "hashknownhosts", "gssapiauthentication"}
-    return bool(beyond) or not _keywords(user_config) <= PARAMIKO_KEYWORDS
+    beyond = _config_keywords(system) - {"host", "include", "sendenv", "hashknownhosts", "gssapiauthentication"}
+    return bool(beyond) or not _config_keywords(user_config) <= PARAMIKO_KEYWORDS
 
 
-def _keywords(config: Path) -> set[str]:
+def _config_keywords(config: Path) -> set[str]:
     """The keywords, in lower case, that a configuration file uses; empty if it cannot be read."""
     try:
-        lines = [line.strip() for line in _text(config).splitlines()]
+        lines = [line.strip() for line in _config_text(config).splitlines()]
     except OSError:
         return set()
     return {re.split(r"[\s=]", line, maxsplit=1)[0].lower() for line in lines if line and not line.startswith("#")}
@@ -228,20 +228,20 @@ MAX_CONFIG_BYTES = 1 << 20
 
 
 @functools.lru_cache(maxsize=4)
-def _parsed(user_config: Path, _changed: int) -> paramiko.SSHConfig:
+def _parse_ssh_config(user_config: Path, _changed: int) -> paramiko.SSHConfig:
     """A configuration as paramiko reads it; `_changed`, the time of its last change, only makes the cache look
     again."""
     config = paramiko.SSHConfig()
-    config.parse(io.StringIO(_text(user_config)))
+    config.parse(io.StringIO(_config_text(user_config)))
     return config
 
 
-def _text(config: Path) -> str:
-    with open_regular(config) as file:
+def _config_text(config: Path) -> str:
+    with open_regular_file(config) as file:
         return file.read(MAX_CONFIG_BYTES).decode("utf-8", "replace")
 
 
-def host_port(text: str) -> tuple[str, int | None]:
+def split_host_port(text: str) -> tuple[str, int | None]:
     """The host and port in `host`, `host:port` or `[host]:port`; None for no port. Raises ValueError."""
     if text.startswith("["):
         host, _, rest = text[1:].partition("]")

@@ -21,7 +21,7 @@ import fabric
 import paramiko
 
 from runbook.causes.catalogue import unreachable_for
-from runbook.model.command_quoting import word
+from runbook.model.command_quoting import shell_word
 from runbook.model.errors import Unreachable
 from runbook.transport.ssh_config import LoginTarget
 from runbook.transport.stream import Complaints
@@ -168,7 +168,7 @@ class _SmallSegments(socket.socket):
         return waiting[0]
 
 
-def _connect(host: str, port: int, timeout_s: float) -> socket.socket:
+def _connect_tcp(host: str, port: int, timeout_s: float) -> socket.socket:
     """A connection as socket.create_connection makes it, but with small segments, which have to be set up before the
     handshake. Raises OSError."""
     last: OSError | None = None
@@ -279,28 +279,28 @@ class Transport(paramiko.Transport):
         raise paramiko.BadAuthenticationType("the key was taken, and more is asked for", ["keyboard-interactive"])
 
 
-def dial(target: LoginTarget, name: str) -> Wire:
+def dial_host(target: LoginTarget, name: str) -> Wire:
     """A connection to the host, by TCP or by its ProxyCommand. Raises Unreachable, which tells errors of name, route,
     refusal and silence apart; OSError when no more files can be opened."""
     if target.proxy_command:
-        return Wire(ProxyCommand(_filled_in(target)))
+        return Wire(ProxyCommand(_filled_proxy_command(target)))
     try:
-        sock = _connect(target.host, target.port, target.timeout_s)
+        sock = _connect_tcp(target.host, target.port, target.timeout_s)
     except OSError as error:
         if error.errno in FILE_SHORTAGE_ERRNOS:
             raise
-        raise _no_way(target, name, error) from error
+        raise _connect_failure(target, name, error) from error
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return Wire(sock)
 
 
-def _filled_in(target: LoginTarget) -> str:
+def _filled_proxy_command(target: LoginTarget) -> str:
     """The ProxyCommand with its tokens (%h, %p, %r, %n, %%) filled in."""
     values = {"%h": target.host, "%p": str(target.port), "%r": target.user, "%n": target.known_as, "%%": "%"}
     return re.sub(r"%.", lambda token: values.get(token[0], token[0]), target.proxy_command or "")
 
 
-def _no_way(target: LoginTarget, name: str, error: OSError) -> Unreachable:
+def _connect_failure(target: LoginTarget, name: str, error: OSError) -> Unreachable:
     """The failure that an error of the name look-up or of `connect` means."""
     where, text = f"{target.host} port {target.port}", error.strerror or str(error)
     seen = f"connect({where}): {errno.errorcode.get(error.errno or 0, '')} {text}"
@@ -323,14 +323,14 @@ def _no_way(target: LoginTarget, name: str, error: OSError) -> Unreachable:
         says = f"{where} cannot be reached: {text}: it is off, a router has no way to it, or a firewall rejects us"
     else:
         way, says = "route", f"{where} cannot be reached: {text}"
-    host = word(target.host)
+    host = shell_word(target.host)
     return unreachable_for(cause, f"{name}: {says}", (seen,), way=way, name=name, host=host, port=target.port)
 
 
-def _answers(target: LoginTarget) -> bool:
+def _is_directly_reachable(target: LoginTarget) -> bool:
     """Whether TCP opens directly from this machine. If it does, the host is up and only the jump host's way fails."""
     try:
-        _connect(target.host, target.port, min(1.0, target.timeout_s)).close()
+        _connect_tcp(target.host, target.port, min(1.0, target.timeout_s)).close()
     except OSError:
         return False
     return True
@@ -339,18 +339,20 @@ def _answers(target: LoginTarget) -> bool:
 OPEN_ADMINISTRATIVELY_PROHIBITED = 1  # RFC 4254, section 5.1
 
 
-def through(gateway: fabric.Connection, target: LoginTarget, name: str) -> Wire:
+def dial_through_jump_host(gateway: fabric.Connection, target: LoginTarget, name: str) -> Wire:
     """A connection to the host that the jump host (`gateway`) makes for us. Raises Unreachable."""
     try:
         channel = gateway.transport.open_channel(
             "direct-tcpip", (target.host, target.port), ("127.0.0.1", 0), timeout=target.timeout_s
         )
     except (paramiko.SSHException, EOFError, OSError) as error:
-        raise _no_way_on(gateway, target, name, error) from error
+        raise _behind_jump_host_failure(gateway, target, name, error) from error
     return Wire(channel)
 
 
-def _no_way_on(gateway: fabric.Connection, target: LoginTarget, name: str, error: Exception) -> Unreachable:
+def _behind_jump_host_failure(
+    gateway: fabric.Connection, target: LoginTarget, name: str, error: Exception
+) -> Unreachable:
     """The failure of a connection behind a jump host. The jump host's error decides which machine is at fault."""
     where, jump, transport = f"{target.host} port {target.port}", gateway.original_host, gateway.transport
     code, text = transport.refusal() if isinstance(transport, Transport) else (0, "")
@@ -363,7 +365,7 @@ def _no_way_on(gateway: fabric.Connection, target: LoginTarget, name: str, error
         way, says = "forbidden", f"the jump host {jump} accepted the login and forbids connections to {where}"
     elif "not known" in text or "resolution" in text or "resolve" in text:
         way, says = "name", f"the jump host {jump} cannot resolve {target.host!r}"
-    elif _answers(target):
+    elif _is_directly_reachable(target):
         way, says = "no-way", f"from the jump host {jump} {where} {fails}, while it answers this machine directly"
     else:
         cause, way = "ssh-refused" if refused else "ssh-unreachable", "behind-jump"
@@ -375,7 +377,7 @@ def _no_way_on(gateway: fabric.Connection, target: LoginTarget, name: str, error
         (f"the jump host {jump} says: {text or error}",),
         way=way,
         jump=jump,
-        host=word(target.host),
+        host=shell_word(target.host),
         port=target.port,
         name=name,
     )

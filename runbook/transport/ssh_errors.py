@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import paramiko
 
 from runbook.causes.catalogue import unreachable_for
-from runbook.model.command_quoting import word
+from runbook.model.command_quoting import shell_word
 from runbook.model.errors import Unreachable
 from runbook.transport.ssh_config import LoginTarget
 from runbook.transport.ssh_dial import Wire
@@ -32,7 +32,7 @@ TURNED_AWAY_TEXTS = ("MaxStartups", "Not allowed at this time")
 PerSourcePenalties. Older versions say nothing."""
 
 
-def why(
+def ssh_login_failure(
     error: Exception,
     target: LoginTarget,
     name: str,
@@ -47,17 +47,17 @@ def why(
     said = getattr(transport, "farewell", "")
     seen = (f"{type(error).__name__}: {error}", *([f"the server hung up: {said}"] if said else []))
     if "Too many authentication failures" in said:
-        return _too_many_keys(target, name, keys, seen)
+        return _too_many_keys_failure(target, name, keys, seen)
     if isinstance(error, paramiko.AuthenticationException) and "timeout" not in str(error).lower():
-        return _refused(error, target, name, keys, seen)
+        return _refused_login_failure(error, target, name, keys, seen)
     if isinstance(error, paramiko.SSHException) and "No authentication methods" in str(error):
-        return _nothing_to_offer(target, name, keys, seen)
+        return _no_key_to_offer_failure(target, name, keys, seen)
     if isinstance(error, paramiko.ssh_exception.IncompatiblePeer) and wire.offers():
-        return _nothing_in_common(error, target, name, wire, transport)
-    return _before_the_login(error, target, name, wire, seen)
+        return _no_common_algorithm_failure(error, target, name, wire, transport)
+    return _pre_login_failure(error, target, name, wire, seen)
 
 
-def _before_the_login(
+def _pre_login_failure(
     error: Exception, target: LoginTarget, name: str, wire: Wire, seen: tuple[str, ...]
 ) -> Unreachable:
     """The failure of a connection on which no login began: its ProxyCommand gives no connection, or the server hangs
@@ -75,7 +75,7 @@ def _before_the_login(
         )
     where, fails = f"{target.host} port {target.port}", str(error) or type(error).__name__
     if wire.ended and (not wire.words or any(words in wire.words for words in TURNED_AWAY_TEXTS)):
-        return _turned_away(target, name, wire.words, seen)
+        return _turned_away_failure(target, name, wire.words, seen)
     cause, way = "ssh-handshake-failed", "closed"
     if wire.words and wire.banner is None:
         way, says = "another-service", f"{where} is not an SSH server: it says {wire.words!r}"
@@ -90,19 +90,22 @@ def _before_the_login(
     return unreachable_for(cause, f"{name}: {says}", seen, way=way, name=name, port=target.port)
 
 
-def unknown_key(key: paramiko.PKey, known: Known, target: LoginTarget, name: str) -> Unreachable:
+def unknown_host_key_failure(key: paramiko.PKey, known: Known, target: LoginTarget, name: str) -> Unreachable:
     """The failure for a host key that no known_hosts file has; `known` are the lines about that host."""
     signed = [f"{entry.place}: @cert-authority {entry.hosts}" for entry in known.authorities]
     says = f"{name}: {target.entry} shows a {key.get_name()} host key that no known_hosts file has"
     if signed:
         says += ": they trust a certificate authority for it, and runbook cannot verify host certificates"
-    remedy = f"compare the fingerprint with the machine's own, then: `{_learn(target, target.known_hosts[0])}`"
+    remedy = (
+        "compare the fingerprint with the machine's own, then: "
+        f"`{_learn_host_key_command(target, target.known_hosts[0])}`"
+    )
     if known.unread:
         says += f", as far as they can be read: {known.unread[0]}"
         remedy = (
             "mend that file, or name another in ~/.ssh/config (`UserKnownHostsFile`); then, if the key is still "
             "unknown, compare the fingerprint with the machine's own and add it: "
-            f"`{_learn(target, '~/.ssh/known_hosts')}`"
+            f"`{_learn_host_key_command(target, '~/.ssh/known_hosts')}`"
         )
     elif not target.accept_new:
         remedy += "; or trust on first use with `ssh: {host_keys: accept-new}` in the inventory"
@@ -114,7 +117,7 @@ def unknown_key(key: paramiko.PKey, known: Known, target: LoginTarget, name: str
     )
 
 
-def key_not_kept(key: paramiko.PKey, file: str, reason: str, target: LoginTarget, name: str) -> Unreachable:
+def unsaved_host_key_failure(key: paramiko.PKey, file: str, reason: str, target: LoginTarget, name: str) -> Unreachable:
     """The failure for a new host key that may be trusted on first use, but cannot be saved for later logins."""
     return unreachable_for(
         "ssh-host-key-unknown",
@@ -125,22 +128,22 @@ def key_not_kept(key: paramiko.PKey, file: str, reason: str, target: LoginTarget
     )
 
 
-def _quoted(entry: str) -> str:
+def _quoted_host_entry(entry: str) -> str:
     """A name of known_hosts in quotes for a shell, always: most shells interpret the brackets of `[host]:port`."""
-    return quoted if (quoted := word(entry)) != entry else f"'{entry}'"
+    return quoted if (quoted := shell_word(entry)) != entry else f"'{entry}'"
 
 
-def _learn(target: LoginTarget, file: str) -> str:
+def _learn_host_key_command(target: LoginTarget, file: str) -> str:
     """The command that writes the host's present key into a known_hosts file."""
     if target.jump or target.proxy_command:  # ssh-keyscan knows neither
-        jump = f"-J {word(target.jump)} " if target.jump else ""
-        trust = f"-o StrictHostKeyChecking=accept-new -o UserKnownHostsFile={word(file)}"
-        return f"ssh {jump}-p {target.port} {trust} {word(target.user)}@{word(target.host)} true"
-    rename = f" | sed {word(f's/^[^ ]*/{target.entry}/')}" if target.aliased else ""
-    return f"ssh-keyscan -p {target.port} {word(target.host)}{rename} >> {word(file)}"
+        jump = f"-J {shell_word(target.jump)} " if target.jump else ""
+        trust = f"-o StrictHostKeyChecking=accept-new -o UserKnownHostsFile={shell_word(file)}"
+        return f"ssh {jump}-p {target.port} {trust} {shell_word(target.user)}@{shell_word(target.host)} true"
+    rename = f" | sed {shell_word(f's/^[^ ]*/{target.entry}/')}" if target.aliased else ""
+    return f"ssh-keyscan -p {target.port} {shell_word(target.host)}{rename} >> {shell_word(file)}"
 
 
-def revoked_key(key: paramiko.PKey, entry: KnownHost, target: LoginTarget, name: str) -> Unreachable:
+def revoked_host_key_failure(key: paramiko.PKey, entry: KnownHost, target: LoginTarget, name: str) -> Unreachable:
     """The failure for a host key that the line `entry` of known_hosts has revoked."""
     return unreachable_for(
         "ssh-host-key-changed",
@@ -148,11 +151,13 @@ def revoked_key(key: paramiko.PKey, entry: KnownHost, target: LoginTarget, name:
         (f"offered: {key.fingerprint}", f"{entry.place}: @revoked {entry.hosts}"),
         way="revoked",
         name=name,
-        learn=_learn(target, target.known_hosts[0]),
+        learn=_learn_host_key_command(target, target.known_hosts[0]),
     )
 
 
-def changed_key(key: paramiko.PKey, known: Sequence[KnownHost], target: LoginTarget, name: str) -> Unreachable:
+def changed_host_key_failure(
+    key: paramiko.PKey, known: Sequence[KnownHost], target: LoginTarget, name: str
+) -> Unreachable:
     """The failure for a host that shows a key other than its `known` ones. A key of another type than theirs is a
     changed key as well, unlike an unknown one: else an attacker in between would only have to make a key of an unknown
     type. OpenSSH does the same."""
@@ -167,13 +172,13 @@ def changed_key(key: paramiko.PKey, known: Sequence[KnownHost], target: LoginTar
         (f"offered: {key.fingerprint} ({shown})", f"expected: {entry.fingerprint} ({entry.kind}, {entry.place})"),
         way="live",
         name=name,
-        file=word(file),
-        entry=_quoted(target.entry),
-        learn=_learn(target, file),
+        file=shell_word(file),
+        entry=_quoted_host_entry(target.entry),
+        learn=_learn_host_key_command(target, file),
     )
 
 
-def _turned_away(target: LoginTarget, name: str, words: str, seen: tuple[str, ...]) -> TurnedAway:
+def _turned_away_failure(target: LoginTarget, name: str, words: str, seen: tuple[str, ...]) -> TurnedAway:
     """The failure for a server that hung up before its banner; `words` are what it sent before that."""
     where = f"{target.host} port {target.port}"
     if "Not allowed at this time" in words:
@@ -196,7 +201,7 @@ def _turned_away(target: LoginTarget, name: str, words: str, seen: tuple[str, ..
     )
 
 
-def _refused(
+def _refused_login_failure(
     error: paramiko.AuthenticationException,
     target: LoginTarget,
     name: str,
@@ -216,23 +221,25 @@ def _refused(
     if "EOF" in str(error):
         says = f"{name}: {target.label} hangs up during our login: most likely it accepts the key and refuses the "
         says += "account, which has expired or is excluded by a PAM rule"
-        return unreachable_for("ssh-auth-failed", says, seen, way="account", name=name, user=word(target.user))
+        return unreachable_for("ssh-auth-failed", says, seen, way="account", name=name, user=shell_word(target.user))
     offered = [key.label for key in keys if key.wrong is None]
     file = next((key.path for key in keys if key.wrong is None), "~/.ssh/id_ed25519")
     return unreachable_for(
         "ssh-auth-failed",
         f"{name}: {target.label} accepts none of our keys: {', '.join(offered) or 'the agent has them'}",
-        (*seen, *_unusable(keys), REFUSED_KEY_HINT.format(name=name)),
+        (*seen, *_unusable_key_evidence(keys), REFUSED_KEY_HINT.format(name=name)),
         way="key-refused",
-        file=word(file),
+        file=shell_word(file),
         port=target.port,
-        user=word(target.user),
-        known_as=word(target.known_as),
+        user=shell_word(target.user),
+        known_as=shell_word(target.known_as),
         login=target.user,
     )
 
 
-def _too_many_keys(target: LoginTarget, name: str, keys: Sequence[KeyFile], seen: tuple[str, ...]) -> Unreachable:
+def _too_many_keys_failure(
+    target: LoginTarget, name: str, keys: Sequence[KeyFile], seen: tuple[str, ...]
+) -> Unreachable:
     files = [key.path for key in keys if key.wrong is None]
     return unreachable_for(
         "ssh-auth-failed",
@@ -243,9 +250,11 @@ def _too_many_keys(target: LoginTarget, name: str, keys: Sequence[KeyFile], seen
     )
 
 
-def _nothing_to_offer(target: LoginTarget, name: str, keys: Sequence[KeyFile], seen: tuple[str, ...]) -> Unreachable:
+def _no_key_to_offer_failure(
+    target: LoginTarget, name: str, keys: Sequence[KeyFile], seen: tuple[str, ...]
+) -> Unreachable:
     if wrong := [key for key in keys if key.wrong]:
-        return key_unusable(wrong[0], name, _unusable(wrong))
+        return unusable_key_failure(wrong[0], name, _unusable_key_evidence(wrong))
     return unreachable_for(
         "ssh-auth-failed",
         f"{name}: there is no key to offer to {target.label}: no agent, and none of ssh's default keys exists",
@@ -254,21 +263,21 @@ def _nothing_to_offer(target: LoginTarget, name: str, keys: Sequence[KeyFile], s
     )
 
 
-def key_unusable(key: KeyFile, name: str, evidence: tuple[str, ...] = ()) -> Unreachable:
+def unusable_key_failure(key: KeyFile, name: str, evidence: tuple[str, ...] = ()) -> Unreachable:
     return Unreachable(
         "ssh-auth-failed",
         f"{name}: the key {key.path} cannot be used: {key.wrong}",
         key.remedy,
-        evidence or _unusable([key]),
+        evidence or _unusable_key_evidence([key]),
     )
 
 
-def _unusable(keys: Sequence[KeyFile]) -> tuple[str, ...]:
+def _unusable_key_evidence(keys: Sequence[KeyFile]) -> tuple[str, ...]:
     """Lines of evidence: each key that cannot be used, and why."""
     return tuple(f"{key.path}: {key.wrong}" for key in keys if key.wrong)
 
 
-def _nothing_in_common(
+def _no_common_algorithm_failure(
     error: Exception, target: LoginTarget, name: str, wire: Wire, transport: paramiko.Transport | None
 ) -> Unreachable:
     """The failure for two sides that share no algorithm of some kind: the lists of both for the first such kind."""
@@ -290,6 +299,6 @@ def _nothing_in_common(
         (f"it offers: {have}", f"we offer: {', '.join(str(word) for word in ours.get(option, ()))}", str(error)),
         way="algorithms",
         name=name,
-        option=word(option),
+        option=shell_word(option),
         want=want,
     )

@@ -29,7 +29,7 @@ from typing import NamedTuple
 
 import paramiko
 
-from runbook.model.command_quoting import word
+from runbook.model.command_quoting import shell_word
 from runbook.model.units import bytes_text
 
 
@@ -60,11 +60,11 @@ class Keys:
     def __call__(self, path: str) -> KeyFile:
         with self._lock:
             if path not in self._read:
-                self._read[path] = _look(path)
+                self._read[path] = _read_key_file(path)
             return self._read[path]
 
 
-def _look(path: str) -> KeyFile:
+def _read_key_file(path: str) -> KeyFile:
     """The private key in a file, or why it cannot be used."""
     try:
         status = os.stat(path)  # noqa: PTH116 - beside os.getuid
@@ -72,19 +72,24 @@ def _look(path: str) -> KeyFile:
     except OSError as error:
         remedy = "name the right file in the inventory: `ssh: {key: ~/.ssh/id_ed25519}`"
         if isinstance(error, PermissionError):
-            remedy = f"run as the user whose key it is, or `sudo chown $USER {word(path)}`"
+            remedy = f"run as the user whose key it is, or `sudo chown $USER {shell_word(path)}`"
         return KeyFile(path, wrong=error.strerror or str(error), remedy=remedy)
     if text.startswith((b"ssh-", b"ecdsa-", b"sk-", b"---- BEGIN SSH2 PUBLIC", b"-----BEGIN PUBLIC")):
         private = path.removesuffix(".pub")
         other = f": `ssh: {{key: {private}}}`" if private != path else ""
         return KeyFile(path, wrong="it is the public half of a key", remedy=f"name the private half{other}")
     if text.startswith(b"PuTTY-User-Key-File"):
-        remedy = f"convert it: `puttygen {word(path)} -O private-openssh -o {word(path)}.openssh`, and name that file"
+        remedy = (
+            f"convert it: `puttygen {shell_word(path)} -O private-openssh -o "
+            f"{shell_word(path)}.openssh`, and name that file"
+        )
         return KeyFile(path, wrong="it is a key of PuTTY's", remedy=remedy)
     # OpenSSH does not offer such a key either: a key of ours that others may read is not secret.
     if os.name != "nt" and status.st_uid == os.getuid() and status.st_mode & 0o077:
         mode = stat.S_IMODE(status.st_mode)
-        return KeyFile(path, wrong=f"others may read it (its mode is {mode:04o})", remedy=f"`chmod 600 {word(path)}`")
+        return KeyFile(
+            path, wrong=f"others may read it (its mode is {mode:04o})", remedy=f"`chmod 600 {shell_word(path)}`"
+        )
     if Path(f"{path}-cert.pub").exists():
         return KeyFile(path)
     try:
@@ -92,9 +97,10 @@ def _look(path: str) -> KeyFile:
     except Exception as error:  # noqa: BLE001 - a dozen kinds, by version of paramiko and cryptography
         locked = isinstance(error, paramiko.PasswordRequiredException) or "password" in str(error).lower()
         if locked:
-            key = _in_agent(path, text)
+            key = _agent_key(path, text)
             remedy = (
-                f"`ssh-add {word(path)}`, in the shell that starts runbook (first `eval $(ssh-agent)` if no agent runs)"
+                f"`ssh-add {shell_word(path)}`, in the shell that starts runbook (first `eval "
+                "$(ssh-agent)` if no agent runs)"
             )
             return KeyFile(
                 path, key, None if key else "it has a passphrase, and no agent holds it", "" if key else remedy
@@ -106,9 +112,9 @@ def _look(path: str) -> KeyFile:
         )
 
 
-def _in_agent(path: str, text: bytes) -> paramiko.PKey | None:
+def _agent_key(path: str, text: bytes) -> paramiko.PKey | None:
     """The ssh-agent's copy of a key that is locked by a passphrase, found by its public half; None without one."""
-    public = _public_half(path, text)
+    public = _public_key_bytes(path, text)
     if public is None:
         return None
     with contextlib.suppress(paramiko.SSHException, OSError):
@@ -120,7 +126,7 @@ def _in_agent(path: str, text: bytes) -> paramiko.PKey | None:
     return None
 
 
-def _public_half(path: str, text: bytes) -> bytes | None:
+def _public_key_bytes(path: str, text: bytes) -> bytes | None:
     """The public half of a private key: from the `.pub` file beside it, else out of the private file, where OpenSSH's
     own format holds it unencrypted. None when neither has it."""
     with contextlib.suppress(OSError, ValueError, IndexError):
@@ -189,27 +195,29 @@ class Known:
     def keys(self) -> tuple[KnownHost, ...]:
         """The keys under the host's own name. A server that shows another key, of whatever type, shows a changed
         one."""
-        return _marked("", self.named)
+        return _entries_with_marker("", self.named)
 
     @property
     def authorities(self) -> tuple[KnownHost, ...]:
-        return _marked("cert-authority", self.named)
+        return _entries_with_marker("cert-authority", self.named)
 
     @property
     def kinds(self) -> tuple[str, ...]:
         """The types of the known keys: to be asked for first, since a server may have several keys."""
-        return tuple(dict.fromkeys(entry.kind for entry in self.keys or _marked("", self.portless)))
+        return tuple(dict.fromkeys(entry.kind for entry in self.keys or _entries_with_marker("", self.portless)))
 
     def has(self, key: bytes) -> bool:
         """Whether this is a known key of the host."""
-        return any(entry.key == key for entry in self.keys or _marked("", self.portless))
+        return any(entry.key == key for entry in self.keys or _entries_with_marker("", self.portless))
 
     def revokes(self, key: bytes) -> KnownHost | None:
         """The line that revokes this key; None if no line does."""
-        return next((one for one in _marked("revoked", (*self.named, *self.portless)) if one.key == key), None)
+        return next(
+            (one for one in _entries_with_marker("revoked", (*self.named, *self.portless)) if one.key == key), None
+        )
 
 
-def _marked(marker: str, entries: Iterable[KnownHost]) -> tuple[KnownHost, ...]:
+def _entries_with_marker(marker: str, entries: Iterable[KnownHost]) -> tuple[KnownHost, ...]:
     return tuple(entry for entry in entries if entry.marker == marker)
 
 
@@ -275,19 +283,19 @@ class KnownHosts:
         if UNWRITABLE_CHARACTER.search(name):
             raise OSError(errno.EINVAL, f"known_hosts cannot hold a host of the name {name!r}")
         Path(file).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with _opened(file, os.O_RDWR | os.O_APPEND | os.O_CREAT) as descriptor:
+        with _opened_known_hosts(file, os.O_RDWR | os.O_APPEND | os.O_CREAT) as descriptor:
             _wait_for_lock(descriptor)
             with self._lock:
                 self._take(file, descriptor)
-                keys = _marked("", self._named(name))
+                keys = _entries_with_marker("", self._named(name))
             if keys:
                 return None if any(entry.key == key for entry in keys) else keys[0]
-            _append(descriptor, f"{name} {kind} {base64.b64encode(key).decode()}\n".encode())
+            _append_line(descriptor, f"{name} {kind} {base64.b64encode(key).decode()}\n".encode())
         return None
 
     def _named(self, name: str) -> tuple[KnownHost, ...]:
         """The lines about a name, in the order of the files."""
-        wanted = _folded(name.encode())
+        wanted = _ascii_lowercase(name.encode())
         lines = list(self._plain.get(wanted, ()))
         lines += [line for patterns, line in self._patterns if patterns.match(wanted)]
         for salt, digests in self._hashed.items():
@@ -300,7 +308,7 @@ class KnownHosts:
         """Read a file, or note why it cannot be read. A missing file counts as empty, unless a link leads to it."""
         self._seen[file] = _ReadSoFar()
         try:
-            with _opened(file, os.O_RDONLY) as descriptor:
+            with _opened_known_hosts(file, os.O_RDONLY) as descriptor:
                 self._take(file, descriptor)
         except FileNotFoundError:
             if Path(file).is_symlink():
@@ -317,7 +325,7 @@ class KnownHosts:
         seen = self._seen.setdefault(file, _ReadSoFar())
         if seen.identity != (status.st_dev, status.st_ino) or status.st_size < seen.size:
             seen = self._seen[file] = _ReadSoFar((status.st_dev, status.st_ino))
-        data = _from(descriptor, seen.size)
+        data = _read_from_offset(descriptor, seen.size)
         if seen.size + len(data) > MAX_KEY_FILE_BYTES:
             self._unread.append(
                 f"{file}: it is larger than {bytes_text(MAX_KEY_FILE_BYTES)}: only its beginning was read"
@@ -352,9 +360,9 @@ class KnownHosts:
                 if version == b"1" and len(salt) == SALT_BYTES:
                     self._hashed[salt].setdefault(base64.b64decode(digest, validate=True), []).append(line)
         elif any(sign in hosts for sign in b"*?!"):
-            self._patterns.append((_Patterns(_folded(hosts)), line))
+            self._patterns.append((_Patterns(_ascii_lowercase(hosts)), line))
         else:
-            for name in set(_folded(hosts).split(",")):
+            for name in set(_ascii_lowercase(hosts).split(",")):
                 self._plain[name].append(line)
 
 
@@ -368,50 +376,57 @@ class _Patterns:
         self._not = [one[1:].split("*") for one in patterns if one.startswith("!")]
 
     def match(self, name: str) -> bool:
-        return any(_matches(one, name) for one in self._wanted) and not any(_matches(one, name) for one in self._not)
+        return any(_matches_host_pattern(one, name) for one in self._wanted) and not any(
+            _matches_host_pattern(one, name) for one in self._not
+        )
 
 
-def _matches(parts: list[str], name: str) -> bool:
+def _matches_host_pattern(parts: list[str], name: str) -> bool:
     """Whether a name matches a pattern, which is given as its parts between `*`. The first and the last part must stand
     at the ends of the name, the others between them in order. Takes no backtracking."""
     first, *middle, last = parts if len(parts) > 1 else (*parts, "")
     at, end = len(first), len(name) - len(last)
-    if end < at or (len(parts) == 1 and at != end) or not _stands(first, name, 0) or not _stands(last, name, end):
+    if (
+        end < at
+        or (len(parts) == 1 and at != end)
+        or not _has_pattern_part_at(first, name, 0)
+        or not _has_pattern_part_at(last, name, end)
+    ):
         return False
     for part in middle:
-        at = next((place for place in range(at, end - len(part) + 1) if _stands(part, name, place)), -1)
+        at = next((place for place in range(at, end - len(part) + 1) if _has_pattern_part_at(part, name, place)), -1)
         if at < 0:
             return False
         at += len(part)
     return True
 
 
-def _stands(part: str, name: str, at: int) -> bool:
+def _has_pattern_part_at(part: str, name: str, at: int) -> bool:
     """Whether `part`, in which `?` is any character, is in `name` at this place."""
     if "?" not in part:
         return name.startswith(part, at)
     return all(sign in ("?", name[place]) for place, sign in enumerate(part, at))
 
 
-def _folded(text: bytes) -> str:
+def _ascii_lowercase(text: bytes) -> str:
     """The text in lower case as OpenSSH folds it: ASCII letters only, and one character for each byte."""
     return text.lower().decode("latin-1")
 
 
 @contextlib.contextmanager
-def _opened(file: str, flags: int) -> Iterator[int]:
+def _opened_known_hosts(file: str, flags: int) -> Iterator[int]:
     """A context that gives a descriptor of the file, which must be regular or /dev/null. Raises OSError; does not wait
     on a named pipe."""
     descriptor = os.open(file, flags | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY, 0o600)
     try:
-        if wrong := _no_file_of_keys(os.fstat(descriptor)):
+        if wrong := _unfit_file_reason(os.fstat(descriptor)):
             raise OSError(errno.EINVAL, wrong)
         yield descriptor
     finally:
         os.close(descriptor)
 
 
-def _no_file_of_keys(status: os.stat_result) -> str | None:
+def _unfit_file_reason(status: os.stat_result) -> str | None:
     """Why this file cannot hold host keys; None if it can. /dev/null is allowed: people write it to mean no file."""
     if os.path.samestat(status, Path(os.devnull).stat()):
         return None
@@ -427,7 +442,7 @@ def _no_file_of_keys(status: os.stat_result) -> str | None:
     return None
 
 
-def _from(descriptor: int, start: int) -> bytes:
+def _read_from_offset(descriptor: int, start: int) -> bytes:
     """The bytes of the file from `start` to its end, but at most up to the offset MAX_KEY_FILE_BYTES + 1."""
     pieces: list[bytes] = []
     at = start
@@ -437,7 +452,7 @@ def _from(descriptor: int, start: int) -> bytes:
     return b"".join(pieces)
 
 
-def _append(descriptor: int, line: bytes) -> None:
+def _append_line(descriptor: int, line: bytes) -> None:
     """Append a line by one write, after a line break if the last line has none. Raises OSError when it was written only
     in part, and removes that part."""
     end = os.fstat(descriptor).st_size

@@ -18,11 +18,11 @@ from runbook.agent.protocol import (
     FromAgent,
     FromServer,
     Welcome,
-    from_server,
-    said,
+    message_json,
+    parse_server_message,
 )
 from runbook.serve.agent_fleet import Fleet
-from runbook.serve.server import create_app, listening, server_of
+from runbook.serve.server import create_app, make_server, open_listening_socket
 from runbook.serve.settings import ServeSettings
 
 DEADLINE_S = 60.0
@@ -69,18 +69,18 @@ class Agent:
     socket: ClientConnection
 
     def say(self, message: FromAgent | str | bytes) -> None:
-        self.socket.send(message if isinstance(message, str | bytes) else said(message))
+        self.socket.send(message if isinstance(message, str | bytes) else message_json(message))
 
     def hear(self) -> FromServer:
-        return from_server(self.socket.recv(DEADLINE_S))
+        return parse_server_message(self.socket.recv(DEADLINE_S))
 
 
 @contextlib.contextmanager
 def server(data: Path) -> Iterator[World]:
-    listener = listening("127.0.0.1", 0)
+    listener = open_listening_socket("127.0.0.1", 0)
     settings = ServeSettings(data, "127.0.0.1", listener.getsockname()[1])
     app = create_app(settings)
-    running = server_of(app, settings)
+    running = make_server(app, settings)
     thread = threading.Thread(target=running.run, kwargs={"sockets": [listener]})
     thread.start()
     try:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from runbook.agent import heartbeat
-from runbook.agent.protocol import Heartbeat, from_agent, said
+from runbook.agent.protocol import Heartbeat, message_json, parse_agent_message
 from runbook.node.job_control import folders_of_jobs
 
 
@@ -17,8 +17,8 @@ def test_a_machine_without_another_process_still_reports_its_jobs(monkeypatch: p
     def no_fork(*_: object) -> None:
         raise BlockingIOError(11, "Resource temporarily unavailable")
 
-    monkeypatch.setattr(heartbeat, "tool", no_fork)
-    assert heartbeat.facts("node-a", []).gpus == []
+    monkeypatch.setattr(heartbeat, "run_if_installed", no_fork)
+    assert heartbeat.make_heartbeat("node-a", []).gpus == []
 
 
 def test_what_is_no_path_hides_no_other_workdir(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -53,10 +53,10 @@ def test_a_job_that_no_server_would_take_hides_neither_its_node_nor_other_jobs(
     kept: list[dict[str, Any]] = [journal, {**journal, "name": "huge", "pid": 1 << 40}, {**journal, "name": "other"}]
     monkeypatch.setattr(heartbeat, "attempts_of", lambda folder: ["."])
     monkeypatch.setattr(heartbeat, "serial_of", len)
-    monkeypatch.setattr(heartbeat, "journals", lambda folder: (kept, []))
-    found = heartbeat._latest(str(tmp_path))
+    monkeypatch.setattr(heartbeat, "attempt_journals", lambda folder: (kept, []))
+    found = heartbeat._latest_attempt_processes(str(tmp_path))
     assert [(job.name, job.step, job.step_age_s) for job in found] == [("1970", "150", None), ("other", None, None)]
-    assert from_agent(said(Heartbeat(1, jobs=found))) == Heartbeat(1, jobs=found)
+    assert parse_agent_message(message_json(Heartbeat(1, jobs=found))) == Heartbeat(1, jobs=found)
 
 
 def test_of_a_home_that_nodes_share_only_the_own_folders_are_read(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ from websockets.sync.client import ClientConnection
 from websockets.sync.server import ServerConnection, serve
 
 from runbook.agent import agent as agent_module
-from runbook.agent.enrolment import certificate_of, enrol
+from runbook.agent.enrolment import enrol_host, fetch_certificate
 from runbook.agent.folder import AgentFolder, Identity
 from runbook.agent.permissions import OwnerRules
 from runbook.agent.protocol import (
@@ -50,12 +50,20 @@ from runbook.agent.protocol import (
     Heartbeat,
     Open,
     Welcome,
-    said,
+    message_json,
 )
 from runbook.model.errors import FilesWrong, Unreachable
 from runbook.model.inventory import Node
 from runbook.serve import agent_fleet as fleet_module
-from runbook.transport.agent import ASK_FRAME, DATA_FRAME, ENROL_FRAME, FRAME_HEADER, OVER_FRAME, AgentStream, framed
+from runbook.transport.agent import (
+    ASK_FRAME,
+    DATA_FRAME,
+    ENROL_FRAME,
+    FRAME_HEADER,
+    OVER_FRAME,
+    AgentStream,
+    agent_frame,
+)
 from runbook.transport.session import Session
 
 from .scripted_agents import Agent, World, server
@@ -136,8 +144,8 @@ WORDS: list[str | bytes] = [
     "",
     "{}",
     "[" * 100_000,
-    said(Heartbeat(1)),
-    said(Welcome("x", "y")),
+    message_json(Heartbeat(1)),
+    message_json(Welcome("x", "y")),
     "x" * 300_000,
 ]
 
@@ -146,7 +154,7 @@ def test_what_no_agent_says_ends_its_own_socket_and_no_other(world: World) -> No
     good = world.connected("good")
     for at, words in enumerate(WORDS):
         bad = world.connected(f"bad-{at}")
-        if words != said(Heartbeat(1)):
+        if words != message_json(Heartbeat(1)):
             bad.say(words)
             with pytest.raises(ConnectionClosed):
                 hear_all(bad.socket)
@@ -180,12 +188,12 @@ def _flood(agent: Agent) -> None:
 def test_a_replaced_agent_is_told_so_and_cannot_come_back(world: World) -> None:
     agent = world.connected("n1")
     with world.dial(agent.token) as newer:
-        newer.send(said(AgentHello(PROTOCOL_VERSION, "0.1.0", "cd" * 16, "n1", "here")))
+        newer.send(message_json(AgentHello(PROTOCOL_VERSION, "0.1.0", "cd" * 16, "n1", "here")))
         told = agent.hear()
         assert isinstance(told, Denied)
         assert told.code == REPLACED_CLOSE_CODE
         with world.dial(agent.token) as back:
-            back.send(said(AgentHello(PROTOCOL_VERSION, "0.1.0", "ab" * 16, "n1", "here")))
+            back.send(message_json(AgentHello(PROTOCOL_VERSION, "0.1.0", "ab" * 16, "n1", "here")))
             with pytest.raises(ConnectionClosed) as closed:
                 hear_all(back)
             assert closed.value.rcvd is not None
@@ -221,7 +229,7 @@ def test_an_agent_that_refuses_or_does_not_call_is_told_as_that(world: World, mo
             (b"z", "agent-lost"),
             ("no json", "tool-output-unknown"),
             (b"", "tool-output-unknown"),
-            (said(Ended(3)), "agent-lost"),
+            (message_json(Ended(3)), "agent-lost"),
         ],
     ),
 )
@@ -271,13 +279,13 @@ def test_what_no_runbook_asks_gets_no_answer(world: World) -> None:
     for data in (
         b"",
         b"GET / HTTP/1.1\r\n\r\n",
-        framed(ASK_FRAME, b"{}"),
-        framed(ASK_FRAME, b"[" * 5000),
-        framed(ENROL_FRAME, b"null"),
-        framed(DATA_FRAME, b"x"),
+        agent_frame(ASK_FRAME, b"{}"),
+        agent_frame(ASK_FRAME, b"[" * 5000),
+        agent_frame(ENROL_FRAME, b"null"),
+        agent_frame(DATA_FRAME, b"x"),
         FRAME_HEADER.pack(ASK_FRAME, 0xFFFFFFFF),
         struct.pack(">cI", b"?", 10) + b"abc",
-        framed(OVER_FRAME),
+        agent_frame(OVER_FRAME),
     ):
         with socket.socket(socket.AF_UNIX) as caller:
             caller.settimeout(30)
@@ -303,10 +311,10 @@ def test_an_agent_survives_whatever_a_server_says(tmp_path: Path) -> None:
         "[" * 50_000,
         "x" * 400_000,
         '{"say":"open","channel":"../../etc","command":"touch x","python":"","workdir":""}',
-        said(Heartbeat(1)),
-        said(Open("ab" * 16, "true", "", "/scratch")),
-        *(said(Open("ab" * 16, "tr\0ue", "", workdir)) for workdir in ("~/\0", "~nobody-knows/x", "/scratch")),
-        said(Denied(4999, "no \x1b]0;title\x07", "do this")),
+        message_json(Heartbeat(1)),
+        message_json(Open("ab" * 16, "true", "", "/scratch")),
+        *(message_json(Open("ab" * 16, "tr\0ue", "", workdir)) for workdir in ("~/\0", "~nobody-knows/x", "/scratch")),
+        message_json(Denied(4999, "no \x1b]0;title\x07", "do this")),
     ]
 
     def handle(connection: ServerConnection) -> None:
@@ -428,7 +436,7 @@ def test_another_certificate_hears_no_secret_and_the_right_one_needs_no_date(tmp
     with tls_server(false, got) as port:
         told = Enrolment(f"https://127.0.0.1:{port}", digest, "a secret")
         with pytest.raises(FilesWrong, match="not the one"):
-            enrol(AgentFolder(tmp_path / "home"), str(told), "n1")
+            enrol_host(AgentFolder(tmp_path / "home"), str(told), "n1")
         identity = Identity("n1", told.url, "a token", ssl.DER_cert_to_PEM_cert(real[2]))
         context = identity.context()
         assert context is not None
@@ -437,7 +445,7 @@ def test_another_certificate_hears_no_secret_and_the_right_one_needs_no_date(tmp
     assert not any(b"secret" in one or b"token" in one for one in got)
     got.clear()
     with tls_server(real, got) as port:
-        assert certificate_of(Enrolment(f"https://127.0.0.1:{port}", digest, "s")) == identity.certificate
+        assert fetch_certificate(Enrolment(f"https://127.0.0.1:{port}", digest, "s")) == identity.certificate
         with socket.create_connection(("127.0.0.1", port), 30) as plain, context.wrap_socket(plain) as wrapped:
             wrapped.sendall(b"hello")
         wait_until("the program spoke", lambda: b"hello" in got)

@@ -22,7 +22,7 @@ from runbook.agent.permissions import LOOK_PROGRAMS, NotAllowed, OrderFilter, Ow
 from runbook.agent.protocol import Open
 from runbook.model.errors import FilesWrong, Unreachable
 from runbook.node import job_control
-from runbook.transport.bootstrap import first_input
+from runbook.transport.bootstrap import bootstrap_input
 from runbook.transport.remote_program import ProgramNotStarted
 from runbook.transport.session import Session
 from runbook.transport.stream import ProcessStream
@@ -152,7 +152,7 @@ def test_rules_that_are_no_file_allow_nothing(put: str, tmp_path: Path) -> None:
 
 def opened() -> OrderFilter:
     gate = OrderFilter(OwnerRules())
-    assert gate.feed(first_input("/usr/bin/evil")) == first_input(sys.executable)
+    assert gate.feed(bootstrap_input("/usr/bin/evil")) == bootstrap_input(sys.executable)
     return gate
 
 
@@ -186,12 +186,12 @@ def test_it_matters_not_how_the_bytes_are_cut(cuts: list[int]) -> None:
         json.dumps({"do": "put", "id": 7, "path": "x", "bytes": 11}).encode() + b"\n" + zlib.compress(b"")[:8] + b"xyz"
     )
     beat = json.dumps({"do": "beat", "echo": "e"}).encode() + b"\n"
-    data, gate, passed = first_input("python 3") + order + beat, OrderFilter(OwnerRules()), b""
+    data, gate, passed = bootstrap_input("python 3") + order + beat, OrderFilter(OwnerRules()), b""
     for cut in [*cuts, len(data)]:
         passed += gate.feed(data[:cut])
         data = data[cut:]
-    assert passed.startswith(first_input(sys.executable))
-    told = passed.removeprefix(first_input(sys.executable)).splitlines()
+    assert passed.startswith(bootstrap_input(sys.executable))
+    told = passed.removeprefix(bootstrap_input(sys.executable)).splitlines()
     assert [json.loads(line).get("id") for line in told] == [7, None]
 
 

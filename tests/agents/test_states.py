@@ -20,7 +20,7 @@ from profiles import examples
 pytest.importorskip("starlette")
 
 import runbook
-from runbook.agent.agent import FIRST_REDIAL_INTERVAL_S, MAX_REDIAL_INTERVAL_S, back_off
+from runbook.agent.agent import FIRST_REDIAL_INTERVAL_S, MAX_REDIAL_INTERVAL_S, redial_delay
 from runbook.agent.protocol import (
     AGENT_LOST_TIMEOUT_S,
     AGENT_SUSPECT_TIMEOUT_S,
@@ -37,13 +37,13 @@ from runbook.agent.protocol import (
     Heartbeat,
     JobProcess,
     ProtocolError,
-    from_agent,
-    from_server,
-    said,
+    message_json,
+    parse_agent_message,
+    parse_server_message,
 )
 from runbook.serve.agent_channel import Channel
 from runbook.serve.agent_fleet import ControlSocket, EnrolledNode, Fleet, NoAgent, NotEnrolled
-from runbook.serve.agent_states import AwakeClock, spoken, state_of
+from runbook.serve.agent_states import AwakeClock, agent_state_name, is_supported_protocol
 from runbook.serve.change_stream import Changed
 from runbook.serve.settings import ServeSettings
 from runbook.serve.store import Store
@@ -236,7 +236,11 @@ def test_an_agent_that_is_too_old_is_told_what_to_install(world: World) -> None:
     assert world.state("gn1") == "TOO_OLD"
     assert greet(world, node, hello())[1] is None
     assert world.state("gn1") == "ONLINE"
-    assert [spoken(PROTOCOL_VERSION - 2), spoken(PROTOCOL_VERSION - 1), spoken(PROTOCOL_VERSION)] == [False, True, True]
+    assert [
+        is_supported_protocol(PROTOCOL_VERSION - 2),
+        is_supported_protocol(PROTOCOL_VERSION - 1),
+        is_supported_protocol(PROTOCOL_VERSION),
+    ] == [False, True, True]
 
 
 def test_people_drain_and_revoke_and_both_outlive_the_server(world: World) -> None:
@@ -295,8 +299,8 @@ def test_secrets_are_not_in_the_database(world: World) -> None:
 def test_a_state_is_one_of_six_and_silence_never_makes_it_better(
     silent: float, revoked: bool, too_old: bool, draining: bool
 ) -> None:
-    now = state_of(silent, revoked=revoked, too_old=too_old, draining=draining)
-    later = state_of(silent + AGENT_LOST_TIMEOUT_S, revoked=revoked, too_old=too_old, draining=draining)
+    now = agent_state_name(silent, revoked=revoked, too_old=too_old, draining=draining)
+    later = agent_state_name(silent + AGENT_LOST_TIMEOUT_S, revoked=revoked, too_old=too_old, draining=draining)
     assert now in ("ONLINE", "SUSPECT", "LOST", "DRAINING", "REVOKED", "TOO_OLD")
     assert later == ("REVOKED" if revoked else "LOST")
     assert (now == "REVOKED") == revoked
@@ -313,16 +317,16 @@ def test_the_clock_of_silence_runs_no_faster_than_time_and_not_while_the_server_
 @examples(50)
 @given(st.integers(0, 1000), st.floats(0, 1))
 def test_back_off_is_jittered_in_full_and_bounded(failures: int, chance: float) -> None:
-    pause = back_off(failures, lambda low, high: low + chance * (high - low))
+    pause = redial_delay(failures, lambda low, high: low + chance * (high - low))
     assert 0.0 <= pause <= MAX_REDIAL_INTERVAL_S
-    assert back_off(0, lambda _, high: high) == FIRST_REDIAL_INTERVAL_S
-    assert back_off(9, lambda _, high: high) == MAX_REDIAL_INTERVAL_S
+    assert redial_delay(0, lambda _, high: high) == FIRST_REDIAL_INTERVAL_S
+    assert redial_delay(9, lambda _, high: high) == MAX_REDIAL_INTERVAL_S
 
 
 @examples(200)
 @given(st.one_of(st.text(), st.binary(), st.none()))
 def test_what_neither_says_is_refused_and_nothing_crashes(text: str | bytes | None) -> None:
-    for read in (from_agent, from_server):
+    for read in (parse_agent_message, parse_server_message):
         with pytest.raises(ProtocolError):
             read(text)
     if isinstance(text, str):
@@ -343,9 +347,9 @@ def test_an_enrolment_string_survives_being_wrapped_by_a_terminal(secret: str, s
 
 def test_messages_survive_the_wire() -> None:
     beat = Heartbeat(7, True, [0.5], 4, [], [JobProcess("j", 1, "n", [0, 1], 12, "ended", -9, "10", 3.0)])
-    assert from_agent(said(beat)) == beat
+    assert parse_agent_message(message_json(beat)) == beat
     with pytest.raises(ProtocolError):
-        from_agent(said(beat) + " " * (1 << 20))
+        parse_agent_message(message_json(beat) + " " * (1 << 20))
 
 
 def test_a_change_of_state_that_could_not_be_written_is_written_later(

@@ -14,9 +14,9 @@ import pytest
 
 from runbook.agent import systemd
 from runbook.agent.folder import AgentFolder, Identity, State
-from runbook.agent.systemd import UNIT_NAME, Notify, owner, unit
+from runbook.agent.systemd import UNIT_NAME, Notify, unit_text, unit_user
 from runbook.cli.main import main
-from runbook.cli.serve import account
+from runbook.cli.serve import account_name
 from runbook.model.errors import FilesWrong
 
 FORBIDDEN = ("PrivateDevices", "MemoryDenyWriteExecute", "KillMode=process")
@@ -26,7 +26,7 @@ FORBIDDEN = ("PrivateDevices", "MemoryDenyWriteExecute", "KillMode=process")
 def test_systemd_takes_the_unit_and_ranks_can_bear_it(user: str | None, tmp_path: Path) -> None:
     if user is not None and user not in {entry.pw_name for entry in pwd.getpwall()}:
         pytest.skip(f"no user {user}")
-    text = unit(user, tmp_path / "a folder of 100%")
+    text = unit_text(user, tmp_path / "a folder of 100%")
     assert not any(word in text for word in FORBIDDEN)
     assert ("User=www-data" in text) == (user is not None)
     # A user's manager may drop no capabilities, and with these a service of its own does not start.
@@ -50,13 +50,13 @@ def test_nobody_gets_an_agent_that_is_root(monkeypatch: pytest.MonkeyPatch) -> N
     if os.geteuid() == 0:
         for named in (None, "root", "no such user"):
             with pytest.raises(FilesWrong):
-                owner(named)
+                unit_user(named)
         monkeypatch.setenv("SUDO_USER", "root")
         with pytest.raises(FilesWrong):
-            owner(None)
-        assert owner("www-data") == "www-data"
+            unit_user(None)
+        assert unit_user("www-data") == "www-data"
     else:
-        assert owner(getpass.getuser()) is None
+        assert unit_user(getpass.getuser()) is None
 
 
 def test_a_service_manager_is_told_one_line_and_nobody_is_told_nothing(
@@ -111,4 +111,4 @@ def test_a_user_without_an_account_is_told_so(
     assert "no home for the agent's files" in capsys.readouterr().err
     for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
         monkeypatch.delenv(name, raising=False)
-    assert account() == f"uid-{os.getuid()}"
+    assert account_name() == f"uid-{os.getuid()}"

@@ -23,15 +23,15 @@ from hypothesis import strategies as st
 from profiles import examples
 
 from runbook.cli.main import main
-from runbook.collect.archive import Absent, ArchiveFile, UsedPaths, archive_files, packed, refused
-from runbook.collect.ask_nodes import MAX_NODE_CHARACTERS, NodeAnswer, fail, take
-from runbook.collect.gather import scrubbed
-from runbook.collect.local_files import collected_run, run_entries
+from runbook.collect.archive import Absent, ArchiveFile, UsedPaths, archive_files, pack_archive, refused
+from runbook.collect.ask_nodes import MAX_NODE_CHARACTERS, NodeAnswer, fail, record_answer
+from runbook.collect.gather import scrub_entries
+from runbook.collect.local_files import read_collected_run, run_entries
 from runbook.collect.pseudonyms import SYSTEM_ACCOUNTS
 from runbook.collect.scrub import Scrubber
 from runbook.model.errors import Unreachable
 from runbook.transport.frames import UnexpectedAnswer
-from runbook.transport.node_answers import Collected, answer
+from runbook.transport.node_answers import Collected, decode_answer
 from runbook.transport.remote_program import ProgramNotStarted
 
 GOOD = {"name": "system/uname", "command": "uname -a", "status": "ok", "code": 0, "seconds": 0.1, "out": "Linux\n", "err": "", "left_out": 0}  # fmt: skip
@@ -85,7 +85,7 @@ def answered_by(name: str, said: object) -> NodeAnswer:
     """What becomes of an answer on its way through the one boundary."""
     node = NodeAnswer(name)
     try:
-        take(node, cast(Collected, answer("collect", {}, json.dumps(said).encode())))
+        record_answer(node, cast(Collected, decode_answer("collect", {}, json.dumps(said).encode())))
     except UnexpectedAnswer as error:
         fail(node, Unreachable("tool-output-unknown", f"{name}: {error}", "look at it"))
     return node
@@ -99,8 +99,8 @@ def archived(
     found: list[ArchiveFile | Absent] = [*entries]
     for node in nodes:
         found += [*node.entries, *node.absent]
-    files = archive_files(scrubbed(found, nodes, scrubber or Scrubber()), "x", 1e9)
-    with tarfile.open(fileobj=io.BytesIO(packed(files, 1e9))) as tar:
+    files = archive_files(scrub_entries(found, nodes, scrubber or Scrubber()), "x", 1e9)
+    with tarfile.open(fileobj=io.BytesIO(pack_archive(files, 1e9))) as tar:
         members = tar.getmembers()
         assert all(member.isreg() for member in members)
         return {member.name: tar.extractfile(member).read() for member in members}, nodes  # type: ignore[union-attr]
@@ -309,10 +309,10 @@ def test_mutated_files_of_a_run_are_read_all_the_same(
     result, events = json.dumps({**RESULT, key: value}), json.dumps({**STARTED, key: value})
     for one, other in ((result, events), (result[:cut], events[:cut]), (result + extra, events + extra)):
         folder = run_folder(tmp_path / "run", one, other)
-        run = collected_run(folder)
+        run = read_collected_run(folder)
         assert run is not None
         assert run.started is None or run.started > 0
-        found = scrubbed([*run_entries(run), ArchiveFile("playbook.yml", one, "yaml")], [], Scrubber(["s3cr3t"]))
+        found = scrub_entries([*run_entries(run), ArchiveFile("playbook.yml", one, "yaml")], [], Scrubber(["s3cr3t"]))
         assert_harmless(list(archive_files(found, "x", 1e9)))
         assert {one.path for one in found.entries} | {one.what for one in found.absent} >= {"run/result.json"}
 
@@ -332,7 +332,7 @@ def test_no_symlink_leads_out_of_a_run(tmp_path: Path) -> None:
         else:
             place.unlink(missing_ok=True)
         place.symlink_to(outside if "." not in name else outside / "id_ed25519")
-        run = collected_run(folder)
+        run = read_collected_run(folder)
         assert run is not None
         found = [one for one in run_entries(run) if isinstance(one, ArchiveFile)]
         assert not any("OUTSIDE" in one.text for one in found), name
@@ -346,7 +346,7 @@ def test_pipes_and_sockets_in_a_run_keep_nobody_waiting(tmp_path: Path) -> None:
     os.mkfifo(folder / "logs" / "a.log")
     with socket.socket(socket.AF_UNIX) as there:
         there.bind(str(folder / "logs" / "b.log"))
-        run = collected_run(folder)
+        run = read_collected_run(folder)
         assert run is not None
         assert [one.path for one in run_entries(run) if isinstance(one, ArchiveFile)] == ["run/result.json"]
 
@@ -428,7 +428,7 @@ def of_many_users(count: int) -> str:
     scrubber = Scrubber()
     for login, home, full in node.people:
         scrubber.people.add(login, full, home=home)
-    return scrubbed([*node.entries], [node], scrubber).entries[0].text
+    return scrub_entries([*node.entries], [node], scrubber).entries[0].text
 
 
 def test_a_node_has_as_many_users_as_an_answer_may_name() -> None:

@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 from profiles import examples, one_in
 
-from runbook.checks.ranks.collective_calls import compare_all
+from runbook.checks.ranks.collective_calls import compare_dumps
 from runbook.cli.main import main
 from runbook.diagnose.all_rules import SIGNS
-from runbook.diagnose.tool_outputs import read_paste, tools
-from runbook.model.units import MAX_NUMBER, number, small_number
+from runbook.diagnose.tool_outputs import known_tools, read_paste
+from runbook.model.units import MAX_NUMBER, parse_number, parse_small_number
 from runbook.transport import node_answers
 from runbook.transport.frames import UnexpectedAnswer
 
@@ -119,7 +119,7 @@ def test_names_of_files(names: list[str], nested: bool) -> None:
         ends(folder)
 
 
-@pytest.mark.parametrize("tool", one_in(3, tools()), ids=lambda tool: tool.name)
+@pytest.mark.parametrize("tool", one_in(3, known_tools()), ids=lambda tool: tool.name)
 @examples(16, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_pastes_of_every_tool(tool: Any, data: st.DataObject) -> None:
@@ -229,15 +229,15 @@ DUMP: dict[str, Any] = {
 def test_a_flight_recorder_that_was_changed_anywhere(at: tuple[Any, ...], value: Any) -> None:
     said = {"rank": 0, "calls": 0, "calling": None, "recorded": None, "flight": changed(DUMP, at, value)}
     with contextlib.suppress(UnexpectedAnswer):
-        compare_all({0: node_answers.flight(json.dumps(said).encode())["flight"] or {}, 1: DUMP})
+        compare_dumps({0: node_answers.decode_flight_record(json.dumps(said).encode())["flight"] or {}, 1: DUMP})
 
 
 @given(st.text("0123456789", min_size=1, max_size=6000))
 def test_numbers_are_read_as_far_as_they_can_be_reckoned_with(text: str) -> None:
-    assert number(text) == (int(text) if len(text) < 15 else number(text)) <= MAX_NUMBER
-    assert small_number(text) in (None, int(text[:15]))
+    assert parse_number(text) == (int(text) if len(text) < 15 else parse_number(text)) <= MAX_NUMBER
+    assert parse_small_number(text) in (None, int(text[:15]))
 
 
 def test_numbers_of_other_scripts() -> None:
-    assert number("٣") == small_number("٣") == 3
-    assert small_number("") is small_number(None) is small_number("7" * 10) is None
+    assert parse_number("٣") == parse_small_number("٣") == 3
+    assert parse_small_number("") is parse_small_number(None) is parse_small_number("7" * 10) is None

@@ -321,7 +321,7 @@ def test_what_shrinks_or_fails_while_it_is_read(tmp_path: Path, monkeypatch: pyt
     assert (told.exit_code, told.first) == (1, "insufficient-evidence")
     assert "became shorter" in told.unread[0]["why"]
     with monkeypatch.context() as patched:
-        patched.setattr("runbook.diagnose.sources.logfiles._of_file", lambda _file: _failing())
+        patched.setattr("runbook.diagnose.sources.logfiles._file_bytes", lambda _file: _failing())
         told = diagnose(log)
     assert "Input/output error" in told.unread[0]["why"]
 

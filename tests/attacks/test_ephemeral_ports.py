@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from lab import Lab
 from lab.fault import Fault, run_fault
 
-from runbook.checks.network.ephemeral_ports import exhausted, few_ports_warning, too_few
+from runbook.checks.network.ephemeral_ports import few_ports_warning, has_too_few_ports, port_exhaustion_findings
 from runbook.model.verdict import Finding
 
 CHECKS = "name: checks\nstages: [{check: ping}, {check: port}, {check: firewall}]\n"
@@ -173,7 +173,9 @@ def told_of(answer: Mapping[str, Any] | None) -> Finding:
     if answer is not None:
         sessions["node-b"] = Counting(answer)
     at.run.site.sessions = sessions
-    return exhausted(at, {"node-b": ["node-b → node-a: no port is left"]}, {"node-b": ["node-a"]})["node-b"]
+    return port_exhaustion_findings(at, {"node-b": ["node-b → node-a: no port is left"]}, {"node-b": ["node-a"]})[
+        "node-b"
+    ]
 
 
 def test_reserved_ports_are_not_said_to_be_taken() -> None:
@@ -231,5 +233,5 @@ def test_how_many_are_few(text: str | None, few: bool, warns: bool) -> None:
     inventory = made_up_cluster.cluster()
     facts = made_up_cluster.facts_of(inventory)
     facts["node-b"]["port_range"] = text
-    assert too_few(made_up_cluster.context(inventory, facts), inventory.node("node-b")) is few
+    assert has_too_few_ports(made_up_cluster.context(inventory, facts), inventory.node("node-b")) is few
     assert bool(few_ports_warning(facts["node-b"])) is warns

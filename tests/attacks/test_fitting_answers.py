@@ -10,7 +10,7 @@ import pytest
 from msgspec import inspect
 from profiles import one_in
 
-from runbook.transport.frames import UnexpectedAnswer, decoded
+from runbook.transport.frames import UnexpectedAnswer, decode_json
 from runbook.transport.node_answers import ANSWER_TYPES
 
 from .fitting import MESSAGES, Fitting, described
@@ -81,7 +81,7 @@ def test_nearly_all_of_it_fits(name: str) -> None:
             made = Fitting(program, (name, number), 0.1)(program, said)
             tries += 1
             try:
-                decoded(json.dumps(made).encode(), described(program, said))
+                decode_json(json.dumps(made).encode(), described(program, said))
             except UnexpectedAnswer as error:
                 refused.append(f"{program}: {error}")
     assert len(refused) <= tries // 20, "\n".join(refused[:20])

@@ -21,9 +21,9 @@ from runbook.cli.main import main
 from runbook.importers.pods import draft_of_pods
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Kubernetes
-from runbook.model.units import MAX_NUMBER, whole_number
-from runbook.transport.kubernetes_pods import ill, pods_in
-from runbook.transport.slurm import ended, job_in, nodes_in, unhealthy
+from runbook.model.units import MAX_NUMBER, parse_whole_number
+from runbook.transport.kubernetes_pods import parse_pods, pod_failure
+from runbook.transport.slurm import no_step_failure, parse_slurm_job, parse_slurm_nodes, unhealthy
 
 from .test_hostile_node import MISSING, altered, changes, places
 
@@ -33,7 +33,7 @@ ODD = ("²", "٣", "9" * 5000, "0" * 5000, "１", "-1", "1e5", "", "1_0", " 1", 
 
 @given(st.text(max_size=20) | st.sampled_from(ODD) | st.integers().map(str))
 def test_a_number_is_what_ascii_digits_write(text: str) -> None:
-    found = whole_number(text)
+    found = parse_whole_number(text)
     assert (found is None) == (re.fullmatch("[0-9]+", text) is None)
     if found is not None and len(text) < 15:
         assert found == int(text)
@@ -180,9 +180,9 @@ NODE = (
 def _every_pod(text: str) -> None:
     pods = []
     with contextlib.suppress(Unreachable):
-        pods = pods_in(text)
+        pods = parse_pods(text)
     for pod in pods:
-        ill(pod, Kubernetes(namespace=pod.namespace), f"the pod {pod.name}")
+        pod_failure(pod, Kubernetes(namespace=pod.namespace), f"the pod {pod.name}")
         assert isinstance(pod.says, str)
         assert pod.restarts_soon in (True, False)
     if pods:
@@ -191,7 +191,7 @@ def _every_pod(text: str) -> None:
 
 def test_a_pod_as_no_cluster_describes_it() -> None:
     _every_pod(json.dumps(POD))
-    assert pods_in(json.dumps(POD))[0].gpus == 8
+    assert parse_pods(json.dumps(POD))[0].gpus == 8
     for at in places(POD):
         value: Any = POD
         for step in at:
@@ -207,7 +207,7 @@ def test_a_pod_as_no_cluster_describes_it() -> None:
 def test_a_job_as_no_slurm_describes_it() -> None:
     """Also such that are far too large: GPUs and nodes stand there as ranges."""
     chance = random.Random(7)
-    job = job_in(JOB, "7")
+    job = parse_slurm_job(JOB, "7")
     assert (job.nodes, job.gpus["gn02"]) == (("gn01", "gn02"), (0, 1))
     texts = [re.sub(r"[0-9]+", odd, text) for text in (JOB, NODE) for odd in ODD]
     texts += [
@@ -223,7 +223,7 @@ def test_a_job_as_no_slurm_describes_it() -> None:
             )
     for text in texts:
         with contextlib.suppress(Unreachable):
-            ended(job_in(text, "7"), "gn01")
+            no_step_failure(parse_slurm_job(text, "7"), "gn01")
         with contextlib.suppress(Unreachable):
-            for node in nodes_in(text).values():
+            for node in parse_slurm_nodes(text).values():
                 unhealthy(node)

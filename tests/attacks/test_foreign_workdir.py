@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 from profiles import one_in
 
-from runbook.checks.context import NOT_SAFE_ERROR, folder_finding
-from runbook.checks.reach.workdir_and_limits import folder_findings
+from runbook.checks.context import NOT_SAFE_ERROR, run_folder_finding
+from runbook.checks.reach.workdir_and_limits import run_folder_findings
 from runbook.model.inventory import Node
 from runbook.transport.remote_program import ProgramNotStarted
 from runbook.transport.session import Session
@@ -139,13 +139,13 @@ def test_only_a_workdir_that_nobody_else_can_change_is_used(common: Path, name: 
             return
         error = session.hello["folder_error"]
         assert (error["type"], says in error["text"]) == (NOT_SAFE_ERROR, True)
-        (finding,) = folder_findings(Node("here", "127.0.0.1", workdir=str(workdir)), session.hello)
+        (finding,) = run_folder_findings(Node("here", "127.0.0.1", workdir=str(workdir)), session.hello)
         assert (finding.cause, str(error["path"]) in finding.says) == ("workdir-not-safe", True)
         with pytest.raises(ProgramNotStarted):
             session.push("a", b"x")
         with pytest.raises(ProgramNotStarted) as caught:
             order(session, "list", node="here", workdir=str(workdir))
-        assert folder_finding("here", caught.value.error).cause == "workdir-not-safe"
+        assert run_folder_finding("here", caught.value.error).cause == "workdir-not-safe"
     assert list(workdir.rglob("*")) == []
 
 

@@ -128,7 +128,7 @@ def test_pings_of_an_ordinary_agent_are_answered(world: World) -> None:
 
 @pytest.mark.parametrize("text", [b"a" * (1 << 18), (b"A" * 99 + b"\n") * (1 << 11)], ids=["one line", "many lines"])
 def test_every_place_in_a_log_of_one_letter_is_found(text: bytes) -> None:
-    assert run_logs.search(io.BytesIO(text), "a", any_case=True).count == text.lower().count(b"a")
+    assert run_logs.search_log_file(io.BytesIO(text), "a", any_case=True).count == text.lower().count(b"a")
 
 
 @pytest.mark.cost
@@ -137,7 +137,7 @@ def test_a_search_in_one_long_line_costs_no_more_than_in_proportion() -> None:
     for size in (1 << 19, 1 << 21):
         text = io.BytesIO(b"a" * size)
         begun = time.process_time()
-        run_logs.search(text, "a", any_case=True)
+        run_logs.search_log_file(text, "a", any_case=True)
         spent.append(time.process_time() - begun)
     assert spent[1] < 8 * spent[0]
 
@@ -168,13 +168,13 @@ def test_of_two_strings_for_one_name_the_first_one_counts(world: World) -> None:
 
 
 def test_who_was_replaced_between_its_call_and_its_greeting_is_told_so(world: World) -> None:
-    from runbook.agent.protocol import PROTOCOL_VERSION, REPLACED_CLOSE_CODE, AgentHello, Enrolment, said
+    from runbook.agent.protocol import PROTOCOL_VERSION, REPLACED_CLOSE_CODE, AgentHello, Enrolment, message_json
 
     token = world.token("n1")
     with world.dial(token) as stale:
         secret = Enrolment.of(world.fleet.enrol("ann", "n1")).secret
         newer = world.fleet.enrolled(secret, "n1")[1]
-        stale.send(said(AgentHello(PROTOCOL_VERSION, "9.9.9", "cd" * 16, "stranger", "elsewhere")))
+        stale.send(message_json(AgentHello(PROTOCOL_VERSION, "9.9.9", "cd" * 16, "stranger", "elsewhere")))
         with pytest.raises(ConnectionClosed) as told:
             hear_all(stale)
         assert told.value.rcvd is not None

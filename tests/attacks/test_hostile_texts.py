@@ -11,19 +11,19 @@ import pytest
 from profiles import one_in
 
 from runbook.checks import ibstat
-from runbook.checks.network.routing import Sent, turned_away
-from runbook.checks.reach.gpus import driver_too_old, judge_gpus
-from runbook.files.node_sets import folded
+from runbook.checks.network.routing import Sent, refusing_policy_finding
+from runbook.checks.reach.gpus import judge_gpus, old_driver_finding
+from runbook.files.node_sets import folded_names
 from runbook.firewall.collected_rules import Evidence
 from runbook.firewall.evaluate import Flow, Leg
 from runbook.firewall.explain_connection import Ends, Seen, explain_blocked
-from runbook.firewall.explain_node import arp_stop, explain
-from runbook.jobs.counters import not_read, rises
+from runbook.firewall.explain_node import explain_leg, find_arp_stop
+from runbook.jobs.counters import not_read, rising_counter_findings
 from runbook.model.events import OutcomeReached, StageStarted
 from runbook.model.inventory import Node
 from runbook.model.node_ranges import fold
 from runbook.model.verdict import Outcome
-from runbook.parsers.nvidia_logs import events
+from runbook.parsers.nvidia_logs import xid_events
 from runbook.parsers.nvidia_smi_facts import parse_apps, parse_details, parse_gpus
 from runbook.report.run_record import Record
 
@@ -58,7 +58,7 @@ def test_what_nvidia_smi_prints() -> None:
     sound = {**sound, "apps": {**sound["apps"], "out": APPS}, "processes": {"4242": {}}}
     for answer in spoilt(sound):
         judged = judge_gpus(NODE, answer)
-        driver_too_old(NODE, judged, "12.4")
+        old_driver_finding(NODE, judged, "12.4")
     for log in texts(XIDS):
         judge_gpus(NODE, {**sound, "dmesg": log.splitlines()})
 
@@ -69,14 +69,14 @@ def test_what_nvidia_smi_prints_during_a_launch() -> None:
     for text in texts(gpus["out"]):
         later = {**now, "clock": now["clock"] + 60, "gpus": {**gpus, "out": text}}
         for pair in ((now, later), (later, later), (later, now)):
-            list(rises("node-a", *pair))  # type: ignore[arg-type]  # as it was recorded
+            list(rising_counter_findings("node-a", *pair))  # type: ignore[arg-type]  # as it was recorded
             not_read(pair[1], gpus=True)  # type: ignore[arg-type]
 
 
 def test_what_ibstat_prints() -> None:
     for answer in spoilt(said("ib_no_subnet_manager", "ibstat")):
         for seen in (answer, {**answer, "sysfs": None}):
-            ibstat.judge(NODE, seen, "=mlx5_0:1", 100.0, "3")
+            ibstat.ibstat_outcome(NODE, seen, "=mlx5_0:1", 100.0, "3")
 
 
 SAVED = """\
@@ -148,12 +148,12 @@ def judged(listings: dict[str, str]) -> None:
     tools |= {f"{one} 10.77.0.2": {**tools.get(f"{one} 10.77.0.2", {"status": "ok"}), "rc": 2} for one in ("routes",)}
     evidence = Evidence.of({"tools": tools, "facts": {"uid": 5, "local_ports": listings.get("ufw", "")}})
     for leg in LEGS:
-        explain(evidence, FLOW, leg, ports=[(29500, 29510), (1024, 65535)], peers=["10.77.0.2"])
+        explain_leg(evidence, FLOW, leg, ports=[(29500, 29510), (1024, 65535)], peers=["10.77.0.2"])
     both: tuple[Seen, ...] = ("dropped", "lost")
     for seen in both:
         explain_blocked(seen, FLOW, Ends(evidence, evidence, "node-b", "node-a"))
-    arp_stop(evidence, "eth0", "10.77.0.1", "10.77.0.2")
-    turned_away("node-a", Sent("10.77.0.2", "10.77.0.1"), "TCP 29500", evidence)
+    find_arp_stop(evidence, "eth0", "10.77.0.1", "10.77.0.2")
+    refusing_policy_finding("node-a", Sent("10.77.0.2", "10.77.0.1"), "TCP 29500", evidence)
     evidence.no_route_to("10.77.0.2")
     evidence.beside("10.77.0.2", arriving=True)
 
@@ -192,7 +192,7 @@ def test_chains_that_jump_to_each_other_come_to_an_end() -> None:
     jumps = "".join(f"-A c{at} -m time -j c{at + 1}\n" * 2 for at in range(60))
     text = f"*filter\n:INPUT ACCEPT [0:0]\n{chains}-A INPUT -j c0\n{jumps}-A c60 -j DROP\nCOMMIT\n"
     evidence = Evidence.of({"tools": {"iptables-save": {"status": "ok", "rc": 0, "stdout": text}}})
-    assert explain(evidence, FLOW).blocks is None, "what lies behind so many ways nobody knows"
+    assert explain_leg(evidence, FLOW).blocks is None, "what lies behind so many ways nobody knows"
     assert len(evidence.tangled) == 1
 
 
@@ -208,7 +208,7 @@ def seconds(read: Callable[[str], object], text: str) -> float:
 
 def folded_twice(name: str) -> None:
     fold([f"{name}a", f"{name}b"])
-    folded([f"{name}a", f"{name}b"])
+    folded_names([f"{name}a", f"{name}b"])
 
 
 def recorded(count: int) -> None:
@@ -228,7 +228,7 @@ LARGE: dict[str, tuple[Callable[[int], str], Callable[[str], object]]] = {
     "GPUs that are cut": (lambda size: "1, x\n" * (size // 5), lambda text: parse_gpus(text, ("index", "uuid", "name"))),
     "GPUs in one line": (lambda size: "1," + "x" * size, lambda text: parse_gpus(text, ("index", "uuid", "name"))),
     "sections in sections": (lambda size: GPU + "".join(" " * at + "x" * 50 + " : y\n" for at in range(size // 500)), parse_details),
-    "resets": (lambda size: (XIDS + "\n") * (size // len(XIDS)), lambda text: events(text.splitlines(), 60.0)),
+    "resets": (lambda size: (XIDS + "\n") * (size // len(XIDS)), lambda text: xid_events(text.splitlines(), 60.0)),
     "names of many numbers": (lambda size: "1a" * (size // 20), folded_twice),
     "events of the first of many stages": (lambda size: "x" * (size // 40), lambda text: recorded(len(text))),
     "processes": (lambda size: APPS * (size // len(APPS)), lambda text: len(set(parse_apps(text)))),

@@ -11,8 +11,8 @@ from contextlib import suppress
 
 import pytest
 
-from runbook.files.inventory_draft import written
-from runbook.importers.convert import draft_of, read_foreign
+from runbook.files.inventory_draft import draft_text
+from runbook.importers.convert import draft_of_foreign_inventory, read_foreign_inventory
 from runbook.model.errors import FilesWrong
 
 SIZE = 150_000
@@ -42,7 +42,7 @@ FILES: dict[str, Callable[[], str]] = {
 
 def imported(text: str) -> None:
     with suppress(FilesWrong):
-        written(draft_of(read_foreign(text, "file", None), "name"))
+        draft_text(draft_of_foreign_inventory(read_foreign_inventory(text, "file", None), "name"))
 
 
 def cost(text: str) -> float:
@@ -80,13 +80,13 @@ def test_no_file_stands_for_more_hosts_than_an_inventory_may_hold(line: str, bey
     if "SBATCH" in line:
         text = "#SBATCH --nodelist=" + ",".join(f"{letter}n[1-9000]" for letter in "abc"[: 2 + beyond]) + "\n"
     if not beyond:
-        assert len(read_foreign(text, "file", None).hosts) == 18_000
+        assert len(read_foreign_inventory(text, "file", None).hosts) == 18_000
         return
     with pytest.raises(FilesWrong) as wrong:
-        read_foreign(text, "file", None)
+        read_foreign_inventory(text, "file", None)
     assert wrong.value.problems[0].id == "import.too-many-nodes"
 
 
 def test_a_variable_that_doubles_stays_short() -> None:
     text = HEAD + "A=xxxxxxxxxx\n" + "export A=$A$A\n" * 60 + "torchrun x.py\n"
-    assert len(str(read_foreign(text, "file", None))) < 2_000_000
+    assert len(str(read_foreign_inventory(text, "file", None))) < 2_000_000

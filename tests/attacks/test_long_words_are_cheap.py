@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import pytest
 
-from runbook.diagnose.all_rules import RULES, SIGNS, scanner
-from runbook.diagnose.judge import judge
+from runbook.diagnose.all_rules import RULES, SIGNS, make_scanner
+from runbook.diagnose.judge import judge_logs
 from runbook.diagnose.rule_types import Sign
 
 pytestmark = pytest.mark.cost
@@ -51,10 +51,10 @@ LINES: dict[str, Callable[[], str]] = {
 
 def cost(text: str) -> float:
     """Seconds of CPU."""
-    scan = scanner()
+    scan = make_scanner()
     start = time.thread_time()
     scan.feed("job.log", [text.encode()])
-    judge(scan)
+    judge_logs(scan)
     return time.thread_time() - start
 
 

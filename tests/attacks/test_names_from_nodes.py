@@ -28,9 +28,9 @@ from runbook.jobs.logs import RankLogs
 from runbook.jobs.watch import WatchEnd
 from runbook.model.errors import Unreachable
 from runbook.model.redact import Redactor
-from runbook.model.safe_files import BadName, file_name
+from runbook.model.safe_files import BadName, checked_file_name
 from runbook.model.verdict import Verdict
-from runbook.node.journal import JOB_FIELDS, JOURNAL_FIELDS, checked
+from runbook.node.journal import JOB_FIELDS, JOURNAL_FIELDS, checked_fields
 from runbook.transport import node_answers
 from runbook.transport.frames import UnexpectedAnswer
 from runbook.transport.remote_program import MESSAGE_MARK
@@ -327,7 +327,7 @@ def test_a_journal_that_is_too_large_is_not_read(site: Site, capsys: pytest.Capt
 @given(name=st.text(max_size=300) | st.from_regex(r"[A-Za-z0-9_./\\-]{0,20}"))
 def test_a_name_of_a_file_stays_in_its_folder(name: str) -> None:
     try:
-        file_name(name)
+        checked_file_name(name)
     except BadName:
         return
     assert name == Path(name).name
@@ -354,7 +354,7 @@ def test_what_a_keeper_says_while_it_runs_is_checked_as_well(facts: dict[str, An
         )
         return
     assert message == said
-    assert checked(message, JOURNAL_FIELDS) == {**journal("node-b", 1), **facts}
+    assert checked_fields(message, JOURNAL_FIELDS) == {**journal("node-b", 1), **facts}
 
 
 def test_a_keeper_that_is_not_believed_makes_its_node_unknown(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from lab.fault import Fault, run_fault
 
 from runbook import node
 from runbook.causes.catalogue import causes as known_causes
-from runbook.checks.context import no_answer
+from runbook.checks.context import no_answer_outcome
 from runbook.model.errors import Unreachable
 from runbook.model.verdict import Verdict
 from runbook.node import tools
@@ -57,7 +57,7 @@ def refused(name: str, path: str = "") -> ProgramNotStarted:
 @pytest.mark.parametrize(("program", "name"), [*itertools.product(PROGRAMS, MET)])
 def test_an_errno_names_its_limit(program: str, name: str) -> None:
     for path in ("", "/home/ana/.runbook/run/node-a/tool.py", "/proc/net/tcp"):
-        outcome = no_answer("node-a", program, refused(name, path))
+        outcome = no_answer_outcome("node-a", program, refused(name, path))
         assert outcome.verdict is Verdict.FAIL
         (finding,) = outcome.findings
         assert finding.cause == MET[name]
@@ -68,7 +68,7 @@ def test_an_errno_names_its_limit(program: str, name: str) -> None:
 @pytest.mark.parametrize(("program", "words"), [*itertools.product(PROGRAMS, SAID)])
 def test_so_do_the_last_words_of_a_program(program: str, words: str) -> None:
     stderr = f'Traceback (most recent call last):\n  File "mesh.py", line 300, in main\n{words}\n'
-    outcome = no_answer("node-a", program, Answer(1, None, "", stderr, False, 0.1))
+    outcome = no_answer_outcome("node-a", program, Answer(1, None, "", stderr, False, 0.1))
     assert [finding.cause for finding in outcome.findings] == [SAID[words]]
     assert outcome.findings[0].evidence == (words,)
 
@@ -76,7 +76,7 @@ def test_so_do_the_last_words_of_a_program(program: str, words: str) -> None:
 @pytest.mark.parametrize("words", [words for words in SAID if "fork" in words or "thread" in words])
 def test_a_shell_that_cannot_fork_is_no_broken_shell(words: str) -> None:
     lost = Unreachable("login-shell-failed", "the login shell ended", "look at the shell", (words,))
-    outcome = no_answer("node-a", "host_facts", lost)
+    outcome = no_answer_outcome("node-a", "host_facts", lost)
     assert (outcome.verdict, outcome.findings[0].cause) == (Verdict.UNKNOWN, "process-limit")
 
 
@@ -87,7 +87,7 @@ SYSTEM = ("/proc", "/proc/net/tcp", "/sys/class/net", "/dev/shm", "/etc/hosts", 
     ("path", "name"), [*itertools.product(SYSTEM, ["ENOENT", "EACCES", "EPERM", "ENOTDIR", "EIO", "ENODEV"])]
 )
 def test_a_file_of_the_systems_that_cannot_be_read_is_not_the_workdir(path: str, name: str) -> None:
-    outcome = no_answer("node-a", "ping", refused(name, path))
+    outcome = no_answer_outcome("node-a", "ping", refused(name, path))
     (finding,) = outcome.findings
     assert (outcome.verdict, finding.cause) == (Verdict.UNKNOWN, "tool-output-unknown")
     assert path in finding.says
@@ -96,7 +96,7 @@ def test_a_file_of_the_systems_that_cannot_be_read_is_not_the_workdir(path: str,
 
 @pytest.mark.parametrize("name", ["ENOSPC", "EDQUOT", "EROFS", "EACCES"])
 def test_the_workdir_is_still_told_as_that(name: str) -> None:
-    outcome = no_answer("node-a", "mesh", refused(name, "/home/ana/.runbook/run/node-a/mesh.py"))
+    outcome = no_answer_outcome("node-a", "mesh", refused(name, "/home/ana/.runbook/run/node-a/mesh.py"))
     assert outcome.verdict is Verdict.FAIL
     assert outcome.findings[0].cause == ("disk-full" if name in ("ENOSPC", "EDQUOT") else "workdir-not-writable")
 
@@ -107,7 +107,7 @@ def test_the_workdir_is_still_told_as_that(name: str) -> None:
     program=st.sampled_from(PROGRAMS),
 )
 def test_every_errno_has_a_sentence(name: str, path: str, program: str) -> None:
-    outcome = no_answer("node-a", program, refused(name, path))
+    outcome = no_answer_outcome("node-a", program, refused(name, path))
     assert outcome.verdict in (Verdict.FAIL, Verdict.UNKNOWN)
     for finding in outcome.findings:
         assert finding.cause in known_causes()
@@ -144,7 +144,7 @@ import json, sys
 sys.path.insert(0, sys.argv[1])
 from runbook.node import tools
 prints = 'head -c "$1" /dev/zero | tr "\\\\0" x; head -c "$1" /dev/zero | tr "\\\\0" y >&2; exit 7'
-print(json.dumps(tools.sendable(tools.run(["/bin/sh", "-c", prints, "sh", sys.argv[2]], 60))))
+print(json.dumps(tools.sendable_result(tools.run(["/bin/sh", "-c", prints, "sh", sys.argv[2]], 60))))
 """
 
 

@@ -28,12 +28,12 @@ from runbook.cli.main import main
 from runbook.jobs.known_jobs import Cleaned, KnownJob, Stopped
 from runbook.model.errors import FilesWrong, Problem, RunbookError, Span, Unreachable
 from runbook.model.inventory import Inventory, Rendezvous
-from runbook.model.safe_text import json_visible, visible, visible_lines
+from runbook.model.safe_text import visible_json, visible_multiline_text, visible_text
 from runbook.model.verdict import Finding, Outcome, Verdict
 from runbook.report.console import Console
 from runbook.report.junit import Junit
-from runbook.report.run_json import to_json
-from runbook.report.standard_streams import OutputStream, carried, standard_streams, stderr, stdout
+from runbook.report.run_json import event_to_json
+from runbook.report.standard_streams import OutputStream, encodable_text, guard_standard_streams, stderr, stdout
 
 PACKAGE = Path(runbook.__file__).parent
 HOSTILE = {
@@ -73,23 +73,23 @@ def acting(text: str) -> list[str]:
 
 @given(TEXT)
 def test_what_is_visible_does_not_act(text: str) -> None:
-    assert acting(visible(text)) == []
-    assert "\n" not in visible(text)
-    assert visible(visible(text)) == visible(text)
-    assert visible_lines(text).count("\n") == text.count("\n")
-    visible(text).encode("utf-8")
+    assert acting(visible_text(text)) == []
+    assert "\n" not in visible_text(text)
+    assert visible_text(visible_text(text)) == visible_text(text)
+    assert visible_multiline_text(text).count("\n") == text.count("\n")
+    visible_text(text).encode("utf-8")
 
 
 @given(st.text("abc äöü漢字Жد☃😀·…—", max_size=30))
 def test_ordinary_text_stands_as_it_is(text: str) -> None:
-    assert visible(text) == text
+    assert visible_text(text) == text
 
 
 def test_joiners_stay_where_they_belong() -> None:
     for text in ("👨‍👩‍👧", "❤️‍🔥", "می‌خواهم"):
-        assert visible(text) == text
-    assert visible("node\u200d-a") == "node\\u200d-a"
-    assert visible("a\ufe0fb") == "a\\ufe0fb"
+        assert visible_text(text) == text
+    assert visible_text("node\u200d-a") == "node\\u200d-a"
+    assert visible_text("a\ufe0fb") == "a\\ufe0fb"
 
 
 @given(
@@ -98,14 +98,14 @@ def test_joiners_stay_where_they_belong() -> None:
     )
 )
 def test_json_keeps_its_strings(value: Any) -> None:
-    document = json_visible(json.dumps(value, ensure_ascii=False, indent=1))
+    document = visible_json(json.dumps(value, ensure_ascii=False, indent=1))
     assert acting(document) == []
     assert json.loads(document) == json.loads(json.dumps(value))
 
 
 @given(TEXT, st.sampled_from(["ascii", "latin-1", "utf-8", "cp1252", "utf-16"]))
 def test_any_stream_can_carry_it(text: str, encoding: str) -> None:
-    told = carried(visible(text), encoding)
+    told = encodable_text(visible_text(text), encoding)
     assert told.encode(encoding).decode(encoding) == told
 
 
@@ -153,7 +153,7 @@ def test_painted_pages_are_the_only_verbatim_text() -> None:
 
 @pytest.mark.parametrize("hostile", EVERY)
 def test_what_libraries_print_comes_by_here_as_well(hostile: str, capfd: pytest.CaptureFixture[str]) -> None:
-    with standard_streams():
+    with guard_standard_streams():
         print(EVERY[hostile])
         print(EVERY[hostile], file=sys.stderr)
         sys.stderr.writelines([EVERY[hostile]])
@@ -238,7 +238,7 @@ def test_lint(hostile: str, output: str, say: Say, folder: Path) -> None:
         files = {finding["file"] for finding in json.loads(said)["findings"]}
         assert files == {f"{name}.yml"}
     elif output == "text":
-        assert visible(f"{name}.yml") in said
+        assert visible_text(f"{name}.yml") in said
     say("lint", "-o", output, f"{name}.yml")
     say("lint", "-o", output, f"no-{name}.yml")
 
@@ -253,7 +253,7 @@ def test_diagnose(hostile: str, output: str, say: Say, folder: Path) -> None:
     if output == "json":
         assert json.JSONDecoder().raw_decode(said)[0]["causes"][0]["evidence"][0]["file"] == f"{name}.log"
     else:
-        assert visible(f"{name}.log") in said
+        assert visible_text(f"{name}.log") in said
     say("diagnose", "-o", output, ".")
     say("diagnose", "-o", output, f"no-{name}.log")
     with tarfile.open(folder / "logs.tar.gz", "w:gz") as archive:
@@ -416,7 +416,7 @@ def test_jobs(hostile: str, say: Say, folder: Path, monkeypatch: pytest.MonkeyPa
     assert len(say("stop", "x", "-i", "i.yml").splitlines()) == 3
     assert len(say("clean", "x", "-i", "i.yml").splitlines()) == 3
     finding = Finding("rank-failed", text, text, (text,) * 3)
-    jobs_command._tell(Outcome.failed(text, finding))
+    jobs_command._print_outcome(Outcome.failed(text, finding))
 
 
 EVERY_PS = ("head", "job", "", "title", "head", "rank", "absent", "unreached")
@@ -448,7 +448,7 @@ def test_the_page_of_a_run(hostile: str, colour: bool, live: bool) -> None:
         assert acting(told.replace("\x1b", "")) == []
         assert ("\x1b" in told) == ("\x1b" in plain)
     events = story(text).events
-    assert all(line.isascii() and line.isprintable() for line in map(to_json, events))
+    assert all(line.isascii() and line.isprintable() for line in map(event_to_json, events))
     reader = Junit()
     for event in events:
         reader(event)

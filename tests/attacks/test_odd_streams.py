@@ -20,7 +20,7 @@ import pytest
 from profiles import one_in
 from report.varied import failing, write_run
 
-from runbook.cli.argument_parser import parser
+from runbook.cli.argument_parser import make_parser
 
 ROOT = Path(__file__).parents[2]
 INVENTORY = """\
@@ -123,7 +123,7 @@ def test_every_command_is_here() -> None:
         if not below or not below[0].required:
             yield words
 
-    missing = {words for words in leaves(parser(), ()) if not any(one[: len(words)] == words for one in told)}
+    missing = {words for words in leaves(make_parser(), ()) if not any(one[: len(words)] == words for one in told)}
     assert missing == set(NOT_HERE)
 
 

@@ -17,7 +17,7 @@ from profiles import one_in
 from runbook.engine import run_folder as run_folder_module
 from runbook.engine.run_folder import RUN_FOLDER_FILES, run_folder
 from runbook.model.errors import FilesWrong
-from runbook.model.safe_files import BadName, append_below, file_name, make_below, write_below
+from runbook.model.safe_files import BadName, checked_file_name, make_folders_below, open_append_below, write_file_below
 
 from .users import ATTACKER, PYTHON, VICTIM, common, folder_of, needs_users, run_as
 
@@ -262,13 +262,13 @@ NAMES = [
 @pytest.mark.parametrize("name", NAMES)
 def test_no_such_name_becomes_a_file(tmp_path: Path, name: str) -> None:
     with pytest.raises(BadName):
-        file_name(name)
+        checked_file_name(name)
     for attempt in (
-        lambda: append_below(tmp_path, name),
-        lambda: append_below(tmp_path, name, "x"),
-        lambda: make_below(tmp_path, "a", name),
-        lambda: write_below(tmp_path, name, data="x"),
-        lambda: write_below(tmp_path, name, "x", data="x"),
+        lambda: open_append_below(tmp_path, name),
+        lambda: open_append_below(tmp_path, name, "x"),
+        lambda: make_folders_below(tmp_path, "a", name),
+        lambda: write_file_below(tmp_path, name, data="x"),
+        lambda: write_file_below(tmp_path, name, "x", data="x"),
     ):
         with pytest.raises(BadName):
             attempt()
@@ -286,13 +286,13 @@ def test_no_link_is_followed_on_the_way_to_a_file(tmp_path: Path) -> None:
     os.mkfifo(ours / "pipe")
     for names in (("logs", "file"), ("logs", "new"), ("file",), ("hard",), ("pipe",)):
         with pytest.raises(OSError):
-            append_below(ours, *names).close()
+            open_append_below(ours, *names).close()
     with pytest.raises(OSError):
-        make_below(ours, "logs", "inner")
+        make_folders_below(ours, "logs", "inner")
     with pytest.raises(OSError):
-        write_below(ours, "logs", "file", data="ours")
-    write_below(ours, "file", data="ours")
-    write_below(ours, "hard", data="ours")
+        write_file_below(ours, "logs", "file", data="ours")
+    write_file_below(ours, "file", data="ours")
+    write_file_below(ours, "hard", data="ours")
     assert (ours / "file").read_text() == (ours / "hard").read_text() == "ours"
     assert not (ours / "file").is_symlink()
     assert {path.name: path.read_text() for path in theirs.iterdir()} == {"file": "theirs"}

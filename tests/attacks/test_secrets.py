@@ -27,8 +27,8 @@ from profiles import examples, one_in
 from runbook.jobs.attempt import ProcessSpec
 from runbook.jobs.logs import MAX_LOG_LINE_BYTES, RankLogs
 from runbook.launch.quote import bat, ps1, sh
-from runbook.model.decoded_text import views
-from runbook.model.redact import Redactor, long_enough
+from runbook.model.decoded_text import decoded_views
+from runbook.model.redact import Redactor, is_searchable_secret
 from runbook.model.secrets import Secret
 
 SECRETS = st.text(
@@ -77,7 +77,7 @@ def left(text: str, secret: str) -> bool:
     for offset in range(3):
         coded = base64.b64encode(b"\0" * offset + secret.encode()).decode().rstrip("=")
         encoded.append(coded[offset + 1 : -1] if offset else coded[:-1])
-    return any(one.lower() in view.text.lower() for view in views(text) for one in encoded)
+    return any(one.lower() in view.text.lower() for view in decoded_views(text) for one in encoded)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -99,7 +99,7 @@ def test_a_secret_is_starred_however_it_is_written(form: str, secret: str) -> No
 @examples(80)
 @given(secret=st.text(st.sampled_from("abcXYZ019%&^!()<>|'$+/="), min_size=6, max_size=40))
 def test_a_secret_in_a_batch_file(secret: str) -> None:
-    assume(long_enough(secret.strip("%")))
+    assume(is_searchable_secret(secret.strip("%")))
     written = str(bat.setting("TOKEN", secret))
     assert Redactor([Secret(secret, "x")]).text(written) == 'set "TOKEN=***"'
 
@@ -213,7 +213,7 @@ def test_in_whatever_holds_texts(secret: str, forms: list[str]) -> None:
 @pytest.mark.parametrize("short", ["", "1", "on", "yes", "    ", " a \t"])
 def test_what_is_too_short_is_not_starred_everywhere(short: str) -> None:
     """It would turn every other word into stars. Whoever uses one is warned."""
-    assert not long_enough(short)
+    assert not is_searchable_secret(short)
     text = "step 1 on    yes a  b"
     assert Redactor([Secret(short, "x")]).text(text) == text
 
@@ -310,7 +310,7 @@ def runbook(folder: Path, *arguments: str, known: bool = True) -> subprocess.Com
 def assert_clean(name: str, text: str, *secrets: str) -> None:
     for secret in secrets or PLANTED:
         if secret == TOKEN:  # of which only the format is known
-            assert not any(TOKEN in view.text for view in views(text)), f"{secret} in {name}"
+            assert not any(TOKEN in view.text for view in decoded_views(text)), f"{secret} in {name}"
         else:
             assert not left(text, secret), f"{secret} in {name}"
 

@@ -17,14 +17,14 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from profiles import examples
 
-from runbook.files.templating import fill
+from runbook.files.templating import fill_templates
 from runbook.model.errors import FilesWrong, Span
 
 MEMORY = 768 << 20  # bytes of address space, most of it Python's and Jinja2's own
 MOST_CPU_S = 20  # then the process is ended; a budget that is spent to its end takes under one, on a slow machine a few
 WORKER = """
 import json, resource, sys, time
-from runbook.files.templating import fill, names_used
+from runbook.files.templating import fill_templates, template_variables
 from runbook.model.errors import FilesWrong
 most, most_cpu_s = int(sys.argv[1]), int(sys.argv[2])
 resource.setrlimit(resource.RLIMIT_AS, (most, most))
@@ -32,8 +32,8 @@ for line in sys.stdin:
     template = json.loads(line)
     resource.setrlimit(resource.RLIMIT_CPU, (int(time.process_time()) + most_cpu_s, resource.RLIM_INFINITY))
     try:
-        names_used(template)
-        said = {"size": len(str(fill(template, {"word": "node-a", "number": 8, "words": ["a", "b"]})))}
+        template_variables(template)
+        said = {"size": len(str(fill_templates(template, {"word": "node-a", "number": 8, "words": ["a", "b"]})))}
     except FilesWrong as wrong:
         said = {"problem": wrong.problems[0].id, "message": wrong.problems[0].message}
     print(json.dumps(said), flush=True)
@@ -173,7 +173,7 @@ def test_any_template_is_computed_or_refused_within_bounds(worker: Worker, templ
 def test_a_bound_is_told_with_its_place(template: str) -> None:
     place = Span("playbook.yml", 7, 12)
     with pytest.raises(FilesWrong) as raised:
-        fill(template, {}, place)
+        fill_templates(template, {}, place)
     (problem,) = raised.value.problems
     assert problem.id == "template.failed"
     assert problem.span == place
@@ -210,4 +210,4 @@ def test_what_is_made_one_by_one_is_bounded_as_a_list_is(worker: Worker, templat
     ],
 )  # fmt: skip
 def test_what_people_write_is_computed_as_ever(template: str, filled: str) -> None:
-    assert fill(template, {}) == filled
+    assert fill_templates(template, {}) == filled

@@ -19,7 +19,7 @@ import runbook
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Kubernetes, Ssh
 from runbook.transport import kubernetes, slurm, ssh_config
-from runbook.transport.local_programs import MAX_STDOUT_BYTES, printed
+from runbook.transport.local_programs import MAX_STDOUT_BYTES, run_program
 from runbook.transport.stream import ProcessStream
 
 STARTS = {
@@ -38,10 +38,10 @@ ALLOWED = {
 OUT, ERR = 'exec yes "$0 nodes: {}"', "exec yes >&2"
 TOOLS = {"stdout": OUT, "stderr": ERR, "stdout of a child": "yes & wait", "one line": "exec cat /dev/zero"}
 ASKING: dict[str, Callable[[], object]] = {
-    "kubectl": lambda: kubernetes.ask(Kubernetes(), "get", "pods"),
-    "scontrol": lambda: slurm.ask("scontrol", "show", "node"),
-    "squeue": lambda: slurm.ask("squeue", "--me"),
-    "ssh": lambda: ssh_config._ssh_g("node-a", Ssh()),
+    "kubectl": lambda: kubernetes.run_kubectl(Kubernetes(), "get", "pods"),
+    "scontrol": lambda: slurm.run_slurm_program("scontrol", "show", "node"),
+    "squeue": lambda: slurm.run_slurm_program("squeue", "--me"),
+    "ssh": lambda: ssh_config._resolved_ssh_options("node-a", Ssh()),
 }
 
 
@@ -84,7 +84,7 @@ def test_what_it_prints_for_ever_is_stopped(
 
 @pytest.mark.parametrize("says", TOOLS)
 def test_it_is_said_that_it_printed_too_much(says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    done = printed([str(fake(tmp_path, "tool", TOOLS[says], monkeypatch))], 600.0)
+    done = run_program([str(fake(tmp_path, "tool", TOOLS[says], monkeypatch))], 600.0)
     assert (done.returncode, done.stdout) == (-9, "")
     assert "it printed more than" in done.stderr.splitlines()[-1]
     assert len(done.stderr) < 5000
@@ -118,13 +118,13 @@ def test_one_that_is_silent_ends_at_the_deadline_with_what_it_started(
 ) -> None:
     tool = fake(tmp_path, "silent", "sleep 1000 & sleep 1000", monkeypatch)
     with pytest.raises(subprocess.TimeoutExpired):
-        printed([str(tool)], 1.0)
+        run_program([str(tool)], 1.0)
     assert nothing_runs(tmp_path)
 
 
 def test_what_it_leaves_running_does_not_keep_us_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tool = fake(tmp_path, "daemon", "sleep 30 &\nsaid=$!\necho $said", monkeypatch)
-    done = printed([str(tool)], 600.0)
+    done = run_program([str(tool)], 600.0)
     try:
         assert done.returncode == 0
         os.kill(int(done.stdout), 0)
@@ -136,7 +136,7 @@ def test_all_of_a_large_output_is_read(tmp_path: Path) -> None:
     program = (
         f"import sys; sys.stdout.write('é' * {MAX_STDOUT_BYTES // 2}); sys.stderr.write('x' * 1000_000); sys.exit(7)"
     )
-    done = printed([sys.executable, "-c", program], 60.0)
+    done = run_program([sys.executable, "-c", program], 60.0)
     assert (done.returncode, len(done.stdout), len(done.stderr)) == (7, MAX_STDOUT_BYTES // 2, 1000_000)
     assert set(done.stdout) == {"é"}
 

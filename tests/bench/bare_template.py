@@ -14,7 +14,7 @@ import jinja2
 import runbook
 from runbook.launch.preconditions import RENDEZVOUS_PROBE, Guards, read_activation
 from runbook.launch.quote import dialect_of
-from runbook.launch.script import ScriptProcess, ScriptSpec, stops
+from runbook.launch.script import ScriptProcess, ScriptSpec, possible_stops
 
 
 def main(nodes: int, gpus: int, out: Path) -> None:
@@ -62,7 +62,7 @@ def main(nodes: int, gpus: int, out: Path) -> None:
                 secrets=None,
                 file=f"{script}.sh",
                 activation=activation,
-                stops=stops(spec, "sh", activation),
+                stops=possible_stops(spec, "sh", activation),
                 probe=RENDEZVOUS_PROBE,
             )
             (folder / f"{script}.sh").write_text(text)

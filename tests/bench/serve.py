@@ -27,7 +27,7 @@ from runbook.report.html.render import render
 from runbook.serve.agent_fleet import Fleet
 from runbook.serve.change_stream import Changed
 from runbook.serve.people import People
-from runbook.serve.run_processes import process_start
+from runbook.serve.run_processes import process_start_ticks
 from runbook.serve.settings import ServeSettings
 from runbook.serve.store import Store
 from runbook.transport.agent import (
@@ -36,8 +36,8 @@ from runbook.transport.agent import (
     FRAME_HEADER,
     OPENED_FRAME,
     StreamRequest,
-    framed,
-    reachable,
+    agent_frame,
+    short_socket_address,
 )
 
 from .cost import BenchError
@@ -113,7 +113,7 @@ class _Bench:
         }  # fmt: skip
         launch = {"event": "stage-started", "time": time.time(), "stage": "train", "check": "launch", "nodes": names}
         (run / "events.jsonl").write_text(f"{json.dumps(began)}\n{json.dumps(launch)}\n")
-        ours = {"pid": os.getpid(), "began": process_start(os.getpid())}
+        ours = {"pid": os.getpid(), "began": process_start_ticks(os.getpid())}
         about = {"version": 1, "person": "bench", "group": "train", "at": time.time(), "command": ["runbook"], **ours}
         (run / "started.json").write_text(json.dumps(about))
 
@@ -237,11 +237,11 @@ class _Bench:
     @contextlib.contextmanager
     def _stream(self, node: str) -> Iterator[None]:
         """An open stream to a node, of which everything is read."""
-        with socket.socket(socket.AF_UNIX) as asked, reachable(self._data / AGENT_SOCKET_FILE) as address:
+        with socket.socket(socket.AF_UNIX) as asked, short_socket_address(self._data / AGENT_SOCKET_FILE) as address:
             asked.settimeout(60)
             asked.connect(address)
             asked.sendall(
-                framed(
+                agent_frame(
                     ASK_FRAME, msgspec.json.encode(StreamRequest(node, True, "true", "python3", "~/.runbook", "bench"))
                 )
             )

@@ -31,8 +31,8 @@ from runbook.agent.protocol import (
     JobProcess,
     Open,
     Welcome,
-    from_server,
-    said,
+    message_json,
+    parse_server_message,
 )
 
 PIECE = 64 << 10
@@ -62,8 +62,8 @@ class Fleet:
                 async with connect(
                     f"{self.url}/agent/control", additional_headers=headers, compression=None, ping_interval=None
                 ) as socket:
-                    await socket.send(said(AgentHello(PROTOCOL_VERSION, "0.1.0", incarnation, name, name)))
-                    assert isinstance(from_server(await socket.recv()), Welcome)
+                    await socket.send(message_json(AgentHello(PROTOCOL_VERSION, "0.1.0", incarnation, name, name)))
+                    assert isinstance(parse_server_message(await socket.recv()), Welcome)
                     self.welcomed.append((time.monotonic(), name))
                     wait_s = 1.0
                     await self.speak(number, name, headers, socket)
@@ -76,7 +76,7 @@ class Fleet:
 
         async def hear() -> None:
             async for text in socket:
-                message = from_server(text)
+                message = parse_server_message(text)
                 if isinstance(message, Heard) and message.number in sent:
                     self.beats.append(time.perf_counter() - sent.pop(message.number))
                 elif isinstance(message, Open):
@@ -91,7 +91,7 @@ class Fleet:
             while not self.ending and not hearing.done():
                 count += 1
                 sent[count] = time.perf_counter()
-                await socket.send(said(self.beat(number, count)))
+                await socket.send(message_json(self.beat(number, count)))
                 await asyncio.sleep(HEARTBEAT_INTERVAL_S)
         finally:
             hearing.cancel()

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from runbook.checks.bandwidth.pairing_rounds import Meeting, Schedule
-from runbook.checks.bandwidth.slow_links import Endpoint, Judgement, Link, LinksVerdict, Measured, Role, verdict
+from runbook.checks.bandwidth.slow_links import Endpoint, Judgement, Link, LinksVerdict, Measured, Role, links_verdict
 
 NOISE, TRANSIENTS = 0.03, 0.002
 GBYTES = 12.0
@@ -99,7 +99,7 @@ def search(network: Network, seed: int) -> Search:
         number += 1
         judged = Judgement(nodes, measured, leaf_of)
     assert judged is not None
-    return Search(verdict(judged), number, measured)
+    return Search(links_verdict(judged), number, measured)
 
 
 def leaf_size(count: int) -> int:

@@ -10,10 +10,16 @@ from typing import Any, cast
 import pytest
 
 import runbook.node
-from runbook.checks.allreduce import AllReduce, expected_seconds, promised_rate, slow, wrong_data
+from runbook.checks.allreduce import (
+    AllReduce,
+    expected_iteration_seconds,
+    promised_rate,
+    slow_job_outcomes,
+    wrong_data_outcomes,
+)
 from runbook.checks.bandwidth.allreduce_blame import Blame
-from runbook.checks.bandwidth.normal_busbw import BandwidthSetting, Norm, expect
-from runbook.checks.base import configure
+from runbook.checks.bandwidth.normal_busbw import BandwidthSetting, Norm, expected_busbw
+from runbook.checks.base import build_check
 from runbook.checks.context import Context
 from runbook.checks.ranks.pool import RankPool
 from runbook.model.errors import FilesWrong, Span
@@ -63,14 +69,14 @@ def test_no_size_stands_there_twice(low: int, high: int) -> None:
 def test_arguments_that_are_wrong_are_the_users_to_mend(values: dict[str, object]) -> None:
     span = Span("p.yml", 3, 7)
     with pytest.raises(FilesWrong) as caught:
-        configure(AllReduce, values, {}, span)
+        build_check(AllReduce, values, {}, span)
     assert {problem.id for problem in caught.value.problems} <= {"playbook.unknown-argument", "playbook.bad-argument"}
     assert all(problem.span == span for problem in caught.value.problems)
 
 
 def test_every_wrong_argument_is_told_and_a_near_miss_gets_a_hint() -> None:
     with pytest.raises(FilesWrong) as caught:
-        configure(AllReduce, {"iteration": 3, "factor": "x", "budget": []}, {}, None)
+        build_check(AllReduce, {"iteration": 3, "factor": "x", "budget": []}, {}, None)
     assert [p.id for p in caught.value.problems] == [
         "playbook.unknown-argument",
         "playbook.bad-argument",
@@ -88,7 +94,7 @@ def test_arguments_as_people_write_them() -> None:
         "min_busbw_gbytes": 0.5,
         "stall": 2,
     }
-    check = configure(AllReduce, values, {}, None)
+    check = build_check(AllReduce, values, {}, None)
     assert (check.min_bytes, check.max_bytes, check.iterations) == (4096, 1 << 30, 5)
     assert (check.budget, check.min_busbw_gbytes, check.stall) == (60.0, 0.5, 2.0)
 
@@ -146,8 +152,8 @@ def test_the_gate_looks_at_the_largest_size(gate: float, verdict: Verdict) -> No
         assert outcomes[0].metrics["busbw_gbytes"] == 20.0
 
 
-NORMAL = expect(BandwidthSetting("nccl", (8,), ("NVIDIA H200",) * 8))
-UNHEARD_OF = expect(BandwidthSetting("nccl", (8,), ("NVIDIA Z1000",) * 8))
+NORMAL = expected_busbw(BandwidthSetting("nccl", (8,), ("NVIDIA H200",) * 8))
+UNHEARD_OF = expected_busbw(BandwidthSetting("nccl", (8,), ("NVIDIA Z1000",) * 8))
 
 
 def normed(busbw: float, norm: Norm, *, size: int = 16 << 30, blame: Blame | None = None) -> list[Outcome]:
@@ -204,7 +210,7 @@ def test_auto_that_could_not_look_is_unknown() -> None:
 def test_who_is_blamed_fails_and_the_others_pass_with_what_speaks_for_them() -> None:
     charge = Finding("allreduce-slow", "node-b sends at 1 MB/s", "on node-b: `mend it`", ("proof",), ("node-a",))
     blame = Blame({"node-b": charge}, cleared={"node-a": "node-a is fine"}, measured=("between nodes: slow",))
-    outcomes = slow(context(cluster()), blame, "busbw 1 GB/s", None, ROWS, {"busbw": 1.0})
+    outcomes = slow_job_outcomes(context(cluster()), blame, "busbw 1 GB/s", None, ROWS, {"busbw": 1.0})
     assert verdicts(outcomes) == {"node-a": (Verdict.PASS, ()), "node-b": (Verdict.FAIL, ("allreduce-slow",))}
     assert outcomes[0].proof == "busbw 1 GB/s; node-a is fine"
     assert outcomes[1].findings[0].remedy == "on node-b: `mend it`"
@@ -213,13 +219,13 @@ def test_who_is_blamed_fails_and_the_others_pass_with_what_speaks_for_them() -> 
 
 @pytest.mark.parametrize(("value", "read"), [("auto", "auto"), ("20", 20.0), (0.5, 0.5), (None, None)])
 def test_the_gate_is_a_number_or_auto(value: object, read: object) -> None:
-    assert configure(AllReduce, {"min_busbw_gbytes": value}, {}, None).min_busbw_gbytes == read
+    assert build_check(AllReduce, {"min_busbw_gbytes": value}, {}, None).min_busbw_gbytes == read
 
 
 @pytest.mark.parametrize("value", ["automatic", "Auto", True, -1, "nan", []])
 def test_and_nothing_else(value: object) -> None:
     with pytest.raises(FilesWrong):
-        configure(AllReduce, {"min_busbw_gbytes": value}, {}, None)
+        build_check(AllReduce, {"min_busbw_gbytes": value}, {}, None)
 
 
 def test_one_rank_sends_nothing_and_is_not_gated() -> None:
@@ -259,7 +265,7 @@ BYSTANDER = (Verdict.UNKNOWN, ("peer-died",))
 
 
 def test_right_data(three: tuple[RankPool, Context]) -> None:
-    assert wrong_data(*three) is None
+    assert wrong_data_outcomes(*three) is None
 
 
 def test_the_rank_whose_contribution_is_wrong(three: tuple[RankPool, Context]) -> None:
@@ -267,7 +273,7 @@ def test_the_rank_whose_contribution_is_wrong(three: tuple[RankPool, Context]) -
     for number in range(3):
         told(pool, number, 1)
     pool.extra["located"] = {"event": "located", "ranks": [1]}
-    outcomes = wrong_data(pool, at) or []
+    outcomes = wrong_data_outcomes(pool, at) or []
     assert verdicts(outcomes) == {"node-a": BYSTANDER, "node-b": WRONG, "node-c": BYSTANDER}
     assert "rank 1 contributes wrong data" in outcomes[1].findings[0].says
     assert (
@@ -280,7 +286,7 @@ def test_a_rank_that_alone_received_wrong_sums(three: tuple[RankPool, Context]) 
     for number, count in enumerate((0, 0, 5)):
         told(pool, number, count)
     pool.extra["located"] = {"event": "located", "ranks": []}
-    assert verdicts(wrong_data(pool, at) or []) == {"node-a": BYSTANDER, "node-b": BYSTANDER, "node-c": WRONG}
+    assert verdicts(wrong_data_outcomes(pool, at) or []) == {"node-a": BYSTANDER, "node-b": BYSTANDER, "node-c": WRONG}
 
 
 def test_wrong_everywhere_and_nobody_to_blame(three: tuple[RankPool, Context]) -> None:
@@ -288,7 +294,7 @@ def test_wrong_everywhere_and_nobody_to_blame(three: tuple[RankPool, Context]) -
     for number in range(3):
         told(pool, number, 9)
     pool.extra["located"] = {"event": "located", "ranks": []}
-    assert set(verdicts(wrong_data(pool, at) or []).values()) == {WRONG}
+    assert set(verdicts(wrong_data_outcomes(pool, at) or []).values()) == {WRONG}
 
 
 def test_two_that_contribute_wrong_data(three: tuple[RankPool, Context]) -> None:
@@ -296,7 +302,7 @@ def test_two_that_contribute_wrong_data(three: tuple[RankPool, Context]) -> None
     for number in range(3):
         told(pool, number, 9)
     pool.extra["located"] = {"event": "located", "ranks": [0, 2]}
-    outcomes = wrong_data(pool, at) or []
+    outcomes = wrong_data_outcomes(pool, at) or []
     assert verdicts(outcomes) == {"node-a": WRONG, "node-b": BYSTANDER, "node-c": WRONG}
     assert "ranks 0, 2 contribute wrong data" in outcomes[0].findings[0].says
 
@@ -308,26 +314,26 @@ def test_wrong_data_of_an_earlier_stage_is_not_this_stages(three: tuple[RankPool
     for member in pool.members:
         member.remote = None
     pool.order({"do": "allreduce"})
-    assert wrong_data(pool, at) is None
+    assert wrong_data_outcomes(pool, at) is None
 
 
 def test_how_long_an_iteration_may_take_grows_with_its_size(three: tuple[RankPool, Context]) -> None:
     pool, _ = three
     before = {**row(1 << 20, 1.0), "time_us": 1e6}
-    assert expected_seconds(pool, [before], None) == pytest.approx(1.0)
+    assert expected_iteration_seconds(pool, [before], None) == pytest.approx(1.0)
     for member in pool.members:
         at(member, 1 << 23, 1)
-    assert expected_seconds(pool, [before], None) == pytest.approx(8.0)
+    assert expected_iteration_seconds(pool, [before], None) == pytest.approx(8.0)
 
 
 def test_the_first_size_has_only_a_gate_to_be_measured_by(three: tuple[RankPool, Context]) -> None:
     pool, _ = three
     for member in pool.members:
         at(member, 3 * 10**9, 1)
-    assert expected_seconds(pool, [], None) is None
-    assert expected_seconds(pool, [], "auto") is None
-    assert expected_seconds(pool, [], 0.0) is None
-    assert expected_seconds(pool, [], 2.0) == pytest.approx(2.0), "each of three ranks sends 4/3 of 3 GB"
+    assert expected_iteration_seconds(pool, [], None) is None
+    assert expected_iteration_seconds(pool, [], "auto") is None
+    assert expected_iteration_seconds(pool, [], 0.0) is None
+    assert expected_iteration_seconds(pool, [], 2.0) == pytest.approx(2.0), "each of three ranks sends 4/3 of 3 GB"
     assert promised_rate(pool, [], 2.0) == pytest.approx(6e9)
     assert promised_rate(pool, [], None) is None
 

@@ -7,19 +7,19 @@ from dataclasses import replace
 
 import pytest
 
-from runbook.checks.bandwidth.adapters import NodeAdapters, rate_after, reasons, shapers
-from runbook.checks.bandwidth.allreduce_blame import blame
+from runbook.checks.bandwidth.adapters import NodeAdapters, slow_adapter_reasons, tc_limit_reasons, tc_rate_after
+from runbook.checks.bandwidth.allreduce_blame import assign_blame
 from runbook.checks.bandwidth.allreduce_bottleneck import (
     Isolation,
     LinkLayer,
     RingVerdict,
-    judge,
-    ring,
-    rounds,
-    second_look,
+    disjoint_rounds,
+    judge_ring,
+    links_to_remeasure,
+    ring_links,
     slow_links,
 )
-from runbook.checks.bandwidth.slow_link_search import uneven
+from runbook.checks.bandwidth.slow_link_search import has_uneven_rates
 from runbook.checks.bandwidth.slow_links import Link
 from runbook.parsers.infiniband import Port
 from runbook.transport.node_answers import AdapterFacts
@@ -37,16 +37,16 @@ def looked(count: int, is_slow: Callable[[Link], bool], gate: float = GATE, fast
     def rate(link: Link) -> float:
         return SLOW if is_slow(link) else fast
 
-    first = {link: rate(link) for link in ring(ENDS[:count])}
-    return judge(first, {link: rate(link) for link in second_look(first, gate)}, gate)
+    first = {link: rate(link) for link in ring_links(ENDS[:count])}
+    return judge_ring(first, {link: rate(link) for link in links_to_remeasure(first, gate)}, gate)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 8, 9])
 def test_every_end_sends_once_and_receives_once_and_is_on_one_lane_at_a_time(count: int) -> None:
-    links = ring(ENDS[:count])
+    links = ring_links(ENDS[:count])
     assert len(links) == (count if count > 1 else 0)
     assert sorted(link.source for link in links) == sorted(link.destination for link in links)
-    groups = rounds(links)
+    groups = disjoint_rounds(links)
     assert len(groups) <= 3
     for group in groups:
         ends = [end for link in group for end in (link.source, link.destination)]
@@ -88,21 +88,21 @@ def test_two_slow_nodes_of_nine() -> None:
 
 
 def test_slow_once_is_chance() -> None:
-    first = dict.fromkeys(ring(ENDS[:4]), FAST) | {Link("n1", "n2"): SLOW}
-    second = dict.fromkeys(second_look(first, GATE), FAST)
+    first = dict.fromkeys(ring_links(ENDS[:4]), FAST) | {Link("n1", "n2"): SLOW}
+    second = dict.fromkeys(links_to_remeasure(first, GATE), FAST)
     assert Link("n1", "n2") in second
-    assert judge(first, second, GATE).clean
+    assert judge_ring(first, second, GATE).clean
 
 
 def test_a_second_look_that_could_not_be_had_leaves_the_path() -> None:
-    first = dict.fromkeys(ring(ENDS[:4]), FAST) | {Link("n1", "n2"): SLOW}
-    assert judge(first, {}, GATE).ends == ()
-    assert judge(first, {}, GATE).paths == (Link("n1", "n2"),)
+    first = dict.fromkeys(ring_links(ENDS[:4]), FAST) | {Link("n1", "n2"): SLOW}
+    assert judge_ring(first, {}, GATE).ends == ()
+    assert judge_ring(first, {}, GATE).paths == (Link("n1", "n2"),)
 
 
 def test_partners_come_from_the_same_ring() -> None:
     first = {Link("a0", "a1"): SLOW, Link("a1", "a0"): SLOW, Link("b0", "b1"): FAST, Link("b1", "b0"): FAST}
-    assert set(second_look(first, GATE)) == {Link("a0", "a1"), Link("a1", "a0")}
+    assert set(links_to_remeasure(first, GATE)) == {Link("a0", "a1"), Link("a1", "a0")}
     assert slow_links(first, GATE) == [Link("a0", "a1"), Link("a1", "a0")]
 
 
@@ -142,7 +142,7 @@ def test_partners_come_from_the_same_ring() -> None:
     ],
 )
 def test_limits_that_somebody_set(tc: dict[str, str], says: str, gbytes: float | None, command: str) -> None:
-    (reason,) = shapers("eth0", tc)
+    (reason,) = tc_limit_reasons("eth0", tc)
     assert says in reason.says
     assert reason.gbytes == (pytest.approx(gbytes) if gbytes else None)
     assert reason.command == f"sudo tc qdisc del dev eth0 {command}"
@@ -162,12 +162,12 @@ def test_limits_that_somebody_set(tc: dict[str, str], says: str, gbytes: float |
     ],
 )
 def test_what_every_machine_has_is_no_limit(qdisc: str) -> None:
-    assert shapers("eth0", {"qdisc": qdisc, "class": "", "ingress": ""}) == []
+    assert tc_limit_reasons("eth0", {"qdisc": qdisc, "class": "", "ingress": ""}) == []
 
 
 def test_rates_of_tc() -> None:
-    assert rate_after("rate", "rate 500bit") == pytest.approx(5e-7)
-    assert rate_after("rate", "ceil 1Gbit") is None
+    assert tc_rate_after("rate", "rate 500bit") == pytest.approx(5e-7)
+    assert tc_rate_after("rate", "ceil 1Gbit") is None
 
 
 def told(mbit: int | None = None, tc: dict[str, str] | None = None, duplex: str | None = "full") -> NodeAdapters:
@@ -182,35 +182,37 @@ def told(mbit: int | None = None, tc: dict[str, str] | None = None, duplex: str 
 
 
 def test_an_interface_that_agreed_on_less() -> None:
-    (reason,) = reasons(told(100), [told(10000), told(10000)])
+    (reason,) = slow_adapter_reasons(told(100), [told(10000), told(10000)])
     assert "100 Mbit/s, where other nodes have 10000" in reason.says
     assert reason.gbytes == pytest.approx(0.0125)
-    assert reasons(told(10000), [told(10000), told(100)]) == []
-    assert [reason.says for reason in reasons(told(100, duplex="half"), [])] == ["eth0 runs at half duplex"]
-    assert reasons(told(), [told()]) == []
+    assert slow_adapter_reasons(told(10000), [told(10000), told(100)]) == []
+    assert [reason.says for reason in slow_adapter_reasons(told(100, duplex="half"), [])] == [
+        "eth0 runs at half duplex"
+    ]
+    assert slow_adapter_reasons(told(), [told()]) == []
 
 
 def test_an_adapter_that_came_up_slower() -> None:
     def ports(*rates: float) -> tuple[Port, ...]:
         return tuple(Port(f"mlx5_{n}", 1, "active", "linkup", rate, "InfiniBand") for n, rate in enumerate(rates))
 
-    (reason,) = reasons(NodeAdapters({}, ports(400, 100)), [NodeAdapters({}, ports(400, 400))])
+    (reason,) = slow_adapter_reasons(NodeAdapters({}, ports(400, 100)), [NodeAdapters({}, ports(400, 400))])
     assert "mlx5_1:1 runs at 100 Gbit/s, where others have 400" in reason.says
     assert reason.command == "sudo ibportstate -C mlx5_1 -P 1 -D 0 1 reset", "of this adapter, and not of the first"
     storage = [NodeAdapters({}, ports(400, 400, 200)), NodeAdapters({}, ports(400, 400, 200))]
-    assert reasons(storage[0], storage[1:]) == [], "a card of another kind, on every node"
-    (reason,) = reasons(NodeAdapters({}, ports(400, 400, 100)), storage)
+    assert slow_adapter_reasons(storage[0], storage[1:]) == [], "a card of another kind, on every node"
+    (reason,) = slow_adapter_reasons(NodeAdapters({}, ports(400, 400, 100)), storage)
     assert "mlx5_2:1 runs at 100 Gbit/s, where others have 200" in reason.says
-    (reason,) = reasons(NodeAdapters({}, ports(400, 400, 200)), [NodeAdapters({}, ports(400, 400))])
+    (reason,) = slow_adapter_reasons(NodeAdapters({}, ports(400, 400, 200)), [NodeAdapters({}, ports(400, 400))])
     assert "mlx5_2:1 runs at 200 Gbit/s, where others have 400" in reason.says
     roce = tuple(replace(port, link_layer="Ethernet") for port in ports(400, 100))
-    (reason,) = reasons(NodeAdapters({}, roce), [NodeAdapters({}, ports(400, 400))])
+    (reason,) = slow_adapter_reasons(NodeAdapters({}, roce), [NodeAdapters({}, ports(400, 400))])
     assert reason.command == 'sudo ethtool -r "$(ls /sys/class/infiniband/mlx5_1/device/net | head -1)"'
 
 
 def test_a_bond_is_made_of_several_adapters() -> None:
     bond: AdapterFacts = {**told(1000).interfaces["eth0"], "hardware": ["eth0", "eth1"], "duplex": ["full", "half"]}
-    half, slow = reasons(NodeAdapters({"bond0": bond}), [told(10000)])[::-1]
+    half, slow = slow_adapter_reasons(NodeAdapters({"bond0": bond}), [told(10000)])[::-1]
     assert (half.says, half.command) == ("eth1 runs at half duplex", "sudo ethtool -r eth1")
     assert half.evidence == "/sys/class/net/eth1/duplex: half"
     assert slow.says == "eth0/eth1 runs at 1000 Mbit/s, where other nodes have 10000"
@@ -225,7 +227,7 @@ PAIRS = pool_of(cluster(node("node-a", processes=2), node("node-b", processes=2)
 def layer(first: Mapping[tuple[str, str], float], second: Mapping[tuple[str, str], float] | None = None) -> LinkLayer:
     one = {Link(*ends): rate for ends, rate in first.items()}
     other = {Link(*ends): rate for ends, rate in (second or {}).items()}
-    return LinkLayer(one, other, verdict=judge(one, other, GATE))
+    return LinkLayer(one, other, verdict=judge_ring(one, other, GATE))
 
 
 ALIKE = layer({("node-a", "node-b"): 2.0, ("node-b", "node-c"): 2.1, ("node-c", "node-a"): 2.2})
@@ -236,7 +238,7 @@ SENDS_SLOWLY = layer(
 
 
 def test_one_node_is_blamed_and_the_others_are_cleared() -> None:
-    found = blame(THREE, Isolation(between=SENDS_SLOWLY), {}, GATE)
+    found = assign_blame(THREE, Isolation(between=SENDS_SLOWLY), {}, GATE)
     assert set(found.charges) == {"node-b"}
     assert "node-b sends at 1.00 GB/s, with every other node" in found.charges["node-b"].says
     assert found.cleared["node-a"].startswith("node-a and node-c move 11.5 to 12.0 GB/s among themselves")
@@ -244,39 +246,41 @@ def test_one_node_is_blamed_and_the_others_are_cleared() -> None:
 
 def test_the_nodes_own_word_becomes_the_reason_and_the_remedy() -> None:
     shaped = told(tc={"qdisc": "qdisc tbf 1: root rate 8Gbit burst 1b"})
-    found = blame(THREE, Isolation(between=SENDS_SLOWLY), {"node-b": shaped, "node-a": told(), "node-c": told()}, GATE)
+    found = assign_blame(
+        THREE, Isolation(between=SENDS_SLOWLY), {"node-b": shaped, "node-a": told(), "node-c": told()}, GATE
+    )
     assert found.charges["node-b"].remedy == "on node-b: `sudo tc qdisc del dev eth0 root`"
     assert "eth0 is limited to 8 Gbit/s" in found.charges["node-b"].says
 
 
 def test_a_limit_above_the_gate_or_on_a_node_that_is_fine_is_nobodys_reason() -> None:
     shaped = told(tc={"qdisc": "qdisc tbf 1: root rate 800Gbit burst 1b"})
-    found = blame(THREE, Isolation(between=SENDS_SLOWLY), {"node-b": shaped}, GATE)
+    found = assign_blame(THREE, Isolation(between=SENDS_SLOWLY), {"node-b": shaped}, GATE)
     assert "tc qdisc" not in found.charges["node-b"].remedy
     slow = told(tc={"qdisc": "qdisc tbf 1: root rate 8Gbit burst 1b"})
-    found = blame(THREE, Isolation(between=SENDS_SLOWLY), {"node-a": slow}, GATE)
+    found = assign_blame(THREE, Isolation(between=SENDS_SLOWLY), {"node-a": slow}, GATE)
     assert set(found.charges) == {"node-b"}
 
 
 def test_all_alike_blames_nobody_unless_adapters_say_it_themselves() -> None:
-    found = blame(THREE, Isolation(between=ALIKE), {}, GATE)
+    found = assign_blame(THREE, Isolation(between=ALIKE), {}, GATE)
     assert not found.charges
     assert "all links between nodes are alike, 2.00 to 2.20 GB/s" in found.common
     assert "what they have in common is slow" in found.common
     limited = told(tc={"qdisc": "qdisc tbf 1: root rate 16Gbit burst 1b"})
-    found = blame(THREE, Isolation(between=ALIKE), dict.fromkeys(("node-a", "node-b", "node-c"), limited), GATE)
+    found = assign_blame(THREE, Isolation(between=ALIKE), dict.fromkeys(("node-a", "node-b", "node-c"), limited), GATE)
     assert set(found.charges) == {"node-a", "node-b", "node-c"}
 
 
 def test_links_that_are_fast_enough_one_by_one() -> None:
     fine = layer({("node-a", "node-b"): 12.0, ("node-b", "node-c"): 12.0, ("node-c", "node-a"): 12.0})
-    found = blame(THREE, Isolation(between=fine), {}, GATE)
+    found = assign_blame(THREE, Isolation(between=fine), {}, GATE)
     assert "each by itself is fast enough" in found.common
 
 
 def test_a_rank_that_is_slow_by_itself_explains_its_lanes() -> None:
     alone = {0: (10.0, 0.0), 1: (1.0, 0.9), 2: (9.0, 0.05)}
-    found = blame(THREE, Isolation(alone=alone, busy={"node-b": ("pid 7",)}, between=ALIKE), {}, GATE)
+    found = assign_blame(THREE, Isolation(alone=alone, busy={"node-b": ("pid 7",)}, between=ALIKE), {}, GATE)
     assert set(found.charges) == {"node-b"}
     charge = found.charges["node-b"]
     assert charge.cause == "rank-behind"
@@ -284,17 +288,17 @@ def test_a_rank_that_is_slow_by_itself_explains_its_lanes() -> None:
     assert charge.evidence == ("pid 7",)
     # Slow alone, and yet its links are the good ones: that is not why.
     innocent = {0: (10.0, 0.0), 1: (9.0, 0.0), 2: (1.0, 0.9)}
-    verdict = blame(THREE, Isolation(alone=innocent, between=SENDS_SLOWLY), {}, GATE)
+    verdict = assign_blame(THREE, Isolation(alone=innocent, between=SENDS_SLOWLY), {}, GATE)
     assert set(verdict.charges) == {"node-b"}
     assert verdict.charges["node-b"].cause == "allreduce-slow"
 
 
 def test_a_machine_where_all_wait_for_cpus_blames_nobody() -> None:
     alone = {0: (10.0, 0.6), 1: (5.0, 0.8), 2: (9.0, 0.7)}
-    assert not blame(THREE, Isolation(alone=alone, between=ALIKE), {}, GATE).charges
-    assert uneven({0: (1.0, 0.0), 1: (3.0, 0.0)})
-    assert not uneven({0: (2.0, 0.0), 1: (3.0, 0.0)})
-    assert not uneven({})
+    assert not assign_blame(THREE, Isolation(alone=alone, between=ALIKE), {}, GATE).charges
+    assert has_uneven_rates({0: (1.0, 0.0), 1: (3.0, 0.0)})
+    assert not has_uneven_rates({0: (2.0, 0.0), 1: (3.0, 0.0)})
+    assert not has_uneven_rates({})
 
 
 def test_ranks_that_are_slow_inside_their_node() -> None:
@@ -309,7 +313,7 @@ def test_ranks_that_are_slow_inside_their_node() -> None:
         {(labels[2], labels[3]): 1.0, (labels[3], labels[2]): 1.0},
     )
     between = layer({("node-a", "node-b"): 12.0, ("node-b", "node-a"): 12.0})
-    found = blame(PAIRS, Isolation(inside=inside, between=between), {}, GATE)
+    found = assign_blame(PAIRS, Isolation(inside=inside, between=between), {}, GATE)
     assert set(found.charges) == {"node-b"}
     assert "the ranks of node-b are slow among themselves" in found.charges["node-b"].says
 
@@ -322,7 +326,7 @@ def test_one_slow_pair_of_ranks_is_named() -> None:
     )
     members = pool_of(cluster(*(node(name, processes=2) for name in ("node-a", "node-b", "node-c")))).members
     between.pairs = {Link("node-a", "node-b"): {(0, 2): 6.0, (1, 3): 1.0}}
-    charge = blame(members, Isolation(between=between), {}, GATE).charges["node-a"]
+    charge = assign_blame(members, Isolation(between=between), {}, GATE).charges["node-a"]
     assert charge.evidence == (
         (
             "rank 1 on node-a → rank 3 on node-b: 1.00 GB/s, the fastest pair of these nodes 6.00 GB/s: look at the "
@@ -332,7 +336,7 @@ def test_one_slow_pair_of_ranks_is_named() -> None:
 
 
 def test_what_could_not_be_measured_is_said() -> None:
-    found = blame(THREE, Isolation(stopped="the ranks did not finish"), {}, GATE)
+    found = assign_blame(THREE, Isolation(stopped="the ranks did not finish"), {}, GATE)
     assert "could not be measured: the ranks did not finish" in found.common
     assert not found.charges
 
@@ -346,9 +350,9 @@ def test_the_rings_of_many_nodes_are_judged_one_by_one(monkeypatch: pytest.Monke
         return hash(one) == hash(other)
 
     monkeypatch.setattr(Link, "__eq__", same)
-    rings = [ring([f"n{node}r{rank}" for rank in range(4)]) for node in range(100)]
+    rings = [ring_links([f"n{node}r{rank}" for rank in range(4)]) for node in range(100)]
     first = {link: SLOW if link.source.endswith("r1") else FAST for links in rings for link in links}
-    second = {link: SLOW if link.source.endswith("r1") else FAST for link in second_look(first, GATE)}
-    verdict = judge(first, second, GATE)
+    second = {link: SLOW if link.source.endswith("r1") else FAST for link in links_to_remeasure(first, GATE)}
+    verdict = judge_ring(first, second, GATE)
     assert (len(verdict.sending), verdict.receiving, verdict.paths) == (100, (), ())
     assert len(compared) < 20 * len(first)

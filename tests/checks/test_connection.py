@@ -8,10 +8,16 @@ from typing import Any, cast
 import pytest
 
 from runbook.checks import connection
-from runbook.checks.connection import led_astray, misnumbered, over_tcp, unjoined, wrong_hosts
+from runbook.checks.connection import (
+    join_progress_outcomes,
+    misnumbered_rank_outcomes,
+    tcp_fallback_outcomes,
+    wrong_host_outcomes,
+    wrong_rendezvous_findings,
+)
 from runbook.checks.context import Context
 from runbook.checks.network.live_traffic import Between
-from runbook.checks.ranks.evidence import log_name
+from runbook.checks.ranks.evidence import rank_log_path
 from runbook.checks.ranks.pool import RankPool
 from runbook.model.inventory import Infiniband, Inventory
 from runbook.model.verdict import Finding, Outcome, Verdict
@@ -27,7 +33,7 @@ ORDER = ("imported", "listening", "dialling", "connected", "joined", "done")
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """Looking at a rank waits for its stack to be written; ours lies there already. Nothing lies between these nodes."""
     monkeypatch.setattr("runbook.checks.ranks.evidence.STACK_DUMP_WAIT_S", 0.0)
-    monkeypatch.setattr("runbook.checks.ranks.halts.look_between", lambda _: Between())
+    monkeypatch.setattr("runbook.checks.ranks.halts.examine_live_traffic", lambda _: Between())
 
 
 def joining(inventory: Inventory | None = None, **steps: str) -> tuple[RankPool, Context]:
@@ -46,7 +52,7 @@ def joining(inventory: Inventory | None = None, **steps: str) -> tuple[RankPool,
 
 
 def judged(pool: RankPool, at: Context) -> dict[str, tuple[Verdict, tuple[str, ...]]]:
-    outcomes = unjoined(pool, at)
+    outcomes = join_progress_outcomes(pool, at)
     assert outcomes is not None
     assert [outcome.node for outcome in outcomes] == [one.name for one in at.nodes]
     return verdicts(outcomes)
@@ -75,15 +81,17 @@ def test_every_rank_that_cannot_dial_is_named() -> None:
 
 def test_ranks_that_reach_the_store_and_not_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     pool, at = joining(node_a="connected", node_b="connected", node_c="joined")
-    assert unjoined(pool, at) is None, "connections between the nodes open: no port is closed"
-    monkeypatch.setattr("runbook.checks.ranks.halts.look_between", lambda _: Between(blind={"node-a": "no sudo"}))
+    assert join_progress_outcomes(pool, at) is None, "connections between the nodes open: no port is closed"
+    monkeypatch.setattr(
+        "runbook.checks.ranks.halts.examine_live_traffic", lambda _: Between(blind={"node-a": "no sudo"})
+    )
     found = judged(pool, at)
     assert set(found.values()) == {(Verdict.FAIL, ("data-ports-blocked",))}
 
 
 def test_a_rule_between_the_nodes_is_named_instead_of_what_the_ranks_met(monkeypatch: pytest.MonkeyPatch) -> None:
     rule = Finding("firewall-drop", "node-a drops TCP 29500: rule 7", "sudo nft delete rule …")
-    monkeypatch.setattr("runbook.checks.ranks.halts.look_between", lambda _: Between({"node-a": (rule,)}))
+    monkeypatch.setattr("runbook.checks.ranks.halts.examine_live_traffic", lambda _: Between({"node-a": (rule,)}))
     pool, at = joining(node_a="listening", node_b="dialling:no answer", node_c="dialling:no answer")
     assert judged(pool, at) == {"node-a": (Verdict.FAIL, ("firewall-drop",)), "node-b": WAITING, "node-c": WAITING}
 
@@ -115,7 +123,7 @@ def test_only_another_place_than_the_rendezvous_is_elsewhere(addresses: tuple[st
         pool, at = joining(inventory, node_a="listening", node_b="dialling", node_c="connected")
         dials(pool, 0, address, port, "listening")
         dials(pool, 1, right, 29500)
-        assert list(led_astray(pool, connection.address(at))) == astray
+        assert list(wrong_rendezvous_findings(pool, connection.address(at))) == astray
 
 
 def test_a_master_that_listens_elsewhere_is_to_blame_for_those_who_are_refused() -> None:
@@ -130,7 +138,7 @@ def test_a_master_that_listens_elsewhere_is_to_blame_for_those_who_are_refused()
 def test_a_master_that_may_only_be_slow_is_not_yet_to_blame_for_those_who_are_refused() -> None:
     """On a busy machine rank 0 takes seconds to open its store, and perhaps it will listen elsewhere."""
     pool, at = joining(node_a="imported", node_b="dialling:refused", node_c="dialling:refused")
-    assert unjoined(pool, at, proven=True) is None
+    assert join_progress_outcomes(pool, at, proven=True) is None
     pool.members[0].steps["started"] = {"event": "step", "pid": 7}
     assert judged(pool, at) == {"node-a": (Verdict.FAIL, ("ranks-missing",)), "node-b": WAITING, "node-c": WAITING}
 
@@ -142,7 +150,7 @@ def test_a_master_that_may_only_be_slow_is_not_yet_to_blame_for_those_who_are_re
 def test_a_rank_that_was_told_who_it_is_by_somebody_else(rank: int, world: int, cause: str | None) -> None:
     pool, _ = joining(node_a="imported", node_b="imported", node_c="imported")
     pool.members[1].steps["started"] = {"event": "step", "seat": {"rank": rank, "world_size": world}}
-    outcomes = misnumbered(pool)
+    outcomes = misnumbered_rank_outcomes(pool)
     if cause is None:
         assert outcomes is None
     else:
@@ -153,7 +161,7 @@ def test_a_rank_that_never_imported() -> None:
     pool, at = joining(node_a="listening", node_b="started", node_c="connected")
     pool.members[1].log = ["OMP: Warning #123\n"]
     assert judged(pool, at) == {"node-a": WAITING, "node-b": (Verdict.FAIL, ("ranks-missing",)), "node-c": WAITING}
-    outcome = (unjoined(pool, at) or [])[1]
+    outcome = (join_progress_outcomes(pool, at) or [])[1]
     assert outcome.findings[0].evidence == ("OMP: Warning #123",)
 
 
@@ -161,17 +169,17 @@ def test_a_rank_that_never_imported() -> None:
 def test_a_process_that_is_stopped_or_dead_is_left_to_the_halts(state: str) -> None:
     pool, at = joining(node_a="listening", node_b="dialling:no answer", node_c="connected")
     pool.members[1].remote = cast(Remote, FakeRemote(state))
-    assert unjoined(pool, at) is None
+    assert join_progress_outcomes(pool, at) is None
 
 
 def test_when_no_step_tells_it_is_left_to_the_halts() -> None:
     pool, at = joining(node_a="done", node_b="done", node_c="done")
-    assert unjoined(pool, at) is None
+    assert join_progress_outcomes(pool, at) is None
 
 
 def met(at: Context, pool: RankPool, *machines: str) -> list[Outcome] | None:
     pool.extra["world"] = {"event": "world", "hosts": [{"host": f"h-{m}", "machine": m} for m in machines]}
-    return wrong_hosts(pool, at)
+    return wrong_host_outcomes(pool, at)
 
 
 def two(**options: Any) -> tuple[RankPool, Context]:
@@ -234,7 +242,7 @@ def test_nccl_that_took_tcp_where_there_is_infiniband(tmp_path: Path, network: s
     pool.run.run_dir = tmp_path
     (tmp_path / "logs").mkdir()
     for member in pool.members:
-        log = Path(log_name(pool, member))
+        log = Path(rank_log_path(pool, member))
         log.write_text(f"node:7:7 [0] NCCL INFO Channel 00/0 : 1[0] -> 0[0] [receive] via NET/{network}/0\n")
-    outcomes = over_tcp(pool, at) or []
+    outcomes = tcp_fallback_outcomes(pool, at) or []
     assert sorted({finding.cause for outcome in outcomes for finding in outcome.findings}) == causes

@@ -16,12 +16,19 @@ from typing import Any, NoReturn, cast
 import pytest
 from profiles import one_in
 
-from runbook.checks.firewall import Firewall, judge
+from runbook.checks.firewall import Firewall, firewall_outcomes
 from runbook.checks.network import dead_paths
 from runbook.checks.network.dead_paths import dead_path_findings
-from runbook.checks.network.dial import Dial, ephemeral_range, needed_ports, number, numeric, ports_text
+from runbook.checks.network.dial import (
+    Dial,
+    ephemeral_range,
+    needed_ports,
+    numeric_address,
+    numeric_node_address,
+    ports_text,
+)
 from runbook.checks.network.failed_dials import Trouble
-from runbook.checks.network.live_traffic import RankConnection, all_stopped
+from runbook.checks.network.live_traffic import RankConnection, stopped_connection_findings
 from runbook.checks.network.mesh import Mesh
 from runbook.firewall.collected_rules import Evidence
 from runbook.model.verdict import Finding, Outcome, Verdict
@@ -62,9 +69,9 @@ def test_text_of_many_ports() -> None:
 @pytest.mark.parametrize("name", ["name.invalid", "gpu..lab", f"{'long' * 16}.lab"])
 def test_addresses_that_only_the_nodes_know(name: str) -> None:
     at = context(cluster())
-    assert numeric(at, "10.0.0.1") == "10.0.0.1"
-    assert numeric(at, "::1") == "::1"
-    assert numeric(at, name) == "0.0.0.0"
+    assert numeric_address(at, "10.0.0.1") == "10.0.0.1"
+    assert numeric_address(at, "::1") == "::1"
+    assert numeric_address(at, name) == "0.0.0.0"
 
 
 def test_name_servers_of_this_machine_that_do_not_answer_hold_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,7 +88,7 @@ def test_name_servers_of_this_machine_that_do_not_answer_hold_nobody_up(monkeypa
     monkeypatch.setattr(socket, "getaddrinfo", silence)
     nodes = [node(name, address=f"{name}.lab") for name in ("node-a", "node-b", "node-c")]
     at = context(cluster(*nodes), {"node-a": machine(A, "192.168.0.1"), "node-b": machine(B), "node-c": machine(C)})
-    assert [number(at, one.name) for one in nodes for _ in range(2)] == [A, A, B, B, C, C]
+    assert [numeric_node_address(at, one.name) for one in nodes for _ in range(2)] == [A, A, B, B, C, C]
     over.set()
     assert sorted(asked) == ["node-a.lab", "node-b.lab", "node-c.lab"], "all of them together, and once"
 
@@ -187,7 +194,7 @@ def test_connections_that_wait_for_the_kernel_to_leave_out_ecn_are_a_warning() -
     late = [dial("node-a", "node-b", "open", port=port, tries=1, seconds=1.01, retransmitted=1) for port in (1, 2)]
     for asks in (True, False):
         at = context(cluster(), {"node-a": {**machine(A), "asks_ecn": asks}, "node-b": machine(B)})
-        (told, _) = judge(at, mesh_of(*late, dial("node-b", "node-a", "open")), None)
+        (told, _) = firewall_outcomes(at, mesh_of(*late, dial("node-b", "node-a", "open")), None)
         assert told.verdict is Verdict.PASS
         assert ["tcp_ecn=2" in line for line in told.warnings] == [True] * asks
         # Silence that a rule does not explain is tried for longer: the kernel's repetition may open it.
@@ -199,7 +206,7 @@ def test_connections_that_wait_for_the_kernel_to_leave_out_ecn_are_a_warning() -
 def judged(*dials: Dial, **options: Any) -> dict[str, Outcome]:
     inventory = cluster(node("node-a"), node("node-b"), node("node-c"))
     at, mesh = context(inventory), mesh_of(*dials, **options)
-    outcomes = judge(at, mesh, Trouble.of(at, dials))
+    outcomes = firewall_outcomes(at, mesh, Trouble.of(at, dials))
     assert [outcome.node for outcome in outcomes] == ["node-a", "node-b", "node-c"]
     return {outcome.node: outcome for outcome in outcomes}
 
@@ -534,14 +541,16 @@ def test_what_a_node_does_to_itself_and_to_others_is_one_finding() -> None:
 def test_of_thousands_of_connections_those_that_stand_still_are_explained(monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[RankConnection] = []
     monkeypatch.setattr("runbook.checks.network.live_traffic.MIN_RULES_COMPARISON_S", -1.0)
-    monkeypatch.setattr("runbook.checks.network.live_traffic.stopped", lambda _at, stream, _: looked.append(stream))
+    monkeypatch.setattr(
+        "runbook.checks.network.live_traffic.stopped_connection_finding", lambda _at, stream, _: looked.append(stream)
+    )
     still, moving = (
         [RankConnection("node-a", "node-b", A, B, port, 29500, said) for port in range(40000, 40100)]
         for said in (("sent again",), ())
     )
     at = context(cluster())
-    assert list(all_stopped(replace(at, deadline=0.0), [*still, *moving], {}, set())) == []
+    assert list(stopped_connection_findings(replace(at, deadline=0.0), [*still, *moving], {}, set())) == []
     assert looked == still
     looked.clear()
-    assert list(all_stopped(at, [*still, *moving], {}, set())) == []
+    assert list(stopped_connection_findings(at, [*still, *moving], {}, set())) == []
     assert looked == [*still, *moving]

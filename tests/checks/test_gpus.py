@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runbook.checks.context import Facts
-from runbook.checks.reach.gpus import GpuJudgement, driver_too_old, driver_warnings, judge_gpus
-from runbook.parsers.nvidia_logs import events
-from runbook.parsers.nvidia_smi_facts import bus_key, parse_apps, parse_details, parse_gpus, parse_links, throttled
+from runbook.checks.reach.gpus import GpuJudgement, driver_warnings, judge_gpus, old_driver_finding
+from runbook.parsers.nvidia_logs import xid_events
+from runbook.parsers.nvidia_smi_facts import bus_key, parse_apps, parse_details, parse_gpus, parse_links, slowdown_names
 
 from .made_up_cluster import node
 
@@ -491,7 +491,7 @@ def test_a_wrong_inventory_is_told_beside_a_broken_gpu() -> None:
 def test_one_event_in_two_logs_is_one() -> None:
     one = "[ 4940.123456] NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus."
     two = "[ 4940.123461] node kernel: NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus."
-    assert len(events([one, two], 5000)) == 1
+    assert len(xid_events([one, two], 5000)) == 1
 
 
 # Side by side.
@@ -516,10 +516,10 @@ def test_the_node_with_another_driver_is_told() -> None:
     ],
 )
 def test_a_driver_of_an_older_generation_than_torch(driver: str, torch: str, *, too_old: bool) -> None:
-    finding = driver_too_old(GPUS, GpuJudgement(driver="470.1", cuda=driver), torch)
+    finding = old_driver_finding(GPUS, GpuJudgement(driver="470.1", cuda=driver), torch)
     assert (finding is not None) == too_old
-    assert driver_too_old(GPUS, GpuJudgement(), torch) is None
-    assert driver_too_old(GPUS, GpuJudgement(cuda=driver), None) is None
+    assert old_driver_finding(GPUS, GpuJudgement(), torch) is None
+    assert old_driver_finding(GPUS, GpuJudgement(cuda=driver), None) is None
 
 
 def test_cuda_counts_the_fastest_model_first() -> None:
@@ -531,8 +531,8 @@ def test_cuda_counts_the_fastest_model_first() -> None:
 
 
 def test_bits_of_the_clocks() -> None:
-    assert throttled(0x1) == throttled(0x4) == throttled(0) == ()
-    assert throttled(0x84) == ("HW power brake",)
+    assert slowdown_names(0x1) == slowdown_names(0x4) == slowdown_names(0) == ()
+    assert slowdown_names(0x84) == ("HW power brake",)
 
 
 @pytest.mark.parametrize("text", ["00000000:3B:00.0", "0000:3b:00", "PCI:0000:3B:00.0"])

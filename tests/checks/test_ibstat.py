@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runbook.checks.connection import socket_fallback
-from runbook.checks.ibstat import judge, other_fabrics, select, spares, uneven
+from runbook.checks.connection import tcp_fallback_finding
+from runbook.checks.ibstat import ibstat_outcome, odd_fabric_findings, select_ports, spare_ports, uneven_port_warnings
 from runbook.model.verdict import Outcome, Verdict
-from runbook.parsers.infiniband import Port, as_rate, from_sysfs, parse
+from runbook.parsers.infiniband import Port, link_rate_gbps, parse, ports_from_sysfs
 
 from .made_up_cluster import node
 
@@ -90,18 +90,18 @@ def test_text_without_a_port_gives_no_port(text: str) -> None:
 
 def test_sysfs() -> None:
     ports = {"state": "4: ACTIVE", "phys_state": "5: LinkUp", "rate": "400 Gb/sec (4X NDR)", "link_layer": "InfiniBand"}
-    assert from_sysfs({"mlx5_0": {"1": ports, "gid": {}}}) == [
+    assert ports_from_sysfs({"mlx5_0": {"1": ports, "gid": {}}}) == [
         Port("mlx5_0", 1, "active", "linkup", 400.0, "InfiniBand")
     ]
     unread: dict[str, str | None] = dict.fromkeys(("state", "phys_state", "rate", "link_layer"))
-    assert from_sysfs({"mlx5_0": {"1": unread}}) == [Port("mlx5_0", 1, "", "", None, "InfiniBand")]
+    assert ports_from_sysfs({"mlx5_0": {"1": unread}}) == [Port("mlx5_0", 1, "", "", None, "InfiniBand")]
 
 
 @pytest.mark.parametrize(
     ("text", "rate"), [("200", 200.0), ("2.5 Gb/sec (1X SDR)", 2.5), ("", None), (None, None), ("unknown", None)]
 )
 def test_rates(text: str | None, rate: float | None) -> None:
-    assert as_rate(text) == rate
+    assert link_rate_gbps(text) == rate
 
 
 PORTS = [port("mlx5_0"), port("mlx5_1"), port("mlx5_1", 2), port("mlx5_10"), port("rocep1", state="down")]
@@ -128,16 +128,16 @@ PORTS = [port("mlx5_0"), port("mlx5_1"), port("mlx5_1", 2), port("mlx5_10"), por
     ],
 )
 def test_selection_as_nccl_does_it(expression: str | None, names: str) -> None:
-    assert [p.name for p in select(expression, PORTS)] == names.split()
+    assert [p.name for p in select_ports(expression, PORTS)] == names.split()
 
 
 def test_without_an_expression_a_card_without_any_active_port_is_still_looked_at() -> None:
     idle = [port("mlx5_0", state="down")]
-    assert select(None, idle) == idle
+    assert select_ports(None, idle) == idle
 
 
 def test_healthy() -> None:
-    outcome = judge(NODE, said(GOOD), "mlx5", 200)
+    outcome = ibstat_outcome(NODE, said(GOOD), "mlx5", 200)
     assert outcome.verdict is Verdict.PASS
     assert outcome.proof == "mlx5_0:1 Active, LinkUp at 200 Gbit/s (promised 200), by ibstat"
 
@@ -159,24 +159,27 @@ def test_healthy() -> None:
     ],
 )
 def test_what_fails(text: str, expression: str | None, rate: float | None, causes: list[str]) -> None:
-    assert cause_of(judge(NODE, said(text), expression, rate)) == (Verdict.FAIL, causes)
+    assert cause_of(ibstat_outcome(NODE, said(text), expression, rate)) == (Verdict.FAIL, causes)
 
 
 def test_an_idle_port_that_nccl_would_not_use_is_not_a_fault() -> None:
     for expression in (None, "=mlx5_0", "^mlx5_1", "mlx5_0"):
-        assert judge(NODE, said(RECORDED), expression, 200).verdict is Verdict.PASS
+        assert ibstat_outcome(NODE, said(RECORDED), expression, 200).verdict is Verdict.PASS
 
 
 def test_an_exact_name_is_not_present_because_a_longer_one_is() -> None:
     text = GOOD + GOOD.replace("mlx5_0", "mlx5_10")
-    assert cause_of(judge(NODE, said(text), "=mlx5_0,mlx5_1", 200)) == (Verdict.FAIL, ["ib-hca-missing"])
+    assert cause_of(ibstat_outcome(NODE, said(text), "=mlx5_0,mlx5_1", 200)) == (Verdict.FAIL, ["ib-hca-missing"])
 
 
 def test_a_non_zero_exit_behind_good_ports_does_not_hide_them() -> None:
     """`ibpanic: stat of IB device 'mlx5_8' failed` comes after eight healthy ports: then the kernel tells of all."""
     panic = {"code": 255, "err": "ibpanic: [1] main: stat of IB device 'mlx5_8' failed"}
-    assert judge(NODE, said(GOOD, tool=panic, sysfs=SYSFS), "mlx5", 200).verdict is Verdict.PASS
-    assert cause_of(judge(NODE, said(GOOD, tool=panic), "mlx5", 200)) == (Verdict.UNKNOWN, ["tool-output-unknown"])
+    assert ibstat_outcome(NODE, said(GOOD, tool=panic, sysfs=SYSFS), "mlx5", 200).verdict is Verdict.PASS
+    assert cause_of(ibstat_outcome(NODE, said(GOOD, tool=panic), "mlx5", 200)) == (
+        Verdict.UNKNOWN,
+        ["tool-output-unknown"],
+    )
 
 
 @pytest.mark.parametrize(
@@ -193,7 +196,7 @@ def test_a_non_zero_exit_behind_good_ports_does_not_hide_them() -> None:
 @pytest.mark.parametrize("rate", [None, 200])
 def test_ports_that_are_not_told_of_are_not_known(text: str, rate: float | None) -> None:
     assert text != GOOD
-    assert cause_of(judge(NODE, said(text), "mlx5", rate)) == (Verdict.UNKNOWN, ["tool-output-unknown"])
+    assert cause_of(ibstat_outcome(NODE, said(text), "mlx5", rate)) == (Verdict.UNKNOWN, ["tool-output-unknown"])
 
 
 SYSFS = {
@@ -210,7 +213,7 @@ SYSFS = {
 
 @pytest.mark.parametrize("tool", [{"missing": True}, {"timed_out": True}, {"out": "", "code": 1}, {"out": "garbage"}])
 def test_the_kernel_is_read_where_ibstat_shows_nothing(tool: dict[str, Any]) -> None:
-    outcome = judge(NODE, said(tool=tool, sysfs=SYSFS), "mlx5", 400)
+    outcome = ibstat_outcome(NODE, said(tool=tool, sysfs=SYSFS), "mlx5", 400)
     assert outcome.verdict is Verdict.PASS
     assert "/sys/class/infiniband" in (outcome.proof or "")
 
@@ -231,7 +234,7 @@ def test_the_kernel_is_read_where_ibstat_shows_nothing(tool: dict[str, Any]) -> 
     ],
 )
 def test_seeing_nothing_is_never_healthy(answer: dict[str, Any], expected: tuple[Verdict, list[str]]) -> None:
-    outcome = judge(NODE, answer, "mlx5", 200)
+    outcome = ibstat_outcome(NODE, answer, "mlx5", 200)
     assert cause_of(outcome) == expected
     assert all(finding.evidence for finding in outcome.findings)
 
@@ -246,24 +249,24 @@ def test_seeing_nothing_is_never_healthy(answer: dict[str, Any], expected: tuple
     ],
 )
 def test_a_name_that_selects_nothing_is_told_with_what_would(expression: str, words: str) -> None:
-    outcome = judge(NODE, said(GOOD), expression, 200)
+    outcome = ibstat_outcome(NODE, said(GOOD), expression, 200)
     assert cause_of(outcome) == (Verdict.FAIL, ["ib-hca-missing"])
     assert words in outcome.findings[0].says + outcome.findings[0].remedy
 
 
 def test_a_name_that_takes_more_than_it_seems_to_is_warned_of() -> None:
     text = GOOD.replace("mlx5_0", "mlx5_1") + GOOD.replace("mlx5_0", "mlx5_10")
-    assert "mlx5_10" in judge(NODE, said(text), "mlx5_1", 200).warnings[0]
-    assert judge(NODE, said(text), "=mlx5_1", 200).warnings == ()
-    assert judge(NODE, said(text), "mlx5", 200).warnings == ()
+    assert "mlx5_10" in ibstat_outcome(NODE, said(text), "mlx5_1", 200).warnings[0]
+    assert ibstat_outcome(NODE, said(text), "=mlx5_1", 200).warnings == ()
+    assert ibstat_outcome(NODE, said(text), "mlx5", 200).warnings == ()
 
 
 def test_ethernet_beside_infiniband_is_not_what_is_meant() -> None:
     text = GOOD + GOOD.replace("mlx5_0", "mlx5_8").replace("InfiniBand", "Ethernet").replace("200", "40")
-    outcome = judge(NODE, said(text), None, 200)
+    outcome = ibstat_outcome(NODE, said(text), None, 200)
     assert outcome.verdict is Verdict.PASS
     assert "mlx5_8:1 is Ethernet" in outcome.warnings[0]
-    assert cause_of(judge(NODE, said(text), "mlx5", 200)) == (Verdict.FAIL, ["ib-rate-low"])
+    assert cause_of(ibstat_outcome(NODE, said(text), "mlx5", 200)) == (Verdict.FAIL, ["ib-rate-low"])
 
 
 ROCE = GOOD.replace("InfiniBand", "Ethernet").replace("SM lid: 1", "SM lid: 0")
@@ -288,29 +291,29 @@ LOCAL = {**V2, "gid": "fe80:0000:0000:0000:0ac0:ebff:fe00:0001"}
 )
 def test_the_gid_that_roce_will_use(table: dict[str, Any], index: str | None, causes: list[str]) -> None:
     answer = {**said(ROCE), "gids": {"mlx5_0:1": table}}
-    outcome = judge(NODE, answer, "mlx5", 200, index)
+    outcome = ibstat_outcome(NODE, answer, "mlx5", 200, index)
     assert [finding.cause for finding in outcome.findings] == causes
     # Neither a table that could not be read nor InfiniBand has a wrong one.
-    assert judge(NODE, said(ROCE), "mlx5", 200, index).verdict is Verdict.PASS
-    assert judge(NODE, {**answer, **said(GOOD)}, "mlx5", 200, index).verdict is Verdict.PASS
+    assert ibstat_outcome(NODE, said(ROCE), "mlx5", 200, index).verdict is Verdict.PASS
+    assert ibstat_outcome(NODE, {**answer, **said(GOOD)}, "mlx5", 200, index).verdict is Verdict.PASS
 
 
 def test_an_ethernet_port_waits_for_no_subnet_manager() -> None:
-    outcome = judge(NODE, said(ROCE.replace("Active", "Initializing")), "mlx5", 200)
+    outcome = ibstat_outcome(NODE, said(ROCE.replace("Active", "Initializing")), "mlx5", 200)
     assert cause_of(outcome) == (Verdict.FAIL, ["ib-port-not-active"])
     assert "rdma link show mlx5_0/1" in outcome.findings[0].remedy
 
 
 def test_a_disabled_port_is_enabled_by_a_command() -> None:
     text = GOOD.replace("Active", "Down").replace("LinkUp", "Disabled")
-    (finding,) = judge(NODE, said(text), "mlx5", None).findings
+    (finding,) = ibstat_outcome(NODE, said(text), "mlx5", None).findings
     assert "`sudo ibportstate -C mlx5_0 -P 1 -D 0 1 enable`" in finding.remedy
 
 
 def test_one_lane_of_four_is_told_where_the_kernel_tells_it() -> None:
     seen = {"mlx5_0": {"1": {**SYSFS["mlx5_0"]["1"], "rate": "50 Gb/sec (1X HDR)"}}}
     text = GOOD.replace("Rate: 200", "Rate: 50")
-    assert "one lane instead of four" in judge(NODE, said(text, sysfs=seen), "mlx5", 200).findings[0].says
+    assert "one lane instead of four" in ibstat_outcome(NODE, said(text, sysfs=seen), "mlx5", 200).findings[0].says
 
 
 LOADER = "ibstat: error while loading shared libraries: libibumad.so.3: cannot open shared object file: No such file or directory"
@@ -321,18 +324,18 @@ LOADER = "ibstat: error while loading shared libraries: libibumad.so.3: cannot o
 )
 def test_an_ibstat_that_does_not_run_says_nothing_about_devices(error: str) -> None:
     answer = said(tool={"code": 127, "err": error})
-    assert cause_of(judge(NODE, answer, "mlx5", 200)) == (Verdict.UNKNOWN, ["tool-output-unknown"])
+    assert cause_of(ibstat_outcome(NODE, answer, "mlx5", 200)) == (Verdict.UNKNOWN, ["tool-output-unknown"])
 
 
 def test_a_card_without_its_driver() -> None:
-    outcome = judge(NODE, {**said(""), "cards": 2}, "mlx5", 200)
+    outcome = ibstat_outcome(NODE, {**said(""), "cards": 2}, "mlx5", 200)
     assert outcome.findings[0].remedy == "sudo modprobe mlx5_ib"
     assert "no driver has taken it" in outcome.findings[0].says
 
 
 @given(text=st.text() | st.text(alphabet="CAPortSe:'mlx5_01 \n\tActiveLinkUp"), code=st.sampled_from([0, 1, 255]))
 def test_no_text_without_a_sound_port_is_healthy(text: str, code: int) -> None:
-    outcome = judge(NODE, said(text, tool={"code": code}), "mlx5", 200)
+    outcome = ibstat_outcome(NODE, said(text, tool={"code": code}), "mlx5", 200)
     sound = [p for p in parse(text) if p.sound]
     assert outcome.verdict is not Verdict.PASS or sound
 
@@ -345,49 +348,52 @@ TWO = GOOD + GOOD.replace("mlx5_0", "mlx5_1").replace("Active", "Down").replace(
 
 @pytest.mark.parametrize("expression", ["mlx5", "mlx", "^mlx5_9"])
 def test_a_port_that_is_down_on_every_node_is_a_spare(expression: str) -> None:
-    outcome = judge(NODE, said(TWO), expression, 200, spare={"mlx5_1:1"})
+    outcome = ibstat_outcome(NODE, said(TWO), expression, 200, spare={"mlx5_1:1"})
     assert outcome.verdict is Verdict.PASS
     assert "mlx5_1:1 is down on every node" in outcome.warnings[0]
-    assert cause_of(judge(NODE, said(TWO), expression, 200)) == (Verdict.FAIL, ["ib-port-not-active"])
+    assert cause_of(ibstat_outcome(NODE, said(TWO), expression, 200)) == (Verdict.FAIL, ["ib-port-not-active"])
 
 
 @pytest.mark.parametrize("expression", ["mlx5_0,mlx5_1", "=mlx5_0,mlx5_1", "mlx5_1:1"])
 def test_a_port_that_the_inventory_names_must_be_up_everywhere(expression: str) -> None:
-    outcome = judge(NODE, said(TWO), expression, 200, spare={"mlx5_1:1"})
+    outcome = ibstat_outcome(NODE, said(TWO), expression, 200, spare={"mlx5_1:1"})
     assert cause_of(outcome) == (Verdict.FAIL, ["ib-port-not-active"])
 
 
 def test_where_every_port_is_down_none_is_a_spare() -> None:
     down = GOOD.replace("Active", "Down").replace("LinkUp", "Polling")
-    assert cause_of(judge(NODE, said(down), "mlx5", 200, spare={"mlx5_0:1"})) == (Verdict.FAIL, ["ib-port-not-active"])
+    assert cause_of(ibstat_outcome(NODE, said(down), "mlx5", 200, spare={"mlx5_0:1"})) == (
+        Verdict.FAIL,
+        ["ib-port-not-active"],
+    )
 
 
 def test_what_is_down_on_every_node() -> None:
     up, down, waits = port("mlx5_0"), port("mlx5_1", state="down"), port("mlx5_1", state="initializing")
-    assert spares({"a": [up, down], "b": [up, down]}) == {"mlx5_1:1"}
-    assert spares({"a": [up, down], "b": [up, port("mlx5_1")]}) == set()
-    assert spares({"a": [up, waits], "b": [up, waits]}) == set(), "nobody has set it up: no spare"
-    assert spares({"a": [up, down]}) == set(), "one node has nobody to be like"
+    assert spare_ports({"a": [up, down], "b": [up, down]}) == {"mlx5_1:1"}
+    assert spare_ports({"a": [up, down], "b": [up, port("mlx5_1")]}) == set()
+    assert spare_ports({"a": [up, waits], "b": [up, waits]}) == set(), "nobody has set it up: no spare"
+    assert spare_ports({"a": [up, down]}) == set(), "one node has nobody to be like"
 
 
 def test_nodes_that_differ_are_warned_of() -> None:
     two, one = [port("mlx5_0"), port("mlx5_1")], [port("mlx5_0")]
-    assert uneven({"a": two, "b": two}, promised=False) == {}
-    assert "rails do not match" in uneven({"a": two, "b": one, "c": two}, promised=True)["b"][0]
+    assert uneven_port_warnings({"a": two, "b": two}, promised=False) == {}
+    assert "rails do not match" in uneven_port_warnings({"a": two, "b": one, "c": two}, promised=True)["b"][0]
     slow = [replace(port("mlx5_0"), rate_gbps=100.0)]
-    assert "100 Gbit/s, others at 400" in uneven({"a": one, "b": slow}, promised=False)["b"][0]
-    assert uneven({"a": one, "b": slow}, promised=True) == {}
+    assert "100 Gbit/s, others at 400" in uneven_port_warnings({"a": one, "b": slow}, promised=False)["b"][0]
+    assert uneven_port_warnings({"a": one, "b": slow}, promised=True) == {}
 
 
 def test_ports_of_another_kind_cannot_meet() -> None:
     ib, ether = [port("mlx5_0")], [replace(port("mlx5_0"), link_layer="Ethernet")]
-    assert other_fabrics({"a": ib, "b": ib, "c": []}) == {}
-    assert other_fabrics({"a": ether, "b": ether}) == {}
-    assert other_fabrics({"a": ib, "b": [*ib, *ether]}) == {}, "what one has of both kinds reaches the other"
-    even = other_fabrics({"a": ether, "b": ib})
+    assert odd_fabric_findings({"a": ib, "b": ib, "c": []}) == {}
+    assert odd_fabric_findings({"a": ether, "b": ether}) == {}
+    assert odd_fabric_findings({"a": ib, "b": [*ib, *ether]}) == {}, "what one has of both kinds reaches the other"
+    even = odd_fabric_findings({"a": ether, "b": ib})
     assert list(even) == ["a"], "the inventory says infiniband"
     assert "LINK_TYPE_P1=1" in even["a"].remedy
-    odd = other_fabrics({"a": ether, "b": ib, "c": ether})
+    odd = odd_fabric_findings({"a": ether, "b": ib, "c": ether})
     assert (list(odd), odd["b"].cause, odd["b"].peers) == (["b"], "rdma-peer-unreachable", ("a", "c"))
     assert "LINK_TYPE_P1=2" in odd["b"].remedy
 
@@ -413,7 +419,7 @@ CHANNEL = HEAD + "Channel 00/0 : 0[0] -> 1[0] [send] via NET/Socket/0"
     ],
 )
 def test_nccl_fell_back_to_tcp(lines: list[str], words: str) -> None:
-    finding = socket_fallback("node-a", lines)
+    finding = tcp_fallback_finding("node-a", lines)
     assert finding is not None
     assert finding.cause == "ib-not-used-socket-fallback"
     assert words in finding.says
@@ -433,4 +439,4 @@ def test_nccl_fell_back_to_tcp(lines: list[str], words: str) -> None:
     ],
 )
 def test_nccl_uses_rdma_or_does_not_say(lines: list[str]) -> None:
-    assert socket_fallback("node-a", lines) is None
+    assert tcp_fallback_finding("node-a", lines) is None

@@ -6,7 +6,7 @@ import ipaddress
 
 import pytest
 
-from runbook.jobs.start import dials
+from runbook.jobs.start import gloo_rank_dials
 
 
 @pytest.mark.parametrize(
@@ -23,4 +23,4 @@ from runbook.jobs.start import dials
     ],
 )
 def test_the_larger_address_dials_and_loopback_meets_itself(other: str, mine: str, dialled: bool) -> None:
-    assert dials(ipaddress.ip_address(other), ipaddress.ip_address(mine)) is dialled
+    assert gloo_rank_dials(ipaddress.ip_address(other), ipaddress.ip_address(mine)) is dialled

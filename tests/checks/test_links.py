@@ -12,22 +12,22 @@ from typing import Any
 import pytest
 
 from runbook.checks.bandwidth.adapters import NodeAdapters
-from runbook.checks.bandwidth.allreduce_bottleneck import between
-from runbook.checks.bandwidth.link_findings import LinkFindings, as_csv, as_metrics, tell
-from runbook.checks.bandwidth.normal_busbw import BandwidthSetting, link_floor
+from runbook.checks.bandwidth.allreduce_bottleneck import between_nodes_layer
+from runbook.checks.bandwidth.link_findings import LinkFindings, link_metrics, link_search_findings, measurements_csv
+from runbook.checks.bandwidth.normal_busbw import BandwidthSetting, link_gbps_floor
 from runbook.checks.bandwidth.slow_link_search import (
     MeasuredLink,
     PairMeasured,
     Search,
     TimedRankPair,
     Unfinished,
-    leaves,
-    look,
-    starved,
+    is_cpu_starved,
+    search_slow_links,
+    switch_by_node,
 )
 from runbook.checks.bandwidth.slow_links import Normal
-from runbook.checks.base import configure
-from runbook.checks.links import Links, outcomes
+from runbook.checks.base import build_check
+from runbook.checks.links import Links, link_outcomes
 from runbook.checks.ranks.pool import Halt
 from runbook.model.errors import FilesWrong
 from runbook.model.verdict import Verdict
@@ -74,14 +74,18 @@ def searched(count: int, rate: Rate, *, leaf_size: int | None = None, each: int 
     names = [one.name for one in inventory.nodes]
     leaf_of = {name: f"leaf{number // leaf_size}" for number, name in enumerate(names)} if leaf_size else {}
     ranks: Any = Measuring(names, rate, each)
-    return look(ranks, pool_of(inventory).members, seconds=0.5, leaf_of=leaf_of, trips=1, both=True, **options)
+    return search_slow_links(
+        ranks, pool_of(inventory).members, seconds=0.5, leaf_of=leaf_of, trips=1, both=True, **options
+    )
 
 
 def told(
     count: int, rate: Rate, *, wires: dict[str, NodeAdapters] | None = None, floor: float | None = None, **options: Any
 ) -> LinkFindings:
     done = searched(count, rate, **options)
-    return tell(done, pool_of(world(count, processes=options.get("each", 1))).members, wires or {}, floor)
+    return link_search_findings(
+        done, pool_of(world(count, processes=options.get("each", 1))).members, wires or {}, floor
+    )
 
 
 def sound(_source: str, _destination: str) -> PairMeasured:
@@ -253,8 +257,8 @@ def test_one_slow_rail_of_a_node_is_named() -> None:
             return {way: moved(0.25 if way[0] == 3 else 1.0) for way in ways}  # the second rank of n1
 
     ranks: Any = Rails([], sound)
-    done = look(ranks, members, seconds=0.5)
-    found = tell(done, members, {}, None)
+    done = search_slow_links(ranks, members, seconds=0.5)
+    found = link_search_findings(done, members, {}, None)
     assert set(causes(found)) == {"n1"}
     assert any("rank 3 on n1 → rank" in line and "1.25 GB/s" in line for line in found.findings["n1"][0].evidence)
 
@@ -264,9 +268,9 @@ def test_one_slow_rail_of_a_node_is_named() -> None:
 
 def test_a_slow_rate_of_somebody_who_had_no_cpu_does_not_count() -> None:
     usual = Normal(FULL, 0.03)
-    assert starved(moved(0.5, waited=0.3), usual)
-    assert not starved(moved(0.5, waited=0.1), usual)  # it lost half a second, and waited for a tenth
-    assert not starved(moved(1.0, waited=0.5), usual)
+    assert is_cpu_starved(moved(0.5, waited=0.3), usual)
+    assert not is_cpu_starved(moved(0.5, waited=0.1), usual)  # it lost half a second, and waited for a tenth
+    assert not is_cpu_starved(moved(1.0, waited=0.5), usual)
 
 
 def test_a_starved_node_is_measured_again_and_then_fine() -> None:
@@ -280,7 +284,7 @@ def test_a_starved_node_is_measured_again_and_then_fine() -> None:
 
     done = searched(6, rate)
     assert done.rounds > 5
-    found = tell(done, pool_of(world(6)).members, {}, None)
+    found = link_search_findings(done, pool_of(world(6)).members, {}, None)
     assert not found.findings
     assert not found.unsettled
     assert sum(not each.counts for each in done.found) == 5
@@ -311,12 +315,12 @@ def test_slow_links_all_over_prove_nothing_where_many_transfers_had_no_cpu(starv
 def test_a_link_that_never_counts_is_told_and_not_among_the_proven_ones() -> None:
     """Its two nodes are sound by their other links."""
     done = searched(6, lambda *ends: moved(0.3, waited=2.0) if ends == ("n1", "n4") else moved())
-    found = tell(done, pool_of(world(6)).members, {}, None)
+    found = link_search_findings(done, pool_of(world(6)).members, {}, None)
     assert not found.findings
     assert not found.unsettled
     (warning,) = found.warnings["n1"]
     assert warning == "n1 → n4 could not be judged: it was slow each time, and each time one of its nodes had no CPU"
-    passed = outcomes(context(world(6)), done, found)
+    passed = link_outcomes(context(world(6)), done, found)
     assert {each.verdict for each in passed} == {Verdict.PASS}
     assert "14 of 15 pairs" in str(passed[0].proof)
 
@@ -353,8 +357,8 @@ def test_an_uplink_that_is_shared_is_one_warning() -> None:
     members = pool_of(inventory).members
     ranks: Any = OversubscribedMeasuring(names, sound)
     leaf_of = {name: f"leaf{number // 4}" for number, name in enumerate(names)}
-    done = look(ranks, members, seconds=0.5, leaf_of=leaf_of, trips=1, both=True)
-    found = tell(done, members, {}, None)
+    done = search_slow_links(ranks, members, seconds=0.5, leaf_of=leaf_of, trips=1, both=True)
+    found = link_search_findings(done, members, {}, None)
     assert not found.findings
     ((warning,),) = found.warnings.values()
     assert re.fullmatch(
@@ -382,7 +386,7 @@ def test_the_measurements_of_many_nodes_are_not_read_once_a_node() -> None:
     slow = {f"n{number}" for number in range(0, 60, 6)}
     done = searched(60, lambda source, _: moved(0.5 if source in slow else 1.0, losses=0.0))
     done.found = Counted(done.found)
-    found = tell(done, pool_of(world(60)).members, {}, None)
+    found = link_search_findings(done, pool_of(world(60)).members, {}, None)
     assert causes(found) == {name: ["node-slow"] for name in slow}
     assert done.found.walked < 60
 
@@ -397,9 +401,9 @@ def test_time_that_ran_out_proves_nobody_sound_or_slow() -> None:
     inventory = world(12)
     names = [one.name for one in inventory.nodes]
     ranks: Any = Short(names, slow_sender)
-    done = look(ranks, pool_of(inventory).members, seconds=0.5)
+    done = search_slow_links(ranks, pool_of(inventory).members, seconds=0.5)
     assert done.stopped
-    found = tell(done, pool_of(inventory).members, {}, None)
+    found = link_search_findings(done, pool_of(inventory).members, {}, None)
     assert not found.findings
     assert "n2" in found.unsettled
     assert found.unsettled["n2"].cause == "insufficient-evidence"
@@ -413,7 +417,7 @@ def test_a_rank_that_died_ends_the_search() -> None:
 
     ranks: Any = Dying([], sound)
     with pytest.raises(Unfinished):
-        look(ranks, pool_of(world(3)).members, seconds=0.5)
+        search_slow_links(ranks, pool_of(world(3)).members, seconds=0.5)
 
 
 # Outcomes and documents.
@@ -422,7 +426,7 @@ def test_a_rank_that_died_ends_the_search() -> None:
 def test_every_node_has_one_outcome_and_its_own_links() -> None:
     inventory = world(6)
     done = searched(6, slow_sender)
-    made = outcomes(context(inventory), done, tell(done, pool_of(inventory).members, {}, None))
+    made = link_outcomes(context(inventory), done, link_search_findings(done, pool_of(inventory).members, {}, None))
     assert [(each.node, each.verdict) for each in made] == [
         (f"n{number}", Verdict.FAIL if number == 2 else Verdict.PASS) for number in range(6)
     ]
@@ -435,25 +439,27 @@ def test_every_node_has_one_outcome_and_its_own_links() -> None:
 
 def test_nothing_measured_is_unknown_and_one_node_has_no_link() -> None:
     empty = Search(("n0", "n1"), {}, stopped="no time")
-    assert {each.verdict for each in outcomes(context(world(2)), empty, LinkFindings())} == {Verdict.UNKNOWN}
-    assert [each.verdict for each in outcomes(context(world(1)), Search(("n0",), {}), LinkFindings())] == [Verdict.PASS]
+    assert {each.verdict for each in link_outcomes(context(world(2)), empty, LinkFindings())} == {Verdict.UNKNOWN}
+    assert [each.verdict for each in link_outcomes(context(world(1)), Search(("n0",), {}), LinkFindings())] == [
+        Verdict.PASS
+    ]
 
 
 def test_the_table_has_every_measurement_and_the_result_what_counts() -> None:
     done = searched(6, lambda *ends: moved(0.3, waited=2.0) if "n3" in ends else moved())
-    rows = list(csv.DictReader(io.StringIO(as_csv(done))))
+    rows = list(csv.DictReader(io.StringIO(measurements_csv(done))))
     assert len(rows) == len(done.found)
     assert {row["counts"] for row in rows if "n3" in (row["from"], row["to"])} == {"0"}
-    assert len(as_metrics(done.found)) == sum(row["counts"] == "1" for row in rows)
+    assert len(link_metrics(done.found)) == sum(row["counts"] == "1" for row in rows)
     assert float(rows[0]["gbps"]) == pytest.approx(40.0) or rows[0]["counts"] == "0"
 
 
 def test_a_slow_allreduce_blames_only_what_is_far_slower_than_the_others() -> None:
-    assert between(searched(6, slow_sender)).verdict.sending == ("n2",)
+    assert between_nodes_layer(searched(6, slow_sender)).verdict.sending == ("n2",)
     a_little = searched(6, lambda source, _: moved(0.85 if source == "n2" else 1.0))
-    assert between(a_little).verdict.clean
+    assert between_nodes_layer(a_little).verdict.clean
     fast_enough = searched(6, slow_sender, enough=2.0)
-    assert between(fast_enough).verdict.clean
+    assert between_nodes_layer(fast_enough).verdict.clean
 
 
 # Arguments, leaves and gates.
@@ -463,23 +469,25 @@ def test_arguments() -> None:
     assert Links(pairs="all").pairs == "all"
     for wrong in ({"pairs": "some"}, {"seconds": 0.0}, {"seconds": 100.0}):
         with pytest.raises(FilesWrong):
-            configure(Links, wrong, {}, None)
+            build_check(Links, wrong, {}, None)
 
 
 def test_a_leaf_is_what_the_inventory_calls_so_or_else_the_rack() -> None:
     nodes = [node("a", leaf="l1", rack="r1"), node("b", rack="r1"), node("c")]
-    assert leaves(nodes) == {"a": "l1", "b": "r1"}
+    assert switch_by_node(nodes) == {"a": "l1", "b": "r1"}
 
 
 def test_the_floor_is_what_is_promised_or_usual() -> None:
     eight = BandwidthSetting("nccl", (8, 8), adapters=((400.0,) * 8,) * 2)
-    assert link_floor(eight) == pytest.approx(0.8 * 0.82 * 3200)
-    assert link_floor(eight, 200.0) == pytest.approx(0.8 * 0.82 * 1600)
-    assert link_floor(BandwidthSetting("nccl", (1, 1), adapters=((400.0,) * 8,) * 2)) == pytest.approx(0.8 * 0.82 * 400)
-    assert link_floor(BandwidthSetting("gloo", (1, 1), link_gbps=1.0)) == pytest.approx(0.8 * 0.88)
-    assert link_floor(BandwidthSetting("gloo", (1, 1), link_gbps=100.0)) is None
-    assert link_floor(BandwidthSetting("nccl", (8, 8))) is None
-    assert link_floor(BandwidthSetting("nccl", (8,), adapters=((400.0,) * 8,))) is None
+    assert link_gbps_floor(eight) == pytest.approx(0.8 * 0.82 * 3200)
+    assert link_gbps_floor(eight, 200.0) == pytest.approx(0.8 * 0.82 * 1600)
+    assert link_gbps_floor(BandwidthSetting("nccl", (1, 1), adapters=((400.0,) * 8,) * 2)) == pytest.approx(
+        0.8 * 0.82 * 400
+    )
+    assert link_gbps_floor(BandwidthSetting("gloo", (1, 1), link_gbps=1.0)) == pytest.approx(0.8 * 0.88)
+    assert link_gbps_floor(BandwidthSetting("gloo", (1, 1), link_gbps=100.0)) is None
+    assert link_gbps_floor(BandwidthSetting("nccl", (8, 8))) is None
+    assert link_gbps_floor(BandwidthSetting("nccl", (8,), adapters=((400.0,) * 8,))) is None
 
 
 def test_a_slow_link_whose_first_measurement_did_not_count_is_found_all_the_same() -> None:

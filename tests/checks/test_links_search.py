@@ -9,8 +9,16 @@ from collections.abc import Callable
 import pytest
 from profiles import one_in
 
-from runbook.checks.bandwidth.pairing_rounds import Schedule, crossing, groups, round_robin
-from runbook.checks.bandwidth.slow_links import Endpoint, Judgement, Link, Measured, Role, normal, verdict
+from runbook.checks.bandwidth.pairing_rounds import Schedule, groups, leaf_crossing_pairs, round_robin
+from runbook.checks.bandwidth.slow_links import (
+    Endpoint,
+    Judgement,
+    Link,
+    Measured,
+    Role,
+    estimate_normal,
+    links_verdict,
+)
 
 from .simulated_links import GBYTES, Network, first_links, leaf_size, search
 
@@ -246,7 +254,7 @@ def test_a_round_robin_has_every_pair_once_and_nobody_twice_in_a_round(count: in
 @pytest.mark.parametrize(("leaves", "size"), [(4, 4), (8, 8), (5, 8), (3, 7), (32, 32)])
 def test_the_first_round_crosses_every_pair_of_leaves(leaves: int, size: int) -> None:
     leaf_of = {f"l{leaf}n{place}": f"l{leaf}" for leaf in range(leaves) for place in range(size)}
-    pairs = crossing(groups(list(leaf_of), leaf_of))
+    pairs = leaf_crossing_pairs(groups(list(leaf_of), leaf_of))
     met = {frozenset((leaf_of[one], leaf_of[other])) for one, other in pairs}
     assert len({pair for pair in met if len(pair) == 2}) == leaves * (leaves - 1) // 2
     assert len({name for pair in pairs for name in pair}) == 2 * len(pairs) == leaves * size // 2 * 2
@@ -281,7 +289,7 @@ def test_who_is_measured_alone_has_the_uplinks_of_both_leaves_to_itself() -> Non
             assert not leaves & others
         number += 1
     assert alone
-    assert verdict(Judgement(network.nodes, measured, network.leaf_of)).links == (slow,)
+    assert links_verdict(Judgement(network.nodes, measured, network.leaf_of)).links == (slow,)
 
 
 def test_in_the_second_round_neighbours_meet_and_suspects_meet_proven_ones() -> None:
@@ -303,7 +311,7 @@ def test_nothing_that_is_never_measured_is_accused() -> None:
     links = [Link(one, other) for one in network.nodes for other in network.nodes if one != other]
     measured = [Measured(link, GBYTES, 0) for link in links if "n0002" not in (link.source, link.destination)]
     judged = Judgement(network.nodes, measured, {})
-    assert verdict(judged).clean
+    assert links_verdict(judged).clean
     assert judged.untested(network.nodes) == ["n0002"]
     assert not judged.proven("n0002", Role.SENDS)
 
@@ -315,19 +323,19 @@ def test_nothing_that_is_never_measured_is_accused() -> None:
 def test_slow_ones_do_not_drag_the_median_down(slow: float) -> None:
     chance = random.Random(3)
     rates = [10 * (0.5 if number < slow * 200 else 1) * (1 + chance.gauss(0, 0.03)) for number in range(200)]
-    found = normal(rates)
+    found = estimate_normal(rates)
     assert found.median == pytest.approx(10, rel=0.02)
     assert found.sigma == pytest.approx(0.03, rel=0.4)
 
 
 def test_wide_noise_moves_the_limits() -> None:
     chance = random.Random(5)
-    narrow, wide = (normal(10 * (1 + chance.gauss(0, sigma)) for _ in range(500)) for sigma in (0.01, 0.1))
+    narrow, wide = (estimate_normal(10 * (1 + chance.gauss(0, sigma)) for _ in range(500)) for sigma in (0.01, 0.1))
     assert (narrow.suspect, narrow.confirmed) == pytest.approx((0.9, 0.93))
     assert 0.6 < wide.suspect < 0.75
     assert wide.suspect < wide.mean < wide.confirmed < 1
 
 
 def test_nothing_at_all_flows() -> None:
-    assert normal([0.0, 0.0]).median == 0
-    assert verdict(Judgement(["a", "b"], [Measured(Link("a", "b"), 0.0, 0)], {})).clean
+    assert estimate_normal([0.0, 0.0]).median == 0
+    assert links_verdict(Judgement(["a", "b"], [Measured(Link("a", "b"), 0.0, 0)], {})).clean

@@ -13,11 +13,11 @@ from runbook.checks.bandwidth.normal_busbw import (
     BandwidthSetting,
     Expectation,
     NotKnown,
-    expect,
-    span_text,
+    expected_busbw,
+    rate_range_text,
     table,
 )
-from runbook.model.units import bytes_text, significant
+from runbook.model.units import bytes_text, significant_digits_text
 
 LARGE = 16 << 30
 GPUS = {
@@ -35,7 +35,7 @@ MEASURED = table()["adapters"]["measured"]
 
 
 def known(setting: BandwidthSetting) -> Expectation:
-    expected = expect(setting)
+    expected = expected_busbw(setting)
     assert isinstance(expected, Expectation), expected
     return expected
 
@@ -165,7 +165,7 @@ NICS = ((400.0,) * 8,) * 2
     ],
 )
 def test_no_number_is_made_up(setting: BandwidthSetting, why: str) -> None:
-    answer = expect(setting)
+    answer = expected_busbw(setting)
     assert isinstance(answer, NotKnown), answer
     assert why in answer.why
     assert answer.what
@@ -185,9 +185,9 @@ def test_what_is_said_names_the_hardware() -> None:
 
 
 def test_a_span_names_its_unit_once() -> None:
-    assert span_text(1.0, 2.0) == "1.00 to 2.00 GB/s"
-    assert span_text(0.5, 2.0) == "500 MB/s to 2.00 GB/s"
-    assert span_text(0.5, 0.5) == "500 MB/s"
+    assert rate_range_text(1.0, 2.0) == "1.00 to 2.00 GB/s"
+    assert rate_range_text(0.5, 2.0) == "500 MB/s to 2.00 GB/s"
+    assert rate_range_text(0.5, 0.5) == "500 MB/s"
 
 
 def test_every_row_has_its_source_and_date() -> None:
@@ -202,7 +202,11 @@ def lines() -> list[str]:
     listed = []
     for row in data["inside"]:
         low, high = row["busbw"]
-        span = f"{significant(low)} GB/s or more" if high is None else f"{significant(low)} to {significant(high)} GB/s"
+        span = (
+            f"{significant_digits_text(low)} GB/s or more"
+            if high is None
+            else f"{significant_digits_text(low)} to {significant_digits_text(high)} GB/s"
+        )
         algorithm = f", {row['algorithm'].upper()}" if row["algorithm"] else ""
         listed.append(
             f"- {row['gpus']} × {row['name']} in one node{algorithm}: {span} at {row['at']} ({row['source']}, {row['date']})"
@@ -216,7 +220,7 @@ def lines() -> list[str]:
         )
         listed.append(f"- {name}: {low:.0%} to {high:.0%} {of} ({rule['source']}, {rule['date']})")
     for row in data["adapters"]["measured"]:
-        low, high = (significant(value) for value in row["busbw"])
+        low, high = (significant_digits_text(value) for value in row["busbw"])
         span = low if low == high else f"{low} to {high}"
         listed.append(f"- {row['what'].replace(' x ', ' × ')}: {span} GB/s ({row['source']}, {row['date']})")
     ramp = data["ramp"]

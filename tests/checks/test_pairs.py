@@ -13,9 +13,9 @@ from runbook.checks.network.pairs import (
     MAX_PAIR_NEIGHBOURS,
     BlamedNodes,
     Pairs,
-    around,
-    chosen,
-    groupings,
+    choose_pairs,
+    node_groupings,
+    pairs_around_failures,
 )
 from runbook.model.node_ranges import fold
 
@@ -31,7 +31,7 @@ def named(count: int) -> list[str]:
 @given(NUMBERS)
 def test_every_pair_of_a_few_and_of_many_each_node_meets_at_least_eight(count: int) -> None:
     names = named(count)
-    pairs = chosen(names, names[0])
+    pairs = choose_pairs(names, names[0])
     assert list(pairs.peers) == names
     for name, peers in pairs.peers.items():
         assert name not in peers
@@ -48,7 +48,7 @@ def test_every_pair_of_a_few_and_of_many_each_node_meets_at_least_eight(count: i
 
 @given(NUMBERS)
 def test_all_means_all(count: int) -> None:
-    pairs = chosen(named(count), "n0", wanted="all")
+    pairs = choose_pairs(named(count), "n0", wanted="all")
     assert len(pairs) == count * (count - 1)
     assert pairs.note() == ""
 
@@ -57,7 +57,7 @@ def test_all_means_all(count: int) -> None:
 def test_nobody_but_the_master_has_many_guests_at_a_time(count: int) -> None:
     """At the same step of their lists two nodes are never at the same peer, as far as both have the same distances."""
     names = named(count)
-    pairs = chosen(names, names[0])
+    pairs = choose_pairs(names, names[0])
     for step in range(min(map(len, pairs.peers.values()))):
         guests = [peers[step] for name, peers in pairs.peers.items() if name != names[0]]
         most = max(guests.count(peer) for peer in set(guests) - {names[0]})
@@ -68,7 +68,7 @@ def test_nobody_but_the_master_has_many_guests_at_a_time(count: int) -> None:
 def test_groups_are_crossed(count: int, size: int) -> None:
     names = named(count)
     rack = {name: str(at // size) for at, name in enumerate(names)}
-    pairs = chosen(names, names[0], [rack])
+    pairs = choose_pairs(names, names[0], [rack])
     racks = set(rack.values())
     met = {(rack[name], rack[peer]) for name, peers in pairs.peers.items() for peer in peers}
     if len(racks) >= 2 and 2 * len(racks) <= count:
@@ -78,7 +78,7 @@ def test_groups_are_crossed(count: int, size: int) -> None:
 def test_subnets_racks_and_leaves_of_the_inventory_are_groups() -> None:
     places = {"rack": "r1", "leaf": "l1"}
     one, other = node("node-a", **places), node("node-b", rack="r1", leaf="l2", address="10.0.1.1")
-    assert groupings(context(cluster(one, other))) == [
+    assert node_groupings(context(cluster(one, other))) == [
         {"node-a": "10.0.0.0/24", "node-b": "10.0.1.0/24"},
         {"node-a": "leaf l1", "node-b": "leaf l2"},
     ]
@@ -87,17 +87,17 @@ def test_subnets_racks_and_leaves_of_the_inventory_are_groups() -> None:
 def test_a_group_for_each_node_tells_nothing() -> None:
     names = named(100)
     alone = {name: name for name in names}
-    assert chosen(names, "n0", [alone]) == chosen(names, "n0")
+    assert choose_pairs(names, "n0", [alone]) == choose_pairs(names, "n0")
 
 
 @given(st.integers(17, 120), st.data())
 def test_more_pairs_around_one_that_failed(count: int, data: st.DataObject) -> None:
     names = named(count)
     rack = {name: str(at // 8) for at, name in enumerate(names)}
-    pairs = chosen(names, names[0], [rack])
+    pairs = choose_pairs(names, names[0], [rack])
     source = data.draw(st.sampled_from(names))
     failed = (source, data.draw(st.sampled_from(pairs.peers[source])))
-    more = around(pairs, [failed], [rack])
+    more = pairs_around_failures(pairs, [failed], [rack])
     fresh = {frozenset((name, peer)) for name, peers in more.peers.items() for peer in peers}
     assert not fresh & {frozenset((name, peer)) for name, peers in pairs.peers.items() for peer in peers}
     for end in failed:
@@ -108,12 +108,12 @@ def test_more_pairs_around_one_that_failed(count: int, data: st.DataObject) -> N
 
 def test_of_a_few_nodes_there_are_no_more_pairs() -> None:
     pairs = Pairs.every(named(5))
-    assert len(around(pairs, [("n0", "n1")])) == 0
+    assert len(pairs_around_failures(pairs, [("n0", "n1")])) == 0
 
 
 @pytest.mark.parametrize(("count", "text"), [(17, "of 272 pairs"), (256, "of 65,280 pairs")])
 def test_what_is_left_out_is_said(count: int, text: str) -> None:
-    note = chosen(named(count), "n0").note()
+    note = choose_pairs(named(count), "n0").note()
     assert text in note
     assert "pairs: all" in note
 
@@ -172,7 +172,7 @@ def test_two_islands_are_told_whatever_the_inventory_calls_them() -> None:
 @pytest.mark.parametrize("few", [2, 3, 5, 8, 10])
 def test_of_islands_that_differ_in_size_the_small_one_is_named(few: int) -> None:
     names = named(20)
-    tried = {frozenset((name, peer)) for name, peers in chosen(names, "n0").peers.items() for peer in peers}
+    tried = {frozenset((name, peer)) for name, peers in choose_pairs(names, "n0").peers.items() for peer in peers}
     small = set(names[-few:])
     found = BlamedNodes.of({pair for pair in tried if len(pair & small) == 1}, tried, [])
     if few < 7:

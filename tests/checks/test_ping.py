@@ -12,15 +12,15 @@ import pytest
 from runbook.causes.catalogue import finding_for
 from runbook.checks.context import Context, Facts
 from runbook.checks.network.dial import Dial
-from runbook.checks.network.pairs import Pairs, chosen, culprits
+from runbook.checks.network.pairs import Pairs, choose_pairs, nodes_to_blame
 from runbook.checks.ping.host_names import name_findings, name_warnings
-from runbook.checks.ping.loss import chance_findings, loses
+from runbook.checks.ping.loss import has_excess_loss, random_drop_findings
 from runbook.checks.ping.observations import Observations, Pair
-from runbook.checks.ping.packet_sizes import size_findings, ways
-from runbook.checks.ping.ping import Judge, Ping, before_packets, ssh_port, targets
+from runbook.checks.ping.packet_sizes import size_findings, vanishing_directions
+from runbook.checks.ping.ping import Judge, Ping, name_and_address_findings, ping_targets, ssh_port
 from runbook.checks.ping.routes import address_findings
 from runbook.model.inventory import Container, Inventory, Network, Node, Ssh
-from runbook.model.units import listed
+from runbook.model.units import name_list_text
 from runbook.model.verdict import Finding, Outcome, Verdict
 from runbook.transport.node_answers import PingAnswer
 
@@ -364,7 +364,7 @@ def test_a_node_is_asked_for_the_names_that_it_meets(monkeypatch: pytest.MonkeyP
     names = [f"n{number}" for number in range(64)]
     inventory = cluster(*(node(name, address=f"{name}.nat") for name in names), backend="nccl")
     at = context(inventory, {name: machine(f"10.0.0.{number + 1}") for number, name in enumerate(names)})
-    pairs = chosen(names, "n0")
+    pairs = choose_pairs(names, "n0")
     asked: dict[str, list[str]] = {}
 
     def ask(_: object, __: object, arguments: Callable[[Node], Facts], **___: object) -> dict[str, Outcome]:
@@ -502,9 +502,9 @@ def test_echoes_that_a_rule_takes_at_random(rule: str, found: dict[str, list[str
     cast(dict[str, Any], at.run.site.sessions).update({"node-a": Ruled(), "node-b": Ruled(rule)})
     answers = {"node-a": answer(target("node-b", B, small=echo(100, 66))), "node-b": answer(target("node-a", A))}
     seen = Observations(at, answers, [])
-    losing = [pair for pair in seen.pairs if loses(pair)]
+    losing = [pair for pair in seen.pairs if has_excess_loss(pair)]
     assert [(pair.source, pair.peer) for pair in losing] == [("node-a", "node-b")]
-    told = chance_findings(seen, losing)
+    told = random_drop_findings(seen, losing)
     assert {name: [finding.cause for finding in those] for name, those in told.items()} == found
     for finding in told.get("node-b", []):
         assert rule in finding.says
@@ -557,8 +557,10 @@ def test_the_address_on_the_named_interface_is_the_one_that_is_dialled() -> None
     facts = {n.name: machine(n.address, ib0=interface(f"10.1.0.{i}")) for i, n in enumerate(inventory.nodes, 1)}
     at = context(inventory, facts)
     pairs = Pairs.every(["node-a", "node-b"])
-    assert targets(at, inventory.nodes[0], pairs) == [{"peer": "node-b", "address": "10.1.0.2", "spare": B}]
-    assert targets(context(cluster()), cluster().nodes[0], pairs) == [{"peer": "node-b", "address": B, "spare": None}]
+    assert ping_targets(at, inventory.nodes[0], pairs) == [{"peer": "node-b", "address": "10.1.0.2", "spare": B}]
+    assert ping_targets(context(cluster()), cluster().nodes[0], pairs) == [
+        {"peer": "node-b", "address": B, "spare": None}
+    ]
 
 
 def test_the_ssh_port_is_a_place_where_something_listens() -> None:
@@ -703,7 +705,7 @@ def test_no_node_is_singled_out_when_every_pair_is_bad() -> None:
 
 def test_culprits() -> None:
     def bad(*pairs: str) -> dict[str, list[str]]:
-        return dict(culprits(frozenset(pair) for pair in pairs))
+        return dict(nodes_to_blame(frozenset(pair) for pair in pairs))
 
     assert bad() == {}
     assert bad("ab") == {"a": ["b"], "b": ["a"]}
@@ -714,8 +716,13 @@ def test_culprits() -> None:
 
 
 def test_listed() -> None:
-    assert [listed(names) for names in ([], ["a"], ["a", "b"], ["a", "b", "c"])] == ["", "a", "a and b", "a, b and c"]
-    assert listed("abcdefgh") == "a, b, c, d and 4 more"
+    assert [name_list_text(names) for names in ([], ["a"], ["a", "b"], ["a", "b", "c"])] == [
+        "",
+        "a",
+        "a and b",
+        "a, b and c",
+    ]
+    assert name_list_text("abcdefgh") == "a, b, c, d and 4 more"
 
 
 def remedy_of_no_route(route: Facts, *prefixes: str, peer: str = "10.0.0.2/24") -> tuple[str, str]:
@@ -822,7 +829,7 @@ def test_two_nodes_with_one_address() -> None:
             n.name: answer(*(target(peer.name, peer.address) for peer in inventory.nodes if peer != n))
             for n in inventory.nodes
         }
-        told = before_packets(Observations(context(inventory, facts), answers, []))
+        told = name_and_address_findings(Observations(context(inventory, facts), answers, []))
         return {name: [finding.cause for finding in findings] for name, findings in told.items()}
 
     twice = cluster(node("node-a"), node("node-b", address=A))
@@ -873,7 +880,7 @@ def test_the_addresses_of_many_nodes_are_looked_at_once(monkeypatch: pytest.Monk
     at = context(cluster(*nodes), {name: machine(number) for name, number in numbers.items()})
     meant = {f"{name}.lab": looked_up([number]) for name, number in numbers.items()}
     answers = {one.name: answer(target("n7", "n7.lab", resolved=[numbers["n7"]]), names=meant) for one in nodes}
-    told = before_packets(Observations(at, answers, []))
+    told = name_and_address_findings(Observations(at, answers, []))
     assert {name: [finding.cause for finding in those] for name, those in told.items()} == {
         "n59": ["duplicate-address"]
     }
@@ -903,7 +910,7 @@ def test_the_mtus_of_many_nodes_are_read_once(monkeypatch: pytest.MonkeyPatch) -
         for one in nodes
     }
     seen = Observations(at, answers, [])
-    told = size_findings(seen, ways(seen, seen.pairs, []))
+    told = size_findings(seen, vanishing_directions(seen, seen.pairs, []))
     assert {name: [finding.cause for finding in those] for name, those in told.items()} == {"n7": ["mtu-blackhole"]}
     assert len(counted) <= 10 * len(seen.pairs)
 

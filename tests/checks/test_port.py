@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from runbook.checks.context import Facts
-from runbook.checks.port import MAX_BOUND_PORTS, judge, promised_ports, taken
+from runbook.checks.port import MAX_BOUND_PORTS, port_outcome, promised_ports, taken_port_finding
 from runbook.model.inventory import Inventory
 from runbook.model.verdict import Outcome, Verdict
 
@@ -26,7 +26,7 @@ def holder(**options: Any) -> Facts:
 def judged(ports: dict[str, Any], address: Facts | None = None, *, who: str = "node-a", **options: Any) -> Outcome:
     inventory: Inventory = options.pop("inventory", cluster())
     at = context(inventory, options.pop("facts", None))
-    return judge(at, inventory.node(who), {"address": address, "ports": ports}, inventory.rendezvous.address)
+    return port_outcome(at, inventory.node(who), {"address": address, "ports": ports}, inventory.rendezvous.address)
 
 
 def causes(outcome: Outcome) -> list[str]:
@@ -129,7 +129,7 @@ def test_a_port_that_nobody_holds_and_that_cannot_be_bound(errno: str, port: int
 def test_where_anybody_may_bind_every_port_none_is_roots() -> None:
     """Docker sets net.ipv4.ip_unprivileged_port_start to 0."""
     refused = {"free": False, "errno": "EACCES", "holder": None}
-    finding = taken(node("node-a"), [80], refused, rendezvous=True, unprivileged=0)
+    finding = taken_port_finding(node("node-a"), [80], refused, rendezvous=True, unprivileged=0)
     assert "are root's" not in finding.says
 
 

@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from runbook.checks.network.live_traffic import Between
-from runbook.checks.ranks.evidence import gather, main_stack, progress
+from runbook.checks.ranks.evidence import gather_evidence, main_thread_stack, rank_progress_text
 from runbook.checks.ranks.halts import outcomes_of_halt
 from runbook.checks.ranks.pool import Halt, RankMember, RankPool
 from runbook.model.errors import Unreachable
@@ -25,7 +25,7 @@ BYSTANDER = (UNKNOWN, ("peer-died",))
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """Looking at a rank waits for its stack to be written; ours lies there already. Nothing lies between these nodes."""
     monkeypatch.setattr("runbook.checks.ranks.evidence.STACK_DUMP_WAIT_S", 0.0)
-    monkeypatch.setattr("runbook.checks.ranks.halts.look_between", lambda _: Between())
+    monkeypatch.setattr("runbook.checks.ranks.halts.examine_live_traffic", lambda _: Between())
 
 
 @pytest.fixture
@@ -143,7 +143,7 @@ def test_a_stopped_rank(pool: RankPool, state: str, says: str) -> None:
 def test_a_stopped_rank_is_not_sent_a_signal_that_it_cannot_handle(pool: RankPool) -> None:
     stopped, running = FakeRemote("T"), FakeRemote("S")
     pool.members[0].remote, pool.members[1].remote = cast(Remote, stopped), cast(Remote, running)
-    gather(pool)
+    gather_evidence(pool)
     assert (stopped.signals, running.signals) == ([], ["SIGUSR1"])
 
 
@@ -233,11 +233,11 @@ def test_every_fault_is_told_not_just_the_first(pool: RankPool) -> None:
 
 def test_progress_before_and_within_a_sweep(pool: RankPool) -> None:
     member = pool.members[0]
-    assert progress(member) == "at 1 MiB, iteration 3 of 20"
+    assert rank_progress_text(member) == "at 1 MiB, iteration 3 of 20"
     member.finished_size = 1 << 19
-    assert progress(member).endswith("(last finished size 512 KiB)")
+    assert rank_progress_text(member).endswith("(last finished size 512 KiB)")
     member.beat, member.step = {}, "connected"
-    assert progress(member) == "last step: connected"
+    assert rank_progress_text(member) == "last step: connected"
 
 
 def test_the_main_threads_last_dump_is_the_stack() -> None:
@@ -253,6 +253,6 @@ Current thread 0x00007f02 (most recent call first):
   File "/torch/distributed_c10d.py", line 2501 in all_reduce
   File "./rank.py", line 449 in main
 """
-    assert main_stack(text)[0] == 'File "/torch/distributed_c10d.py", line 2501 in all_reduce'
-    assert main_stack("") == ()
-    assert main_stack(text.partition("Current")[0]) == ()
+    assert main_thread_stack(text)[0] == 'File "/torch/distributed_c10d.py", line 2501 in all_reduce'
+    assert main_thread_stack("") == ()
+    assert main_thread_stack(text.partition("Current")[0]) == ()

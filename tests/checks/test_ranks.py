@@ -10,12 +10,17 @@ from typing import Any, cast
 
 import pytest
 
-from runbook.checks.allreduce import stragglers
+from runbook.checks.allreduce import straggler_outcomes
 from runbook.checks.network.live_traffic import Between
-from runbook.checks.ranks.collective_calls import faithless
-from runbook.checks.ranks.evidence import gather
+from runbook.checks.ranks.collective_calls import ranks_with_altered_calls
+from runbook.checks.ranks.evidence import gather_evidence
 from runbook.checks.ranks.halts import outcomes_of_halt
-from runbook.checks.ranks.own_failure import SCRIPT_STOP_CAUSES, last_place, out_of_place, own_failure
+from runbook.checks.ranks.own_failure import (
+    SCRIPT_STOP_CAUSES,
+    innermost_frame_text,
+    own_failure_finding,
+    shadowed_module_remedy,
+)
 from runbook.checks.ranks.pool import Halt, RankMember, RankPool
 from runbook.launch.preconditions import STOP_EXIT_CODES
 from runbook.model.verdict import Finding, Outcome, Verdict
@@ -33,7 +38,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> dict[str, Between]:
     """What a look between the nodes gives: nothing, unless a test says otherwise."""
     answers = {"now": Between()}
     monkeypatch.setattr("runbook.checks.ranks.evidence.STACK_DUMP_WAIT_S", 0.0)
-    monkeypatch.setattr("runbook.checks.ranks.halts.look_between", lambda _: answers["now"])
+    monkeypatch.setattr("runbook.checks.ranks.halts.examine_live_traffic", lambda _: answers["now"])
     return answers
 
 
@@ -108,8 +113,8 @@ def test_a_rank_that_left_a_call_out_has_made_fewer_than_it_was_told(seen: objec
     pool.run.run_dir = tmp_path
     leaves_record(pool, 0, 5)
     leaves_record(pool, 1, 5, name="barrier", calls=6)
-    gather(pool)
-    assert faithless(pool) == (1,)
+    gather_evidence(pool)
+    assert ranks_with_altered_calls(pool) == (1,)
     assert judged(pool)["node-b"] == (FAIL, ("mismatched-collectives",))
 
 
@@ -173,7 +178,7 @@ def test_if_all_others_did_as_they_were_told_the_one_that_was_ended_did_not(pool
 
 def test_what_was_seen_is_kept_beside_the_run(pool: RankPool, tmp_path: Path) -> None:
     leaves_record(pool, 1, 4)
-    gather(pool)
+    gather_evidence(pool)
     kept = {path.name for path in (tmp_path / "hang").iterdir()}
     assert {"rank-00001.node-b.stack", "rank-00001.node-b.flight.json", "node-b.json"} <= kept
     assert cast(FakeRemote, pool.members[0].remote).told == [{"do": "flight"}]
@@ -182,13 +187,13 @@ def test_what_was_seen_is_kept_beside_the_run(pool: RankPool, tmp_path: Path) ->
 def test_a_record_of_a_rank_that_is_stopped_now_is_not_believed(pool: RankPool) -> None:
     leaves_record(pool, 1, 4, name="broadcast")
     pool.members[1].remote = cast(Remote, FakeRemote("T"))
-    gather(pool)
+    gather_evidence(pool)
     assert pool.members[1].record == {}
 
 
 def test_a_session_that_cannot_answer_does_not_stop_the_looking(pool: RankPool) -> None:
     nobody(pool, "node-b").pool = None
-    gather(pool)
+    gather_evidence(pool)
     assert set(pool.seen) == {"node-a", "node-c"}
 
 
@@ -261,7 +266,7 @@ def test_beats_of_the_store_are_no_data(pool: RankPool) -> None:
 def lags(pool: RankPool, *each: dict[str, float]) -> list[Outcome] | None:
     for member, lag in zip(pool.members, each, strict=True):
         member.steps["done"] = {"event": "step", "lag": {"timed": 4.0, "own": 0.0, "paused": 0.0, "queued": 0.0} | lag}
-    return stragglers(pool, "during full")
+    return straggler_outcomes(pool, "during full")
 
 
 @pytest.mark.parametrize(("kind", "says"), [("own", "its own code"), ("paused", "SIGSTOP"), ("queued", "got no CPU")])
@@ -311,7 +316,7 @@ def test_every_stop_of_a_launch_script_has_a_cause(pool: RankPool) -> None:
     member = pool.members[1]
     for event in STOP_EXIT_CODES:
         member.failure = {"event": event, "code": 1}
-        assert own_failure(pool, member, "while joining")
+        assert own_failure_finding(pool, member, "while joining")
 
 
 def test_a_killed_rank_where_the_kernel_has_killed_for_memory(pool: RankPool) -> None:
@@ -350,14 +355,14 @@ QUEUE = ("    import queue", '  File "/opt/site/queue.py", line 1, in <module>',
     ],
 )
 def test_a_file_that_is_taken_for_a_module_of_python(lines: tuple[str, ...], file: str) -> None:
-    remedy = out_of_place(lines, "node-b")
+    remedy = shadowed_module_remedy(lines, "node-b")
     assert (file in remedy and "PYTHONPATH" in remedy) if file else not remedy
 
 
 def test_the_last_place_of_a_traceback() -> None:
     lines = ('  File "/a/run.py", line 3, in main', '  File "/a/data.py", line 17, in load', "KeyError: 'lr'")
-    assert last_place(lines) == " at /a/data.py:17 in load"
-    assert last_place(("KeyError: 'lr'",)) == ""
+    assert innermost_frame_text(lines) == " at /a/data.py:17 in load"
+    assert innermost_frame_text(("KeyError: 'lr'",)) == ""
 
 
 def test_ranks_that_do_not_end_are_stopped_together() -> None:

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runbook.checks.bandwidth.adapters import interfaces_of
-from runbook.checks.context import Facts, folder_finding, no_answer
+from runbook.checks.bandwidth.adapters import job_interfaces
+from runbook.checks.context import Facts, no_answer_outcome, run_folder_finding
 from runbook.checks.ranks.pool import RankPool
 from runbook.checks.reach.interfaces import interface_findings
-from runbook.checks.reach.reach import Clocks, right_clock
-from runbook.checks.reach.torch import compare_debugging, compare_versions, torch_findings
-from runbook.checks.reach.workdir_and_limits import folder_findings, limit_findings
+from runbook.checks.reach.reach import Clocks, majority_clock_offset
+from runbook.checks.reach.torch import compare_debug_settings, compare_torch_versions, torch_findings
+from runbook.checks.reach.workdir_and_limits import limit_findings, run_folder_findings
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Infiniband, Network
 from runbook.model.nccl_devices import select_interfaces
@@ -90,7 +90,7 @@ def test_clocks_that_differ_by_more_than_ten_seconds_fail_somebody() -> None:
 def test_the_right_clock_is_the_one_that_most_agree_with(seconds: list[float]) -> None:
     clocks = [0.0, *seconds]
     agree = [sum(abs(clock - other) < CLOCK_OFFSET_WARN_S - 1e-9 for other in clocks) for clock in clocks]
-    right = right_clock({f"n{place}": second for place, second in enumerate(seconds)})
+    right = majority_clock_offset({f"n{place}": second for place, second in enumerate(seconds)})
     near = sum(abs(right - other) < CLOCK_OFFSET_WARN_S + 1e-9 for other in clocks)
     assert right in clocks
     assert near >= max(agree)
@@ -144,7 +144,7 @@ def test_an_ipv6_address_may_be_written_in_other_ways_than_the_kernel_writes_it(
     facts = {"node-a": machine("10.0.0.1", eth1=interface("10.1.0.1", "fd00::1"))}
     at = context(inventory, facts)
     assert at.data_address(one) == written
-    assert interfaces_of(context(cluster(one, node("node-b")), facts), one) == ["eth1"]
+    assert job_interfaces(context(cluster(one, node("node-b")), facts), one) == ["eth1"]
 
 
 def test_without_iproute2_loopback_is_known_by_its_address() -> None:
@@ -184,12 +184,12 @@ def test_an_interface_that_is_wrong_for_either_backend_is_told() -> None:
 def test_the_folder() -> None:
     hello = {"folder": "/home/u/.runbook/1/node-a", "free_bytes": 1 << 34, "noexec": False}
     one = node("node-a")
-    assert folder_findings(one, hello) == []
-    assert [f.cause for f in folder_findings(one, {**hello, "free_bytes": 1 << 20})] == ["disk-full"]
-    assert [f.cause for f in folder_findings(one, {**hello, "noexec": True})] == ["workdir-not-writable"]
+    assert run_folder_findings(one, hello) == []
+    assert [f.cause for f in run_folder_findings(one, {**hello, "free_bytes": 1 << 20})] == ["disk-full"]
+    assert [f.cause for f in run_folder_findings(one, {**hello, "noexec": True})] == ["workdir-not-writable"]
     for name, cause in {"ENOSPC": "disk-full", "EDQUOT": "disk-full", "EACCES": "workdir-not-writable"}.items():
         error = {"type": "OSError", "errno": name, "text": "no", "path": "/home/u"}
-        assert folder_finding("node-a", error).cause == cause
+        assert run_folder_finding("node-a", error).cause == cause
 
 
 RDMA = cluster(infiniband=Infiniband("mlx5"))
@@ -277,7 +277,7 @@ PLACE = {
 )
 def test_why_the_folder_cannot_be_made(code: str, place: Facts, cause: str, words: str) -> None:
     error = {"errno": code, "text": "as the kernel says", "path": "/home/ana/.runbook/run"}
-    (finding,) = folder_findings(node("node-a"), {"folder_error": error, "place": {**PLACE, **place}})
+    (finding,) = run_folder_findings(node("node-a"), {"folder_error": error, "place": {**PLACE, **place}})
     assert finding.cause == cause
     assert words in finding.remedy
     assert any(code in line for line in finding.evidence)
@@ -285,9 +285,9 @@ def test_why_the_folder_cannot_be_made(code: str, place: Facts, cause: str, word
 
 def test_inodes_run_out_before_bytes_do() -> None:
     hello = {"folder": "/scratch/run/node-a", "free_bytes": 1 << 40, "place": {**PLACE, "mount": "/scratch"}}
-    (finding,) = folder_findings(node("node-a"), {**hello, "free_files": 3})
+    (finding,) = run_folder_findings(node("node-a"), {**hello, "free_files": 3})
     assert (finding.cause, "inodes" in finding.says) == ("disk-full", True)
-    assert folder_findings(node("node-a"), {**hello, "free_files": None}) == []
+    assert run_folder_findings(node("node-a"), {**hello, "free_files": None}) == []
 
 
 def test_a_controller_whose_clock_is_wrong_blames_nobody() -> None:
@@ -320,7 +320,7 @@ def answer(**options: Any) -> Answer:
     ],
 )
 def test_a_program_that_said_nothing_is_never_a_pass(got: object, verdict: Verdict, cause: str) -> None:
-    outcome = no_answer("node-a", "reach", got)
+    outcome = no_answer_outcome("node-a", "reach", got)
     assert (outcome.verdict, [f.cause for f in outcome.findings]) == (verdict, [cause])
 
 
@@ -328,7 +328,7 @@ def test_what_cannot_be_judged_of_one_node_is_told_of_that_node_and_where_it_hap
     try:
         1 // 0  # noqa: B018
     except ZeroDivisionError as error:
-        outcome = no_answer("node-a", "reach", error)
+        outcome = no_answer_outcome("node-a", "reach", error)
     assert outcome.verdict is Verdict.UNKNOWN
     (finding,) = outcome.findings
     assert (finding.cause, "ZeroDivisionError" in finding.says) == ("tool-output-unknown", True)
@@ -345,9 +345,9 @@ def test_the_minority_of_torch_versions_is_named() -> None:
     pool = pool_of(cluster(node("node-a"), node("node-b"), node("node-c")))
     outcomes = [Outcome.passed(n.name, "ok") for n in pool.inventory.nodes]
     imported(pool, node_a="2.4.0", node_b="2.4.0", node_c="2.4.0")
-    assert compare_versions(outcomes, pool) == outcomes
+    assert compare_torch_versions(outcomes, pool) == outcomes
     imported(pool, node_b="2.1.0")
-    changed = compare_versions(outcomes, pool)
+    changed = compare_torch_versions(outcomes, pool)
     assert [o.verdict for o in changed] == [Verdict.PASS, Verdict.FAIL, Verdict.PASS]
     assert "torch==2.4.0" in changed[1].findings[0].remedy
 
@@ -363,7 +363,7 @@ def test_the_minority_that_debugs_torch_or_does_not_is_named(detailed: str, odd:
     imported(pool, node_a="2.4.0", node_b="2.4.0", node_c="2.4.0")
     for member in pool.members:
         member.steps["imported"]["detail"] = member.rank.node[-1] in detailed
-    failed = [o for o in compare_debugging(outcomes, pool) if o.verdict is Verdict.FAIL]
+    failed = [o for o in compare_debug_settings(outcomes, pool) if o.verdict is Verdict.FAIL]
     assert [(o.node, o.findings[0].cause) for o in failed] == [(f"node-{x}", "mismatched-collectives") for x in odd]
 
 

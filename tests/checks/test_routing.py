@@ -9,8 +9,16 @@ from typing import Any
 
 import pytest
 
-from runbook.checks.network.routing import RouteRefusal, Sent, detour, family, gone, refusal, rule_text
-from runbook.files.address import in_network
+from runbook.checks.network.routing import (
+    RouteRefusal,
+    Sent,
+    first_route_refusal,
+    ip_family_switch,
+    policy_rule_detour,
+    rule_text,
+    unusable_path_finding,
+)
+from runbook.files.address import is_in_network
 from runbook.firewall.collected_rules import Evidence
 from runbook.firewall.evaluate import NumberRange
 
@@ -52,7 +60,7 @@ SENT = Sent("10.0.0.2", "10.0.0.1", NumberRange(32768, 60999), NumberRange.exact
 
 
 def met(rules: list[Rule], routes: list[Route], sent: Sent = SENT) -> RouteRefusal | None:
-    return refusal(sent, {"rules": [LOCAL, *rules, MAIN, DEFAULT], "routes": routes})
+    return first_route_refusal(sent, {"rules": [LOCAL, *rules, MAIN, DEFAULT], "routes": routes})
 
 
 def test_a_way_is_no_refusal() -> None:
@@ -193,7 +201,7 @@ DEAD: Route = {"dst": "default", "gateway": "10.0.0.200", "dev": "eth0", "table"
     ],
 )
 def test_a_rule_that_leads_a_few_elsewhere(rules: list[Rule], routes: list[Route], led: bool) -> None:
-    found = detour(SENT, {"rules": [LOCAL, *rules, MAIN, DEFAULT], "routes": routes})
+    found = policy_rule_detour(SENT, {"rules": [LOCAL, *rules, MAIN, DEFAULT], "routes": routes})
     assert (found is not None) is led
     if found is not None:
         assert (found.fix, found.certain) == ("sudo ip rule del priority 100", False)
@@ -209,8 +217,8 @@ def test_ipv6_has_its_own_rules() -> None:
 
 
 def test_nothing_known_is_no_refusal() -> None:
-    assert refusal(SENT, {}) is None
-    assert refusal(SENT, {"rules": None, "routes": None}) is None
+    assert first_route_refusal(SENT, {}) is None
+    assert first_route_refusal(SENT, {"rules": None, "routes": None}) is None
 
 
 @pytest.mark.parametrize(
@@ -225,8 +233,8 @@ def test_nothing_known_is_no_refusal() -> None:
     ],
 )
 def test_in_network(network: str, inside: bool) -> None:
-    assert in_network("10.0.0.2", network) is inside
-    assert family(ipaddress.ip_address("10.0.0.2")) == ""
+    assert is_in_network("10.0.0.2", network) is inside
+    assert ip_family_switch(ipaddress.ip_address("10.0.0.2")) == ""
 
 
 @pytest.mark.parametrize(
@@ -248,6 +256,6 @@ def test_an_address_that_was_lost_comes_back_with_a_length_of_its_family(
     evidence = Evidence.of(
         {"tools": {"addresses": {"status": "ok", "rc": 0, "stdout": json.dumps(shown)}}, "facts": {}}
     )
-    finding = gone(at, "node-a", address, "10.0.0.2", evidence)
+    finding = unusable_path_finding(at, "node-a", address, "10.0.0.2", evidence)
     assert finding is not None
     assert finding.remedy == f"sudo ip address add {restored} dev eth0"

@@ -15,7 +15,7 @@ from one_tool import read_tool
 
 from runbook.checks.reach.gpus import judge_gpus
 from runbook.firewall import iptables, nft
-from runbook.firewall.front_ends import firewalld_runs, parse_ufw, parse_zones
+from runbook.firewall.front_ends import is_firewalld_running, parse_firewalld_zones, parse_ufw_status
 from runbook.parsers import infiniband
 from runbook.parsers import nvidia_smi_facts as printed
 
@@ -100,7 +100,7 @@ def test_nvidia_smi_in_its_listings() -> None:
 def test_bits_of_the_clocks() -> None:
     for line in OUTPUTS["nvidia-smi-clocks-event"]["output"].splitlines():
         expected = next(g for g in OUTPUTS["nvidia-smi-clocks-event"]["expect"]["gpus"] if line.startswith(g["name"]))
-        reasons = printed.throttled(int(line.rpartition(", ")[2], 16))
+        reasons = printed.slowdown_names(int(line.rpartition(", ")[2], 16))
         assert [reason.lower().replace(" ", "_") for reason in reasons] == [
             name.removesuffix("_slowdown") for name in expected["reasons"] if name.startswith("hw_")
         ]
@@ -108,7 +108,7 @@ def test_bits_of_the_clocks() -> None:
 
 @pytest.mark.parametrize("name", of("ufw"))
 def test_ufw(name: str) -> None:
-    status = parse_ufw(OUTPUTS[name]["output"])
+    status = parse_ufw_status(OUTPUTS[name]["output"])
     expected = OUTPUTS[name]["expect"]
     assert status
     assert status.active == expected["active"]
@@ -133,13 +133,13 @@ def test_iptables(name: str) -> None:
 
 @pytest.mark.parametrize("name", of("firewall-cmd --list-all-zones"))
 def test_firewalld_zones(name: str) -> None:
-    status = parse_zones(OUTPUTS[name]["output"])
+    status = parse_firewalld_zones(OUTPUTS[name]["output"])
     assert [zone.name for zone in status.zones if zone.active] == OUTPUTS[name]["expect"]["active_zones"]
 
 
 @pytest.mark.parametrize("name", [name for name in of("firewall-cmd") if "zones" not in name])
 def test_a_firewalld_that_does_not_run(name: str) -> None:
-    assert not firewalld_runs(OUTPUTS[name]["output"])
+    assert not is_firewalld_running(OUTPUTS[name]["output"])
 
 
 FAULTS = {

@@ -11,13 +11,13 @@ import pytest
 
 from runbook.causes.catalogue import finding_for
 from runbook.cli import attach_run
-from runbook.cli.run import files_of
+from runbook.cli.run import load_run_files
 from runbook.engine import run
 from runbook.engine.plan import Choice, make_plan
 from runbook.engine.run import RunSettings
 from runbook.model.events import Event, OutcomeReached, RunStarted, StageStarted
 from runbook.model.verdict import Outcome, Verdict
-from runbook.report.run_record import record
+from runbook.report.run_record import record_of_events
 
 
 def test_a_program_that_raises_makes_no_bad_node_and_what_checks_found_stays() -> None:
@@ -32,11 +32,11 @@ def test_a_program_that_raises_makes_no_bad_node_and_what_checks_found_stays() -
     ]
     raised = finding_for("program-error", "rank 1 on node-b exited with code 1: ValueError", log="/log")
     peer = finding_for("ssh-unreachable", "node-a was lost", way="lost", node="node-a")
-    finished = attach_run._emit_end(
+    finished = attach_run._emit_run_end(
         events.append,
         events,
         started,
-        record(events).stages[-1],
+        record_of_events(events).stages[-1],
         [Outcome.unknown("node-a", peer), Outcome.failed("node-b", raised)],
     )
     assert finished.verdict is Verdict.FAIL
@@ -59,7 +59,7 @@ def test_no_other_training_is_launched_than_the_run_had(
     path = tmp_path / "mine.yml"
     path.write_text(INVENTORY)
     asked = argparse.Namespace(command="attach", inventory=str(path), playbook=None)
-    playbook, inventory, _ = files_of(asked, {})
+    playbook, inventory, _ = load_run_files(asked, {})
     plan = make_plan(playbook, inventory, Choice())
     told: list[Event] = []
 
@@ -69,11 +69,11 @@ def test_no_other_training_is_launched_than_the_run_had(
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(run, "_stage", no_stage)
         made = replace(plan, choice=Choice(extra=dict.fromkeys(extra or (), 3)))
-        run.execute(made, RunSettings("job-1", tmp_path), told.append)
+        run.run_plan(made, RunSettings("job-1", tmp_path), told.append)
     (started,) = [event for event in told if isinstance(event, RunStarted)]
     assert started.extra == (extra or ())
     launched = StageStarted(2.0, plan.stages[-1].name, "launch", ("node-a", "node-b"))
-    stage = record([started, launched]).stages[-1]
-    found = attach_run._planned(asked, replace(started, extra=extra), stage)
+    stage = record_of_events([started, launched]).stages[-1]
+    found = attach_run._replan_launch(asked, replace(started, extra=extra), stage)
     assert (found is not None) == (says == "")
     assert says in capsys.readouterr().err

@@ -20,13 +20,13 @@ import pytest
 import yaml
 from profiles import one_in
 
-from runbook.cli.collect import Subject, not_asked_lines, of_same_inventory, without
+from runbook.cli.collect import Subject, absent_lines, keep_run_of_inventory, not_asked_lines
 from runbook.cli.main import main
-from runbook.collect.archive import Absent, ArchiveFile, decoded, read_entry
+from runbook.collect.archive import Absent, ArchiveFile, decoded_file_text, read_archive_entry
 from runbook.collect.ask_nodes import NodeAnswer
 from runbook.collect.local_files import CollectedRun
 from runbook.files.inventory import load_inventory
-from runbook.model.decoded_text import views
+from runbook.model.decoded_text import decoded_views
 
 INVENTORY = """\
 name: mine
@@ -143,7 +143,7 @@ def survivors(files: dict[str, bytes]) -> list[str]:
     """Planted secrets and names that can still be read, in any of the usual ways to write them."""
     found = []
     for name, data in files.items():
-        for view in views(f"{name}\n{data.decode()}"):
+        for view in decoded_views(f"{name}\n{data.decode()}"):
             for planted in (SECRET, *OTHERS, "mallory"):
                 if planted in view.text:
                     found.append(f"{planted} in {name}")
@@ -206,7 +206,7 @@ def test_a_run_of_another_job_is_left_out(
     inventory, origins = load_inventory(folder / "job.yml")
     run = CollectedRun(folder, "fail", None, (), nodes, None, None, None, of_run or named, "playbook.yml")
     arguments = argparse.Namespace(run_dir=None, inventory=named)
-    found, about = of_same_inventory(arguments, Subject(None, inventory, origins), run, "the latest")
+    found, about = keep_run_of_inventory(arguments, Subject(None, inventory, origins), run, "the latest")
     assert (found is run, about == "the latest") == (kept, kept)
 
 
@@ -291,7 +291,7 @@ def test_a_long_log_keeps_its_head_and_tail_in_whole_lines(tmp_path: Path, monke
     path = tmp_path / "x.log"
     lines = [f"line {number:04} of the log" for number in range(200)]
     path.write_text("\n".join(lines) + "\n")
-    entry = read_entry(path, "run/logs/x.log")
+    entry = read_archive_entry(path, "run/logs/x.log")
     assert isinstance(entry, ArchiveFile)
     kept = entry.text.splitlines()
     (note,) = [line for line in kept if "left out" in line]
@@ -299,7 +299,7 @@ def test_a_long_log_keeps_its_head_and_tail_in_whole_lines(tmp_path: Path, monke
     assert set(kept) - {note} <= set(lines)
     assert (kept[0], kept[-1]) == (lines[0], lines[-1])
     path.write_text("a secret without any line break " * 100)
-    entry = read_entry(path, "run/logs/x.log")
+    entry = read_archive_entry(path, "run/logs/x.log")
     assert isinstance(entry, ArchiveFile)
     assert "secret" not in entry.text
 
@@ -311,7 +311,7 @@ def test_a_long_log_keeps_its_head_and_tail_in_whole_lines(tmp_path: Path, monke
 def test_bytes_that_are_no_utf8_are_read_all_the_same(say: Say, folder: Path, data: bytes) -> None:
     run = make_run(folder)
     (run / "logs" / "odd.log").write_bytes(data)
-    assert "token=" in decoded(data)
+    assert "token=" in decoded_file_text(data)
     log = say().files()["run/logs/odd.log"].decode()
     assert "token=REDACTED" in log
     assert "PLANTED" not in log
@@ -408,7 +408,7 @@ def test_what_busy_nodes_could_not_give_takes_no_line_a_node() -> None:
         absent += [Absent(f"nodes/{name}/ip.txt", "it did not end within 9 s", "timeout", name)] * (number == 7)
         return NodeAnswer(name, absent=absent)
 
-    assert list(without([busy(number) for number in range(1, 31)])) == [
+    assert list(absent_lines([busy(number) for number in range(1, 31)])) == [
         "   not there   nvidia-smi",
         "   timeout     ufw: it did not end within 1…30 s",
         "   timeout     ip (on node-07): it did not end within 9 s",

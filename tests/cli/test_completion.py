@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from runbook.cli import argument_parser
-from runbook.cli.completion import Shell, _commands, completion
+from runbook.cli.completion import Shell, _completable_commands, completion
 
 SHIPPED = ("two_node_allreduce", "train_single_gpu")
 Complete = Callable[[str], set[str]]
@@ -175,7 +175,7 @@ def test_numbers_are_not_guessed(complete: Complete) -> None:
 
 
 def test_files_are_offered_only_where_a_file_is_meant() -> None:
-    commands = list(_commands(argument_parser.parser(), ()))
+    commands = list(_completable_commands(argument_parser.make_parser(), ()))
     values = [value for command in commands for value in (*command.places, *(one.value for one in command.options))]
     assert {value.name for value in values if value and value.kind == "files"} == {"FILE", "FILE.html", "LOG", "PATH"}
 

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from runbook.cli.render import unified
+from runbook.cli.render import unified_diff
 
 PATH = Path("out/node-a/launch.env")
 
 
 def diff(before: bytes | None, after: bytes | None, *, secret: bool = False) -> str:
-    return "".join(unified(PATH, before, after, secret))
+    return "".join(unified_diff(PATH, before, after, secret))
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,10 @@ import re
 
 import pytest
 
-from runbook.cli.explain import MAX_SUGGESTED_IDS, explain, known_keys
-from runbook.files.schema import schema
-from runbook.files.shipped_files import shipped
-from runbook.lint.variables import known
+from runbook.cli.explain import MAX_SUGGESTED_IDS, explain, texts_by_key
+from runbook.files.schema import load_schema
+from runbook.files.shipped_files import shipped_path
+from runbook.lint.variables import known_variables
 from runbook.model.errors import FilesWrong
 
 
@@ -19,7 +19,7 @@ def shown(name: str, capsys: pytest.CaptureFixture[str]) -> str:
 
 
 def test_every_variable_has_a_page_with_its_reader_and_source(capsys: pytest.CaptureFixture[str]) -> None:
-    for variable in known().values():
+    for variable in known_variables().values():
         text = shown(variable.name, capsys)
         assert text.startswith(f"{variable.name}: read by {variable.reader}\n"), variable.name
         assert variable.source in text, variable.name
@@ -46,7 +46,7 @@ def test_what_a_page_says(name: str, said: str, capsys: pytest.CaptureFixture[st
 
 @pytest.mark.parametrize("name", ["inventory.schema.json", "playbook.schema.json", "two_node_allreduce.yml"])
 def test_a_shipped_file_is_printed_as_it_is(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    (file,) = (shipped(kind, name) for kind in ("schemas", "playbooks") if shipped(kind, name).is_file())
+    (file,) = (shipped_path(kind, name) for kind in ("schemas", "playbooks") if shipped_path(kind, name).is_file())
     assert shown(name, capsys) == file.read_text()
 
 
@@ -108,6 +108,6 @@ def test_every_key_of_the_schemas_is_told() -> None:
         own = set(part["properties"]) if isinstance(part.get("properties"), dict) else set()
         return own.union(*map(keys, part.values()))
 
-    told = known_keys()
-    assert keys(schema("inventory")) | keys(schema("playbook")) <= {*told, "type", "properties"}
+    told = texts_by_key()
+    assert keys(load_schema("inventory")) | keys(load_schema("playbook")) <= {*told, "type", "properties"}
     assert all(text.strip() and "None" not in text for texts in told.values() for text in texts)

@@ -19,7 +19,7 @@ PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
 
 
 def told(extra: str) -> list[str]:
-    problem = extras.not_installed(extra, extra, "websockets").problems[0]
+    problem = extras.not_installed_error(extra, extra, "websockets").problems[0]
     assert problem.help is not None
     return shlex.split(problem.help)
 

@@ -105,7 +105,7 @@ def test_whatever_sets_pythonpath_a_rank_can_be_asked_where_it_is(folder: Path, 
         line = f", activate: 'export PYTHONPATH={folder / 'lib'}'}}"
         inventory.write_text(inventory.read_text().replace("127.0.0.1}", "127.0.0.1" + line))
     keys = f", env: {{PYTHONPATH: {folder / 'lib'}}}" if how == "env" else ""
-    look = "import importlib.util as u, sys; print(sys.modules['sitecustomize'].register, bool(u.find_spec('of_ours')))"
+    look = "import importlib.util as u, sys; print(sys.modules['sitecustomize'].register_stack_signals, bool(u.find_spec('of_ours')))"
     assert launch(folder, f'exec {sys.executable} -c "{look}"', keys=keys).returncode == 0
     (out,) = (folder / "out" / "logs" / "attempt-01").glob("*.out")
     assert "<function register" in out.read_text()

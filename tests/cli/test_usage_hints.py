@@ -8,13 +8,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from runbook.cli.argument_parser import parser
-from runbook.files.shipped_files import own_table
+from runbook.cli.argument_parser import make_parser
+from runbook.files.shipped_files import load_own_table
 
 
 def said(line: str, capsys: pytest.CaptureFixture[str]) -> str:
     with pytest.raises(SystemExit) as stopped:
-        parser().parse_args(line.split())
+        make_parser().parse_args(line.split())
     assert stopped.value.code == 2
     return capsys.readouterr().err
 
@@ -85,7 +85,7 @@ def test_nothing_is_said_of_other_mistakes(line: str, capsys: pytest.CaptureFixt
 
 def test_an_argument_adds_no_line(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        parser().parse_args(["run", "x", "--list-hosts\nerror: nothing"])
+        make_parser().parse_args(["run", "x", "--list-hosts\nerror: nothing"])
     assert "\nerror: nothing" not in capsys.readouterr().err
 
 
@@ -99,9 +99,12 @@ def options_of(one: argparse.ArgumentParser) -> set[str]:
 
 
 def test_what_is_to_be_typed_exists_and_is_no_word_of_ours() -> None:
-    table = own_table("runbook.cli", "usage_hints.toml")
-    commands = commands_of(parser())
-    for kind, of in (("commands", parser()), *((name, commands[name]) for name in ("agent", "serve", "inventory"))):
+    table = load_own_table("runbook.cli", "usage_hints.toml")
+    commands = commands_of(make_parser())
+    for kind, of in (
+        ("commands", make_parser()),
+        *((name, commands[name]) for name in ("agent", "serve", "inventory")),
+    ):
         for one in table.pop(kind):
             assert set(commands_of(of)).isdisjoint(one["for"].split())
             named = re.match(r"runbook ([a-z-]+)", one["write"])
@@ -109,7 +112,7 @@ def test_what_is_to_be_typed_exists_and_is_no_word_of_ours() -> None:
     for one in table.pop("options"):
         for name in one.get("of", "run").split():
             assert options_of(commands[name]).isdisjoint(one["for"].split()), name
-    choices = {choice for one in every(parser()) for action in one._actions for choice in action.choices or ()}
+    choices = {choice for one in every(make_parser()) for action in one._actions for choice in action.choices or ()}
     assert choices.issuperset(one["write"] for one in table.pop("values"))
     assert not table
 

@@ -13,9 +13,9 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from profiles import examples
 
-from runbook.collect.pseudonyms import is_word
+from runbook.collect.pseudonyms import is_technical_word
 from runbook.collect.scrub import REDACTED_TEXT, Scrubber
-from runbook.model.decoded_text import View, plainest, views
+from runbook.model.decoded_text import View, decoded_views, fully_decoded_text
 
 LETTERS = "AbCdEfGhIjKlMnOpQrStUvWxYz0123456789" * 2
 SECRET = "s3cr3t/0815"
@@ -70,9 +70,9 @@ def test_a_known_secret_is_gone_however_it_is_written(form: str, secret: str) ->
     text = f"before {WRITTEN[form](secret)} after"
     scrubbed = scrub(text, secret)
     assert REDACTED_TEXT in scrubbed
-    for view in views(scrubbed):
+    for view in decoded_views(scrubbed):
         assert secret not in view.text, scrubbed
-    assert plainest(secret) not in plainest(scrubbed)
+    assert fully_decoded_text(secret) not in fully_decoded_text(scrubbed)
     assert scrubbed.startswith("before ")
 
 
@@ -86,13 +86,13 @@ def test_a_known_secret_in_pieces(text: str) -> None:
 @examples(200)
 @given(text=st.text(st.sampled_from("ab\\u0041%2'\"x&;lt\n"), max_size=40))
 def test_places_in_a_view_lead_back_to_the_text(text: str) -> None:
-    for view in views(text):
+    for view in decoded_views(text):
         for at in range(len(view.text)):
             start, end = view.raw(at, at + 1)
             assert 0 <= start < end <= len(text)
         if view.text:
             assert view.raw(0, len(view.text))[1] <= len(text)
-    assert next(views(text)).text == text
+    assert next(decoded_views(text)).text == text
     assert View(text).raw(0, max(1, len(text))) == (0, max(1, len(text)))
 
 
@@ -235,11 +235,11 @@ names = st.from_regex(r"[a-z][a-z0-9]{5,10}", fullmatch=True).map(lambda name: f
 @examples(100)
 @given(name=names, form=st.sampled_from(sorted(WRITTEN)))
 def test_no_user_name_survives_as_a_word(name: str, form: str) -> None:
-    assume(not is_word(name))  # such as `qp00000`: found as a login only
+    assume(not is_technical_word(name))  # such as `qp00000`: found as a login only
     scrubber = Scrubber()
     scrubber.people.add(name)
     text = f"x {WRITTEN[form](name)} /home/{name}/y {name}@h \\n{name} uid=1({name})"
-    for view in views(scrubber.text(text)):
+    for view in decoded_views(scrubber.text(text)):
         assert name not in view.text
 
 
@@ -257,7 +257,7 @@ values = st.recursive(
 def test_json_stays_json_without_the_secret(value: object, ascii_only: bool) -> None:
     scrubbed = Scrubber([SECRET]).json(json.dumps(value, ensure_ascii=ascii_only))
     json.loads(scrubbed)
-    assert SECRET not in plainest(scrubbed)
+    assert SECRET not in fully_decoded_text(scrubbed)
 
 
 def test_json_lines_of_which_one_is_broken_off() -> None:
@@ -327,5 +327,5 @@ def test_yaml_that_would_not_load_any_more_is_written_anew() -> None:
 def test_yaml_of_anything_loads(value: dict[str, str]) -> None:
     source = yaml.safe_dump(value, allow_unicode=True)
     text = Scrubber([SECRET]).yaml(source, "x.yml")
-    assert SECRET not in plainest(text)
+    assert SECRET not in fully_decoded_text(text)
     assert set(yaml.safe_load(text)) == set(value)

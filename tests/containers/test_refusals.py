@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from runbook.model.inventory import Container, Node
-from runbook.transport.container import refusal
+from runbook.transport.container import container_entry_failure
 
 SOCKET = "unix:///var/run/docker.sock"
 DENIED = (
@@ -67,7 +67,7 @@ PREFIXES = [
 
 @pytest.mark.parametrize(("runtime", "words", "cause"), WORDS)
 def test_a_runtimes_words_are_a_cause_with_the_words_as_evidence(runtime: str, words: str, cause: str) -> None:
-    told = refusal(Node("node-a", "10.0.0.1", container=Container(runtime, "train")), words)
+    told = container_entry_failure(Node("node-a", "10.0.0.1", container=Container(runtime, "train")), words)
     assert told is not None
     assert told.cause == f"container-{cause}"
     assert told.evidence == (words.splitlines()[-1],)
@@ -76,7 +76,7 @@ def test_a_runtimes_words_are_a_cause_with_the_words_as_evidence(runtime: str, w
 
 @pytest.mark.parametrize(("words", "cause"), PREFIXES)
 def test_the_words_of_what_inside_names(words: str, cause: str) -> None:
-    told = refusal(Node("node-a", "10.0.0.1", inside=("nsenter", "--target", "1", "--all")), words)
+    told = container_entry_failure(Node("node-a", "10.0.0.1", inside=("nsenter", "--target", "1", "--all")), words)
     assert told is not None
     assert told.cause == f"container-{cause}"
 
@@ -86,21 +86,24 @@ def test_an_image_without_a_shell_has_no_python() -> None:
         "Error: crun: executable file `/bin/sh` not found in $PATH: No such file or directory: OCI runtime attempted to "
         "invoke a command that was not found"
     )
-    told = refusal(Node("node-a", "10.0.0.1", container=Container("podman", "train")), words)
+    told = container_entry_failure(Node("node-a", "10.0.0.1", container=Container("podman", "train")), words)
     assert told is not None
     assert told.cause == "python-missing"
 
 
 def test_words_of_the_program_inside_are_no_refusal() -> None:
     node = Node("node-a", "10.0.0.1", container=Container("docker", "train"))
-    assert refusal(node, "") is None
-    assert refusal(node, "Traceback (most recent call last):\nOSError: [Errno 28] No space left on device") is None
+    assert container_entry_failure(node, "") is None
+    assert (
+        container_entry_failure(node, "Traceback (most recent call last):\nOSError: [Errno 28] No space left on device")
+        is None
+    )
 
 
 def test_what_is_to_be_typed_loads_as_it_stands() -> None:
     """A number among the words of `inside:` is quoted: YAML would take it for one."""
     node = Node("node-a", "10.0.0.1", inside=("nsenter", "--target", "1", "--all"))
-    told = refusal(node, "nsenter: stat of /proc/1/ns/user failed: Permission denied")
+    told = container_entry_failure(node, "nsenter: stat of /proc/1/ns/user failed: Permission denied")
     assert told is not None
     typed = told.remedy.partition("`")[2].partition("`")[0]
     assert yaml.safe_load(typed) == {"inside": ["sudo", "-n", "nsenter", "--target", "1", "--all"]}

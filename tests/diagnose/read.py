@@ -12,7 +12,7 @@ from typing import Any
 
 from runbook.cli.diagnose import Reader
 from runbook.cli.main import main
-from runbook.diagnose.all_rules import scanner
+from runbook.diagnose.all_rules import make_scanner
 from runbook.diagnose.judge import Cause
 from runbook.diagnose.sources.logfiles import LogFile
 
@@ -43,7 +43,7 @@ def diagnose(*logs: Path | str) -> Told:
 
 def causes_in(**logs: str | bytes) -> list[Cause]:
     """The causes in logs that are given as text, by their names: what the command tells of such files."""
-    reader = Reader(scanner())
+    reader = Reader(make_scanner())
     for name, text in logs.items():
         data = text if isinstance(text, bytes) else textwrap.dedent(text).encode()
         reader.read(LogFile(f"{name}.log", None), iter([data]))

@@ -9,7 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runbook.checks.ranks.collective_calls import Call, Trace, compare, compare_all, odd_ones, read_dump
+from runbook.checks.ranks.collective_calls import (
+    Call,
+    Trace,
+    compare_dumps,
+    compare_traces,
+    ranks_with_wrong_calls,
+    read_dump,
+)
 
 REDUCE = Call("all_reduce", ((256,),), ("Float",))
 TWICE = Call("all_reduce", ((512,),), ("Float",))
@@ -41,26 +48,26 @@ def trace(rank: int, *calls: Call, completed: int | None = None) -> Trace:
     ],
 )
 def test_two_or_three_ranks(traces: list[Trace], kind: str, number: int, ranks: tuple[int, ...]) -> None:
-    found = compare(traces)
+    found = compare_traces(traces)
     assert found is not None
     assert (found.kind, found.number, found.ranks) == (kind, number, ranks)
 
 
 def test_one_rank_cannot_be_compared() -> None:
-    assert compare([]) is None
-    assert compare([trace(0, REDUCE)]) is None
+    assert compare_traces([]) is None
+    assert compare_traces([trace(0, REDUCE)]) is None
 
 
 @pytest.mark.parametrize("operation", ["all_to_all", "ALLTOALL_BASE", "gather", "scatter", "_all_to_all"])
 def test_operations_whose_sizes_may_differ(operation: str) -> None:
     uneven = [trace(rank, Call(operation, ((rank,),), ("Float",))) for rank in range(3)]
-    found = compare(uneven)
+    found = compare_traces(uneven)
     assert found
     assert found.kind == "uniform"
 
 
 def test_an_operation_of_equal_sizes_is_not_taken_for_one_of_uneven_ones() -> None:
-    found = compare([trace(rank, Call("all_gather", ((rank + 1,),), ("Float",))) for rank in range(3)])
+    found = compare_traces([trace(rank, Call("all_gather", ((rank + 1,),), ("Float",))) for rank in range(3)])
     assert found
     assert found.kind == "differs"
 
@@ -74,7 +81,7 @@ ranks_and_calls = (
 @given(*ranks_and_calls)
 def test_ranks_that_do_the_same_are_never_blamed(ranks: int, calls: list[Call]) -> None:
     for completed in (len(calls), len(calls) - 1):
-        found = compare([trace(rank, *calls, completed=completed) for rank in range(ranks)])
+        found = compare_traces([trace(rank, *calls, completed=completed) for rank in range(ranks)])
         assert found
         assert found.kind in ("uniform", "idle")
 
@@ -87,7 +94,7 @@ def test_the_one_that_leaves_is_found_wherever_it_is(ranks: int, calls: list[Cal
         trace(rank, *calls[:-1], completed=len(calls) - 1) if rank == late else trace(rank, *calls)
         for rank in range(ranks)
     ]
-    found = compare(data.draw(st.permutations(traces)))
+    found = compare_traces(data.draw(st.permutations(traces)))
     assert found
     assert (found.kind, found.number, found.ranks) == ("behind", len(calls), (late,))
 
@@ -99,7 +106,7 @@ def test_the_one_that_calls_something_else_is_found_among_three(
     odd, at = data.draw(st.integers(0, ranks - 1)), data.draw(st.integers(0, len(calls) - 1))
     other = next(call for call in (REDUCE, BROADCAST) if call != calls[at])
     changed = [*calls[:at], other, *calls[at + 1 :]]
-    found = compare([trace(rank, *(changed if rank == odd else calls)) for rank in range(ranks)])
+    found = compare_traces([trace(rank, *(changed if rank == odd else calls)) for rank in range(ranks)])
     assert found
     assert (found.kind, found.number, found.ranks) == ("differs", at + 1, (odd,))
 
@@ -145,22 +152,22 @@ def test_dumps_of_other_releases() -> None:
 
 def test_point_to_point_calls_are_not_compared() -> None:
     both = {0: dump(1, 0, entry(1), entry(9, "gloo:send", is_p2p=True)), 1: dump(1, 0, entry(1))}
-    assert [one.kind for one in compare_all(both)] == ["uniform"]
+    assert [one.kind for one in compare_dumps(both)] == ["uniform"]
 
 
 def test_the_group_with_the_fault_comes_first() -> None:
     def two(rank: int, size: int) -> dict[str, Any]:
         return {"entries": [entry(1), entry(3, pg_id=1, size=size, process_group=["5", "tensor parallel"])]}
 
-    found = compare_all({0: two(0, 8), 1: two(1, 16)})
+    found = compare_dumps({0: two(0, 8), 1: two(1, 16)})
     assert [(one.group, one.kind) for one in found] == [("5", "differs"), ("0", "uniform")]
 
 
 def test_what_the_program_meant_decides_between_two() -> None:
     meant = {rank: Call("all_reduce", ((256,),), ("float32",)) for rank in (0, 1)}
-    assert odd_ones(meant, {0: REDUCE, 1: REDUCE}) == ()
-    assert odd_ones(meant, {0: REDUCE, 1: TWICE}) == (1,)
-    assert odd_ones(meant, {0: DOUBLE, 1: REDUCE}) == (0,)
-    assert odd_ones(meant, {0: REDUCE, 1: BROADCAST}) == (1,)
-    assert odd_ones(meant, {0: Call("all_reduce", ((16, 16),), ("Float",))}) == ()
-    assert odd_ones({}, {0: TWICE}) == ()
+    assert ranks_with_wrong_calls(meant, {0: REDUCE, 1: REDUCE}) == ()
+    assert ranks_with_wrong_calls(meant, {0: REDUCE, 1: TWICE}) == (1,)
+    assert ranks_with_wrong_calls(meant, {0: DOUBLE, 1: REDUCE}) == (0,)
+    assert ranks_with_wrong_calls(meant, {0: REDUCE, 1: BROADCAST}) == (1,)
+    assert ranks_with_wrong_calls(meant, {0: Call("all_reduce", ((16, 16),), ("Float",))}) == ()
+    assert ranks_with_wrong_calls({}, {0: TWICE}) == ()

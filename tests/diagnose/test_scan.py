@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from profiles import examples
 
-from runbook.diagnose.all_rules import SIGNS, scanner
+from runbook.diagnose.all_rules import SIGNS, make_scanner
 from runbook.diagnose.kept_lines import DEFAULT_SCAN_LIMITS
 from runbook.diagnose.literal_index import Index
-from runbook.diagnose.log_lines import by_one_clock, read_line, section_of, section_of_path, when
+from runbook.diagnose.log_lines import align_clocks, read_line, section_speaker, speaker_of_path, when
 from runbook.diagnose.rule_types import Hit
 
 from . import read
@@ -69,7 +69,7 @@ def hits_at(*texts: str) -> list[Hit]:
     ],
 )  # fmt: skip
 def test_clocks_of_one_moment_agree_whatever_their_dialect(same: tuple[str, ...]) -> None:
-    first, *others = [hit.line.when for hit in by_one_clock(hits_at(*same))]
+    first, *others = [hit.line.when for hit in align_clocks(hits_at(*same))]
     assert first is not None
     assert others == [pytest.approx(first, abs=1)] * len(others)
 
@@ -88,14 +88,14 @@ def test_clocks_of_one_moment_agree_whatever_their_dialect(same: tuple[str, ...]
 )
 def test_a_clock_goes_on_over_midnight_and_new_year(earlier: str, later: str) -> None:
     for texts in ((earlier, later), (later, earlier)):
-        times = {hit.line.text: hit.line.when for hit in by_one_clock(hits_at(*texts))}
-        order = [hit.line.when for hit in by_one_clock(hits_at(*texts))]
+        times = {hit.line.text: hit.line.when for hit in align_clocks(hits_at(*texts))}
+        order = [hit.line.when for hit in align_clocks(hits_at(*texts))]
         assert None not in order, times
         assert (order[0] < order[1]) is (texts[0] == earlier)  # type: ignore[operator]
 
 
 def test_a_time_of_day_is_not_compared_with_a_date() -> None:
-    dated, of_day = by_one_clock(hits_at("2026-11-25 13:00:00 x", "13:00:07 x"))
+    dated, of_day = align_clocks(hits_at("2026-11-25 13:00:00 x", "13:00:07 x"))
     assert dated.line.when is not None
     assert of_day.line.when is None
     for odd in ("nothing here", "[E9912 00:00:07.1 a.cpp:1] x", "Foo 45 00:00:07 x", "2026-99-99 00:00:07 x"):
@@ -108,13 +108,13 @@ def test_a_time_of_day_is_not_compared_with_a_date() -> None:
      ("################", None), ("### Results", None)],
 )  # fmt: skip
 def test_headings_name_who_speaks(heading: str, speaker: tuple[int | None, str | None] | None) -> None:
-    assert section_of(heading) == speaker
+    assert section_speaker(heading) == speaker
 
 
 def test_the_names_of_our_own_logs_name_rank_and_node() -> None:
-    assert section_of_path(".runbook/runs/x/logs/rank-00003.node-b.log") == (3, "node-b")
-    assert section_of_path("out/rank7.log") == (7, None)
-    assert section_of_path("slurm-123.out") == (None, None)
+    assert speaker_of_path(".runbook/runs/x/logs/rank-00003.node-b.log") == (3, "node-b")
+    assert speaker_of_path("out/rank7.log") == (7, None)
+    assert speaker_of_path("slurm-123.out") == (None, None)
 
 
 @examples(40)
@@ -127,7 +127,7 @@ def test_no_bytes_are_too_strange(data: bytes) -> None:
 @given(st.lists(st.binary(max_size=60), max_size=20), st.integers(1, 50))
 def test_chunks_may_end_anywhere(lines: list[bytes], size: int) -> None:
     data = b"\n".join([*lines, KILLED.strip(), *lines])
-    whole, parts = scanner(), scanner()
+    whole, parts = make_scanner(), make_scanner()
     whole.feed("x.log", [data])
     parts.feed("x.log", [data[at : at + size] for at in range(0, len(data), size)])
     assert [(hit.sign, hit.line.number) for hit in whole.hits] == [(hit.sign, hit.line.number) for hit in parts.hits]
@@ -144,7 +144,7 @@ def test_a_progress_bar_does_not_hide_what_is_printed_into_it() -> None:
 
 
 def test_of_many_like_lines_the_first_and_the_last_are_kept() -> None:
-    scan = scanner()
+    scan = make_scanner()
     scan.feed("x.log", [b"RuntimeError: Connection refused\n" * 10_000])
     numbers = [hit.line.number for hit in scan.hits if hit.sign == "refused"]
     assert numbers[0] == 1
@@ -163,7 +163,7 @@ def test_memory_does_not_grow_with_the_log() -> None:
 
     def peak(times: int) -> int:
         tracemalloc.start()
-        scan = scanner()
+        scan = make_scanner()
         scan.feed("x.log", chunks(times))
         _, most = tracemalloc.get_traced_memory()
         tracemalloc.stop()
@@ -183,7 +183,7 @@ def test_the_index_finds_exactly_what_is_there(keys: list[str], text: str) -> No
 
 @pytest.mark.parametrize("around", ["", "x", " ", "7"])
 def test_a_line_of_idle_words_hides_no_literal(around: str) -> None:
-    scan = scanner()
+    scan = make_scanner()
     keys = [key for sign in SIGNS if sign.pattern is None for key in sign.literals]
     scan.feed(
         "x.log",
@@ -204,7 +204,7 @@ def test_among_lines_that_are_all_different_the_last_ones_and_progress_still_cou
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     few = replace(DEFAULT_SCAN_LIMITS, shapes=200, read=100)
-    monkeypatch.setattr(read, "scanner", lambda: scanner(few))
+    monkeypatch.setattr(read, "make_scanner", lambda: make_scanner(few))
     letters = "abcdefghij"
     unlike = [f"error: {''.join(letters[int(digit)] for digit in str(at))} failed\n" for at in range(3000)]
     last = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB\n"

@@ -11,7 +11,7 @@ import pytest
 from cases import try_each
 from profiles import one_in
 
-from runbook.diagnose.log_lines import BrokenLine, may_go_on
+from runbook.diagnose.log_lines import BrokenLine, may_continue
 from runbook.diagnose.tool_outputs import read_paste
 
 from .read import causes_in, first_in
@@ -36,7 +36,7 @@ what a tool prints is known by its layout."""
 def is_whole(text: str) -> bool:
     """No line of it goes on with another: a logger that packs lines packs whole ones."""
     return not any(
-        may_go_on(line) and BrokenLine(1, line).takes(after) for line, after in pairwise(text.encode().split(b"\n"))
+        may_continue(line) and BrokenLine(1, line).takes(after) for line, after in pairwise(text.encode().split(b"\n"))
     )
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from lab import Lab, runbook_cli, runbook_finish, runbook_start
 
-from runbook.model.decoded_text import views
+from runbook.model.decoded_text import decoded_views
 
 from .e2e_types import Ran
 
@@ -30,7 +30,7 @@ def files_of(path: Path) -> dict[str, str]:
 
 def everything(files: dict[str, str]) -> str:
     """All names and texts of an archive, as they can be read in any way."""
-    return "\n".join(view.text for name, text in files.items() for view in views(f"{name}\n{text}"))
+    return "\n".join(view.text for name, text in files.items() for view in decoded_views(f"{name}\n{text}"))
 
 
 @pytest.mark.torch

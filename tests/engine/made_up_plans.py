@@ -13,7 +13,7 @@ from runbook.checks import CHECKS
 from runbook.checks.base import Check
 from runbook.checks.context import Context
 from runbook.engine.plan import Plan, PlannedStage
-from runbook.engine.run import RunSettings, execute
+from runbook.engine.run import RunSettings, run_plan
 from runbook.files.inventory import load_inventory
 from runbook.files.playbook import load_playbook
 from runbook.model.events import Emit, Event, OutcomeReached, RunFinished
@@ -114,5 +114,5 @@ def execute_stages(folder: Path, *stages: PlannedStage, tell: Emit | None = None
 
     whole = stages[0].inventory
     plan = Plan(Playbook("made up", (), source="playbook.yml"), whole, stages)
-    code = execute(plan, RunSettings(RUN_ID, folder), emit)
+    code = run_plan(plan, RunSettings(RUN_ID, folder), emit)
     return Told(code, events)

@@ -15,9 +15,15 @@ from hypothesis import strategies as st
 
 from runbook.checks.context import Context
 from runbook.engine import plan as planning
-from runbook.engine.bad_nodes import MAX_EXACT_PAIRS, NotDroppedError, fewest, rest_of, suspects
+from runbook.engine.bad_nodes import (
+    MAX_EXACT_PAIRS,
+    NotDroppedError,
+    fewest_nodes_to_drop,
+    plan_for_rest,
+    suspected_nodes,
+)
 from runbook.engine.plan import Choice, Plan, PlannedStage, make_plan
-from runbook.engine.run import RunSettings, execute
+from runbook.engine.run import RunSettings, run_plan
 from runbook.files.inventory import load_inventory
 from runbook.model.errors import FilesWrong
 from runbook.model.events import Event, NodesDropped, StageStarted
@@ -45,32 +51,32 @@ def unknown(**findings: Finding) -> dict[str, Outcome]:
 
 
 def test_only_a_finding_of_its_own_makes_a_node_bad() -> None:
-    told = suspects(stage_of(failed(n2=found("firewall-drop", "n1", "n3"), n5=found("no-torch"))))
+    told = suspected_nodes(stage_of(failed(n2=found("firewall-drop", "n1", "n3"), n5=found("no-torch"))))
     assert (told.bad, told.ends, told.unknown) == ({"n2": "firewall-drop", "n5": "no-torch"}, {}, {})
 
 
 def test_what_is_unknown_is_not_bad_and_goes_only_where_nobody_is_to_blame() -> None:
     silent = unknown(n4=found("ssh-unreachable"), n5=found("peer-died"))
-    told = suspects(stage_of(silent))
+    told = suspected_nodes(stage_of(silent))
     assert (told.bad, told.leaving) == ({}, {"n4": "ssh-unreachable"})
-    assert suspects(stage_of({**silent, **failed(n2=found("gpu-busy"))})).leaving == {"n2": "gpu-busy"}
+    assert suspected_nodes(stage_of({**silent, **failed(n2=found("gpu-busy"))})).leaving == {"n2": "gpu-busy"}
 
 
 def test_nobody_goes_for_what_only_followed_or_for_a_pause_of_the_controller() -> None:
-    assert not suspects(stage_of(unknown(n4=found("peer-died"), n5=found("ranks-missing")))).leaving
-    assert not suspects(stage_of(unknown(n1=found("controller-paused")))).leaving
+    assert not suspected_nodes(stage_of(unknown(n4=found("peer-died"), n5=found("ranks-missing")))).leaving
+    assert not suspected_nodes(stage_of(unknown(n1=found("controller-paused")))).leaving
 
 
 def test_where_all_fail_alike_nobody_goes() -> None:
     names = ["n1", "n2", "n3"]
     all_of_them = failed(**{name: found("allreduce-slow") for name in names})
-    assert not suspects(stage_of(all_of_them, names)).leaving
-    assert suspects(stage_of(all_of_them)).leaving.keys() == set(names)
+    assert not suspected_nodes(stage_of(all_of_them, names)).leaving
+    assert suspected_nodes(stage_of(all_of_them)).leaving.keys() == set(names)
 
 
 def test_a_bad_link_costs_one_of_its_ends_and_the_master_stays() -> None:
     link = failed(n1=found("link-slow", "n4"), n4=found("link-slow", "n1"))
-    told = suspects(stage_of(link))
+    told = suspected_nodes(stage_of(link))
     assert (told.bad, told.ends) == ({}, {"n4": "link-slow with n1"})
 
 
@@ -80,11 +86,11 @@ def test_a_node_with_several_bad_links_goes_and_their_other_ends_stay() -> None:
         n5=found("link-slow", "n2", "n7"),
         n7=found("link-slow", "n5"),
     )
-    assert suspects(stage_of(star)).ends == {"n5": "link-slow with n[2,7]"}
+    assert suspected_nodes(stage_of(star)).ends == {"n5": "link-slow with n[2,7]"}
 
 
 def test_a_link_to_a_node_that_goes_anyway_costs_nobody_else() -> None:
-    told = suspects(
+    told = suspected_nodes(
         stage_of(
             {
                 "n3": Outcome.failed("n3", found("link-slow", "n6"), found("gpu-busy")),
@@ -98,7 +104,7 @@ def test_a_link_to_a_node_that_goes_anyway_costs_nobody_else() -> None:
 def test_the_smaller_side_of_a_bad_way_between_two_leaves_goes() -> None:
     here, there = NAMES[:5], NAMES[5:]
     way = {name: found("leaf-slow", *(there if name in here else here)) for name in NAMES}
-    told = suspects(stage_of(failed(**way), [*NAMES, "n9"]))
+    told = suspected_nodes(stage_of(failed(**way), [*NAMES, "n9"]))
     assert set(told.ends) == set(there)
 
 
@@ -110,9 +116,9 @@ RANK = {name: place for place, name in enumerate(NAMES)}
 
 @given(PAIRS)
 def test_no_smaller_choice_clears_all_pairs(pairs: list[frozenset[str]]) -> None:
-    going = fewest(pairs, RANK)
+    going = fewest_nodes_to_drop(pairs, RANK)
     assert all(pair & going for pair in pairs)
-    assert going == fewest(pairs[::-1], RANK)
+    assert going == fewest_nodes_to_drop(pairs[::-1], RANK)
     for smaller in combinations(NAMES, max(0, len(going) - 1)):
         assert not all(pair & set(smaller) for pair in pairs) or not going
 
@@ -120,7 +126,7 @@ def test_no_smaller_choice_clears_all_pairs(pairs: list[frozenset[str]]) -> None
 def test_of_very_many_pairs_enough_go() -> None:
     names = [f"n{number}" for number in range(64)]
     pairs = [frozenset((one, other)) for one in names[:24] for other in names[24:]]
-    assert fewest(pairs, {name: place for place, name in enumerate(names)}) == set(names[:24])
+    assert fewest_nodes_to_drop(pairs, {name: place for place, name in enumerate(names)}) == set(names[:24])
 
 
 # The plan of the rest.
@@ -153,7 +159,7 @@ def test_what_the_playbook_the_stage_and_the_command_line_say(tmp_path: Path) ->
 
 def test_ranks_master_and_templates_are_those_of_the_rest(tmp_path: Path) -> None:
     plan = made(tmp_path, DROPPING)
-    rest = rest_of(plan, plan.stages[1], {"node-a", "node-c"})
+    rest = plan_for_rest(plan, plan.stages[1], {"node-a", "node-c"})
     assert [stage.nodes for stage in rest.stages] == [("node-b", "node-d")] * 5
     rendezvous = rest.inventory.rendezvous
     assert (rendezvous.master, rendezvous.address, rendezvous.port) == ("node-b", "10.0.0.2", 29500)
@@ -173,19 +179,19 @@ def test_ranks_master_and_templates_are_those_of_the_rest(tmp_path: Path) -> Non
 def test_where_the_run_cannot_go_on_it_says_why(leaving: set[str], nodes: str, why: str, tmp_path: Path) -> None:
     plan = made(tmp_path, DROPPING, nodes)
     with pytest.raises(NotDroppedError) as caught:
-        rest_of(plan, plan.stages[1], leaving)
+        plan_for_rest(plan, plan.stages[1], leaving)
     assert why in str(caught.value)
 
 
 def test_an_address_of_the_rendezvous_stays_where_its_master_does(tmp_path: Path) -> None:
     plan = made(tmp_path, DROPPING, NODES.replace("master: node-a", "master: node-a, address: 10.9.0.1"))
-    assert rest_of(plan, plan.stages[1], {"node-b"}).inventory.rendezvous.address == "10.9.0.1"
+    assert plan_for_rest(plan, plan.stages[1], {"node-b"}).inventory.rendezvous.address == "10.9.0.1"
 
 
 def test_a_stage_that_would_have_no_node_stops_the_run(tmp_path: Path) -> None:
     plan = made(tmp_path, "{when_bad: drop, stages: [{check: ping}, {check: port, nodes: rack1}]}")
     with pytest.raises(NotDroppedError) as caught:
-        rest_of(plan, plan.stages[1], {"node-a", "node-b"})
+        plan_for_rest(plan, plan.stages[1], {"node-a", "node-b"})
     assert "none of the nodes of the stage `port`" in str(caught.value)
 
 
@@ -248,7 +254,7 @@ def ran(folder: Path, monkeypatch: pytest.MonkeyPatch, *checks: tuple[type[Fake]
 
     monkeypatch.setattr(planning, "_plan", planned)
     plan = make_plan(playbook(folder, text), whole, Choice(**choice))
-    code = execute(plan, RunSettings(RUN_ID, folder), events.append)
+    code = run_plan(plan, RunSettings(RUN_ID, folder), events.append)
     return Told(code, events)
 
 
@@ -319,7 +325,7 @@ def test_what_a_program_of_the_users_meets_proves_no_node_bad(tmp_path: Path) ->
     text = "stages: [{name: train, launch: {command: [/bin/false]}}]"
     plan = make_plan(playbook(tmp_path, text), nodes, Choice(without_bad=True))
     events: list[Event] = []
-    code = execute(plan, RunSettings(RUN_ID, tmp_path), events.append)
+    code = run_plan(plan, RunSettings(RUN_ID, tmp_path), events.append)
     told = Told(code, events)
     assert (told.code, told.end.stopped_at, told.end.bad, told.end.not_dropped) == (1, "train", (), None)
 
@@ -334,4 +340,4 @@ def test_each_node_has_one_outcome_each_time(tmp_path: Path, monkeypatch: pytest
 def test_very_many_pairs_without_a_node_in_common_lose_the_later_of_each() -> None:
     pairs = [frozenset({f"a{place}", f"b{place}"}) for place in range(2000)]
     rank = {name: place for place, name in enumerate([f"{letter}{place}" for letter in "ab" for place in range(2000)])}
-    assert fewest(pairs, rank) == {f"b{place}" for place in range(2000)}
+    assert fewest_nodes_to_drop(pairs, rank) == {f"b{place}" for place in range(2000)}

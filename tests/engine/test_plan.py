@@ -9,7 +9,7 @@ import pytest
 
 from runbook.checks.allreduce import AllReduce
 from runbook.checks.shell import Shell
-from runbook.engine.plan import Choice, Plan, _quoted, make_plan, refuse_what_cannot_run
+from runbook.engine.plan import Choice, Plan, _shell_quoted, make_plan, refuse_what_cannot_run
 from runbook.jobs.launch import Launch
 from runbook.model.errors import FilesWrong
 from runbook.model.playbook import Expect
@@ -388,4 +388,4 @@ def test_what_a_shell_stage_expects_is_told_where_it_is_not_the_usual() -> None:
 
 def test_values_in_a_shell_line_are_single_words_however_deep_they_lie() -> None:
     values = {"files": ["a b", "c"], "by": {"name": "$(id)", "count": 3}}
-    assert _quoted(values) == {"files": ["'a b'", "c"], "by": {"name": "'$(id)'", "count": 3}}
+    assert _shell_quoted(values) == {"files": ["'a b'", "c"], "by": {"name": "'$(id)'", "count": 3}}

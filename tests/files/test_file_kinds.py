@@ -14,7 +14,7 @@ from runbook.files.file_kinds import (
     HOSTFILE,
     INVENTORY,
     PLAYBOOK,
-    wrong_kind,
+    wrong_kind_problem,
 )
 from runbook.files.inventory import examine_inventory
 from runbook.files.playbook import examine_playbook
@@ -88,7 +88,7 @@ def test_what_is_ansibles_is_named_and_nothing_else_is_said(text: str) -> None:
         (problem,) = found.problems
         assert problem.message.startswith(f"this is {OTHERS[text]}, ")
         assert problem.id in ("file.kind", "yaml.not-a-mapping")
-    told = wrong_kind(document, None)
+    told = wrong_kind_problem(document, None)
     assert told is not None
     assert told.id == "file.kind"
     if OTHERS[text] == ANSIBLE_INVENTORY:
@@ -101,7 +101,7 @@ def test_programs_and_manifests_are_named_and_nothing_else_is_said(name: str, te
     document = parse_document(text, name)
     for (problem,) in (examine_inventory(document).problems, examine_playbook(document).problems):
         assert problem.message.startswith(f"this is {what}, and ")
-    told = wrong_kind(document, None)
+    told = wrong_kind_problem(document, None)
     assert told is not None
     assert help in (told.help or "")
 
@@ -117,16 +117,16 @@ def test_programs_and_manifests_are_named_and_nothing_else_is_said(name: str, te
     ],
 )
 def test_what_only_looks_like_one_of_those_is_read_as_ours(name: str, text: str) -> None:
-    assert wrong_kind(parse_document(text, name), None) is None
+    assert wrong_kind_problem(parse_document(text, name), None) is None
 
 
 @pytest.mark.parametrize("text", OURS)
 def test_the_other_one_of_our_two_kinds(text: str) -> None:
     document = parse_document(text, "x.yml")
-    assert wrong_kind(document, None) is None
+    assert wrong_kind_problem(document, None) is None
     wanted, other = ("inventory", "playbook") if OURS[text] == INVENTORY else ("playbook", "inventory")
-    assert wrong_kind(document, wanted) is None  # type: ignore[arg-type]
-    problem = wrong_kind(document, other)  # type: ignore[arg-type]
+    assert wrong_kind_problem(document, wanted) is None  # type: ignore[arg-type]
+    problem = wrong_kind_problem(document, other)  # type: ignore[arg-type]
     assert problem is not None
     assert problem.message.startswith(f"this is {OURS[text]} of runbook")
 
@@ -134,13 +134,13 @@ def test_the_other_one_of_our_two_kinds(text: str) -> None:
 @pytest.mark.parametrize("text", MISSPELT)
 def test_of_a_misspelt_file_of_ours_its_mistakes_are_told(text: str) -> None:
     document = parse_document(text, "x.yml")
-    assert wrong_kind(document, "playbook") is None
-    assert wrong_kind(document, None) is None
+    assert wrong_kind_problem(document, "playbook") is None
+    assert wrong_kind_problem(document, None) is None
 
 
 @pytest.mark.parametrize(("text", "what"), [("a slots=8\nb slots=8\n", HOSTFILE), ("gn[01-04]\n", HOST_LIST)])
 def test_lists_of_hosts_are_for_import(text: str, what: str) -> None:
-    problem = wrong_kind(parse_document(dedent(text), "hosts"), "inventory")
+    problem = wrong_kind_problem(parse_document(dedent(text), "hosts"), "inventory")
     assert problem is not None
     assert problem.message.startswith(f"this is {what}")
     assert "runbook inventory import hosts" in (problem.help or "")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runbook.files.inventory import examine_inventory, load_inventory, natural
+from runbook.files.inventory import examine_inventory, load_inventory, natural_sort_key
 from runbook.files.yaml_document import parse_document
 from runbook.model.errors import FilesWrong
 from runbook.model.inventory import Infiniband, Inventory, Network, Node, Rendezvous, Ssh
@@ -170,12 +170,12 @@ def test_the_master_is_first_and_the_rest_in_order(tmp_path: Path, head: str, or
 
 def test_natural_order_reads_numbers() -> None:
     names = ["gn6-10", "gn6-2", "gn06-1", "9", "a", "10", "gn"]
-    assert sorted(names, key=natural) == ["9", "10", "a", "gn", "gn06-1", "gn6-2", "gn6-10"]
+    assert sorted(names, key=natural_sort_key) == ["9", "10", "a", "gn", "gn06-1", "gn6-2", "gn6-10"]
 
 
 @given(st.lists(st.text(max_size=8)))
 def test_any_names_can_be_ordered(names: list[str]) -> None:
-    assert len(sorted(names, key=natural)) == len(names)
+    assert len(sorted(names, key=natural_sort_key)) == len(names)
 
 
 @pytest.mark.parametrize(

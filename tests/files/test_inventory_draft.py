@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runbook.files.inventory import examine_inventory
-from runbook.files.inventory_draft import Draft, NodeDraft, SettingPath, written
-from runbook.files.node_sets import expand, folded, folded_rows
-from runbook.files.scalars import flow
+from runbook.files.inventory_draft import Draft, NodeDraft, SettingPath, draft_text
+from runbook.files.node_sets import expand, folded_names, folded_rows
+from runbook.files.scalars import flow_yaml
 from runbook.files.yaml_document import parse_document
 
 NAMES = st.from_regex(r"(gn|r[0-2]n|x)[0-9]{1,3}(-ib|a0)?", fullmatch=True)
@@ -25,7 +25,7 @@ VALUES = st.recursive(
 
 @given(st.lists(NAMES, max_size=30))
 def test_ranges_keep_every_name_and_the_order(names: list[str]) -> None:
-    assert [name for expression in folded(names) for name in expand(expression)] == names
+    assert [name for expression in folded_names(names) for name in expand(expression)] == names
 
 
 @given(st.lists(st.tuples(NAMES, ADDRESSES), max_size=30))
@@ -39,7 +39,7 @@ def test_addresses_stay_with_their_names(rows: list[tuple[str, str]]) -> None:
 
 @given(st.dictionaries(TEXT, VALUES, max_size=4))
 def test_any_value_comes_back(values: dict[str, object]) -> None:
-    document = parse_document(f"v: {flow(values)}\n", "x.yml")
+    document = parse_document(f"v: {flow_yaml(values)}\n", "x.yml")
     assert document.problems == ()
     assert document.data == {"v": values}
 
@@ -62,7 +62,7 @@ def test_text_that_yaml_1_1_takes_for_something_else_is_quoted() -> None:
         "=",
         "",
     ):
-        assert flow(text) == f'"{text}"'
+        assert flow_yaml(text) == f'"{text}"'
 
 
 @given(
@@ -86,7 +86,7 @@ def test_a_draft_loads_as_the_same_nodes(rows: list[tuple[str, str]], data: st.D
     members = tuple(data.draw(st.lists(st.sampled_from(names), min_size=1, unique=True)))
     # A group whose nodes share some settings, and whose own say may differ from what won.
     lifted = dict(data.draw(st.sampled_from([node.settings for node in nodes])))
-    text = written(Draft("x", tuple(nodes), groups={"some": members}, group_settings={"some": lifted}))
+    text = draft_text(Draft("x", tuple(nodes), groups={"some": members}, group_settings={"some": lifted}))
     examined = examine_inventory(parse_document(text, "x.yml"), environ={})
     assert examined.problems == (), text
     assert examined.inventory is not None
@@ -101,7 +101,7 @@ def test_a_draft_loads_as_the_same_nodes(rows: list[tuple[str, str]], data: st.D
 
 def test_a_comment_cannot_become_anything_else() -> None:
     node = NodeDraft("n1", {}, ("a\nb: 1\r\x1b[31m\u2028c",))
-    text = written(Draft("x", (node,), header=("h\nnodes: {}",), footer=("f\n",)))
+    text = draft_text(Draft("x", (node,), header=("h\nnodes: {}",), footer=("f\n",)))
     examined = examine_inventory(parse_document(text, "x.yml"), environ={})
     assert examined.problems == ()
     assert "\x1b" not in text

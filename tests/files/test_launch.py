@@ -11,9 +11,9 @@ from runbook.checks import CHECKS
 from runbook.cli.main import main
 from runbook.files.inventory import load_inventory
 from runbook.files.playbook import load_launch
-from runbook.files.schema import schema
+from runbook.files.schema import load_schema
 from runbook.files.yaml_document import parse_document, read_document
-from runbook.launch.ranks import layout
+from runbook.launch.ranks import rank_layout
 from runbook.lint.run import lint
 from runbook.model.errors import FilesWrong
 
@@ -57,7 +57,7 @@ def test_the_alphabet_gives_the_tables_of_the_seed(
     tmp_path: Path, text: str, table: list[tuple[str, int, int, int]]
 ) -> None:
     """Worker, RANK, LOCAL_RANK, NODE_RANK, as the document that asked for the rule prints them."""
-    ranks = layout(load_inventory(placed(tmp_path, text))[0]).ranks
+    ranks = rank_layout(load_inventory(placed(tmp_path, text))[0]).ranks
     assert [(f"{one.node}-{one.local_rank}", one.rank, one.local_rank, one.node_rank) for one in ranks] == table
 
 
@@ -118,4 +118,6 @@ def test_a_secret_on_its_command_line_is_told(tmp_path: Path) -> None:
 
 
 def test_both_schemas_know_the_same_launch() -> None:
-    assert json.dumps(schema("inventory")["$defs"]["launch"]) == json.dumps(schema("playbook")["$defs"]["launch"])
+    assert json.dumps(load_schema("inventory")["$defs"]["launch"]) == json.dumps(
+        load_schema("playbook")["$defs"]["launch"]
+    )

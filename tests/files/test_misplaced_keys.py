@@ -6,7 +6,7 @@ import pytest
 
 from runbook.files.inventory import examine_inventory
 from runbook.files.playbook import examine_playbook
-from runbook.files.suggestions import spaced, unfinished
+from runbook.files.suggestions import missing_colon_help, split_joined_key
 from runbook.files.yaml_document import parse_document
 from runbook.importers.ansible import _MEANINGS
 
@@ -172,12 +172,12 @@ def test_the_place_is_that_of_the_key_without_its_colon() -> None:
 
 @pytest.mark.parametrize("text", ["https://host", "word", "10.0.0.1", "", "-x 1"])
 def test_what_is_no_key_and_value(text: str) -> None:
-    assert spaced(text) is None
+    assert split_joined_key(text) is None
 
 
 @pytest.mark.parametrize("line", ["  a: b", "key:", "  # comment", "- x: 1"])
 def test_lines_that_are_right(line: str) -> None:
-    assert unfinished(line) is None
+    assert missing_colon_help(line) is None
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from runbook.files.node_sets import select
+from runbook.files.node_sets import select_nodes
 from runbook.model.errors import FilesWrong, Span
 from runbook.model.inventory import Inventory, Node, Rendezvous
 
@@ -39,7 +39,7 @@ INVENTORY = Inventory(
     ],
 )
 def test_selection_in_rank_order(pattern: str, names: str) -> None:
-    assert [node.name for node in select(pattern, INVENTORY)] == names.split()
+    assert [node.name for node in select_nodes(pattern, INVENTORY)] == names.split()
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_selection_in_rank_order(pattern: str, names: str) -> None:
 def test_what_selects_nothing_is_an_error(pattern: str, id: str, help: str | None) -> None:
     span = Span("p.yml", 3, 8)
     with pytest.raises(FilesWrong) as wrong:
-        select(pattern, INVENTORY, span)
+        select_nodes(pattern, INVENTORY, span)
     first = wrong.value.problems[0]
     assert (first.id, first.span) == (id, span)
     if help:
@@ -72,5 +72,5 @@ def test_what_selects_nothing_is_an_error(pattern: str, id: str, help: str | Non
 
 def test_every_unknown_name_is_told() -> None:
     with pytest.raises(FilesWrong) as wrong:
-        select("one:two:!three", INVENTORY)
+        select_nodes("one:two:!three", INVENTORY)
     assert len(wrong.value.problems) == 3

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runbook.files.node_sets import expand, has_range, size
+from runbook.files.node_sets import count_names, expand, has_range
 
 
 @pytest.mark.parametrize(
@@ -72,6 +72,6 @@ def test_nothing_else_is_raised(text: str) -> None:
 
 def test_very_many_brackets_cost_no_more_than_their_length() -> None:
     """Their product has a million digits: `str` of it would raise, and making it takes seconds."""
-    assert size("a" + "[1-999999999999999999]" * 50_000) == 0
+    assert count_names("a" + "[1-999999999999999999]" * 50_000) == 0
     with pytest.raises(ValueError, match="stands for more than"):
         expand("[1-999999999999999999]" * 50)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from runbook.files.templating import fill
+from runbook.files.templating import fill_templates
 from runbook.model.errors import Span
 from runbook.model.playbook import Expect, LaunchSettings, Watch
 from runbook.model.secrets import Secret
@@ -209,4 +209,7 @@ def test_what_a_launch_is_watched_for(tmp_path: Path) -> None:
 def test_a_version_in_vars_keeps_its_last_zero(tmp_path: Path) -> None:
     of_node = inventory(tmp_path, "defaults: {vars: {torch: 2.10, list: [1.20]}}\nnodes: {a: }\n").nodes[0].vars
     own = playbook(tmp_path, "vars: {python: 3.10}\nstages: [{check: ping}]\n").vars
-    assert fill("{{ torch }} {{ list[0] }} {{ python }} {{ python > 3 }}", {**of_node, **own}) == "2.10 1.20 3.10 true"
+    assert (
+        fill_templates("{{ torch }} {{ list[0] }} {{ python }} {{ python > 3 }}", {**of_node, **own})
+        == "2.10 1.20 3.10 true"
+    )

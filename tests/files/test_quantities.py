@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runbook.files.scalars import port_ranges, seconds, size_bytes
+from runbook.files.scalars import parse_port_ranges, parse_seconds, parse_size_bytes
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ from runbook.files.scalars import port_ranges, seconds, size_bytes
     ],
 )
 def test_durations(text: object, value: float) -> None:
-    assert seconds(text) == pytest.approx(value)
+    assert parse_seconds(text) == pytest.approx(value)
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ def test_durations(text: object, value: float) -> None:
 )
 def test_what_is_no_duration(text: object) -> None:
     with pytest.raises(ValueError, match="duration"):
-        seconds(text)
+        parse_seconds(text)
 
 
 @pytest.mark.parametrize(
@@ -51,20 +51,20 @@ def test_what_is_no_duration(text: object) -> None:
 )
 def test_what_was_meant_by_a_duration_is_told_and_is_one(text: str, meant: str) -> None:
     with pytest.raises(ValueError, match=f"write {meant}$"):
-        seconds(text)
-    assert seconds(meant) > 0
+        parse_seconds(text)
+    assert parse_seconds(meant) > 0
 
 
 @pytest.mark.parametrize("text", ["soon", "0 min", "400 days", "10 parsecs", "1:2", "m5", "-10 min"])
 def test_nothing_is_guessed_of_what_cannot_be_meant(text: str) -> None:
     with pytest.raises(ValueError, match=r"write 500ms, 10s, 2m or 1h$"):
-        seconds(text)
+        parse_seconds(text)
 
 
 @pytest.mark.parametrize("text", ["29500:29510", "29500..29510", "29500\u201329510", "29500 to 29510", "29500~29510"])
 def test_a_range_of_ports_in_another_hand(text: str) -> None:
     with pytest.raises(ValueError, match=r"write 29500-29510$"):
-        port_ranges(text)
+        parse_port_ranges(text)
 
 
 @pytest.mark.parametrize(
@@ -87,13 +87,13 @@ def test_a_range_of_ports_in_another_hand(text: str) -> None:
     ],
 )
 def test_sizes(text: object, value: int) -> None:
-    assert size_bytes(text) == value
+    assert parse_size_bytes(text) == value
 
 
 @pytest.mark.parametrize("text", ["", "1.5", "0.3K", "-1K", "1X", "K", True, None, "1e3", 2.5, "9" * 30])
 def test_what_is_no_size(text: object) -> None:
     with pytest.raises(ValueError, match=r"size|whole number"):
-        size_bytes(text)
+        parse_size_bytes(text)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_what_is_no_size(text: object) -> None:
     ],
 )
 def test_ports(written: object, ranges: object) -> None:
-    assert port_ranges(written) == ranges
+    assert parse_port_ranges(written) == ranges
 
 
 @pytest.mark.parametrize(
@@ -127,4 +127,4 @@ def test_ports(written: object, ranges: object) -> None:
 )
 def test_what_is_no_port(written: object, says: str) -> None:
     with pytest.raises(ValueError, match=says):
-        port_ranges(written)
+        parse_port_ranges(written)

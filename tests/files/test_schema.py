@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from runbook.files import schema as subject
-from runbook.files.schema import accepts, judge, schema
+from runbook.files.schema import compile_schema, load_schema, validate_document
 from runbook.files.yaml_document import parse_document
 from runbook.model.inventory import MAX_GPUS_PER_NODE
 
@@ -33,7 +33,7 @@ def properties(part: Any, at: str = "") -> Iterator[tuple[str, Mapping[str, Any]
 
 
 def test_the_most_gpus_of_a_node_are_as_many_everywhere() -> None:
-    found = [part for name, part in properties(schema("inventory")) if name.endswith(".gpus")]
+    found = [part for name, part in properties(load_schema("inventory")) if name.endswith(".gpus")]
     assert found
     for part in found:
         count, indices = part["anyOf"]
@@ -42,19 +42,19 @@ def test_the_most_gpus_of_a_node_are_as_many_everywhere() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_schema_is_one(kind: str) -> None:
-    Draft202012Validator.check_schema(dict(schema(kind)))
+    Draft202012Validator.check_schema(dict(load_schema(kind)))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_key_is_described_and_has_an_example(kind: str) -> None:
-    for name, part in properties(schema(kind)):
+    for name, part in properties(load_schema(kind)):
         assert part.get("description", "").endswith("."), name
         assert part.get("examples"), name
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_example_and_default_is_valid(kind: str) -> None:
-    root = dict(schema(kind))
+    root = dict(load_schema(kind))
     for name, part in properties(root):
         validator = Draft202012Validator({**part, "$defs": root["$defs"]})
         for example in [*part["examples"], *([part["default"]] if "default" in part else [])]:
@@ -73,7 +73,7 @@ def test_unknown_keys_are_refused_everywhere_but_where_names_are_free(kind: str)
             for inner in part:
                 yield from objects(inner, at)
 
-    found = dict(objects(schema(kind)))
+    found = dict(objects(load_schema(kind)))
     assert found
     assert [at for at, part in found.items() if part.get("additionalProperties") is not False] == []
 
@@ -87,8 +87,8 @@ SCALARS = (
 )
 NAMES = st.sampled_from(
     [
-        *schema("inventory")["$defs"]["node"]["properties"],
-        *schema("inventory")["$defs"]["ssh"]["properties"],
+        *load_schema("inventory")["$defs"]["node"]["properties"],
+        *load_schema("inventory")["$defs"]["ssh"]["properties"],
         "A",
         "a-b",
         "1x",
@@ -97,9 +97,9 @@ NAMES = st.sampled_from(
 VALUES = st.recursive(
     SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=4), max_leaves=8
 )
-NODE = {**schema("inventory")["$defs"]["node"], "$defs": schema("inventory")["$defs"]}
+NODE = {**load_schema("inventory")["$defs"]["node"], "$defs": load_schema("inventory")["$defs"]}
 SLOW = Draft202012Validator(NODE)
-QUICK = accepts(NODE, schema("inventory"))
+QUICK = compile_schema(NODE, load_schema("inventory"))
 
 
 @given(st.dictionaries(NAMES, VALUES, max_size=5) | VALUES)
@@ -107,15 +107,15 @@ def test_the_quick_judge_agrees_with_jsonschema(value: object) -> None:
     assert QUICK(value) == SLOW.is_valid(value)
 
 
-@pytest.mark.parametrize("name", list(schema("inventory")["$defs"]["node"]["properties"]))
+@pytest.mark.parametrize("name", list(load_schema("inventory")["$defs"]["node"]["properties"]))
 @given(value=VALUES)
 def test_the_quick_judge_agrees_on_every_key(name: str, value: object) -> None:
     assert QUICK({name: value}) == SLOW.is_valid({name: value})
 
 
-STAGE_KEYS = st.sampled_from([*schema("playbook")["$defs"]["stage"]["properties"], "checks"])
-PLAYBOOK = Draft202012Validator(dict(schema("playbook")))
-QUICK_PLAYBOOK = accepts(schema("playbook"), schema("playbook"))
+STAGE_KEYS = st.sampled_from([*load_schema("playbook")["$defs"]["stage"]["properties"], "checks"])
+PLAYBOOK = Draft202012Validator(dict(load_schema("playbook")))
+QUICK_PLAYBOOK = compile_schema(load_schema("playbook"), load_schema("playbook"))
 
 
 @given(st.lists(st.dictionaries(STAGE_KEYS, VALUES, max_size=3) | VALUES, max_size=3))
@@ -127,8 +127,8 @@ def test_the_quick_judge_agrees_on_stages(stages: list[object]) -> None:
 def test_a_sound_file_does_not_wait_for_jsonschema(kind: str) -> None:
     text = {"inventory": "nodes: {a: }", "playbook": "stages: [{check: ping}]"}[kind]
     program = (
-        "import sys; from runbook.files.yaml_document import parse_document; from runbook.files.schema import judge\n"
-        f"assert not judge(parse_document({text!r}, 'x'), {kind!r}).problems; print('jsonschema' in sys.modules)"
+        "import sys; from runbook.files.yaml_document import parse_document; from runbook.files.schema import validate_document\n"
+        f"assert not validate_document(parse_document({text!r}, 'x'), {kind!r}).problems; print('jsonschema' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout == "False\n"
 
@@ -136,18 +136,18 @@ def test_a_sound_file_does_not_wait_for_jsonschema(kind: str) -> None:
 def test_the_quick_judge_refuses_a_keyword_it_does_not_know() -> None:
     for part in ({"format": "ipv4"}, {"$ref": "other.json"}):
         with pytest.raises(ValueError, match="unsupported"):
-            accepts(part, {})
+            compile_schema(part, {})
 
 
 def test_no_document_at_all() -> None:
     with pytest.raises(TypeError):
-        judge(parse_document("- a", "x.yml"), "inventory")
+        validate_document(parse_document("- a", "x.yml"), "inventory")
 
 
 def test_very_many_wrong_nodes_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subject, "MOST_NODES_EXPLAINED", 3)
     text = "nodes:\n" + "".join(f"  n{i}: {{gpu: 1}}\n" for i in range(10))
-    problems = judge(parse_document(text, "x.yml"), "inventory").problems
+    problems = validate_document(parse_document(text, "x.yml"), "inventory").problems
     assert [problem.id for problem in problems] == [*["inventory.unknown-key"] * 3, "inventory.more-problems"]
     assert problems[-1].message == "7 more nodes are wrong as well; mend these first"
 
@@ -155,7 +155,7 @@ def test_very_many_wrong_nodes_are_counted(monkeypatch: pytest.MonkeyPatch) -> N
 def test_what_is_wrong_is_left_out_and_the_rest_kept() -> None:
     text = "name: 5\nnodes:\n  a: {gpu: 1, gpus: [0, x], address: h}\n  b: {}\nenv: {A: 1, B-C: 2}\n"
     document = parse_document(text, "x.yml")
-    assert judge(document, "inventory").data == {
+    assert validate_document(document, "inventory").data == {
         "nodes": {"a": {"gpus": [0, None], "address": "h"}, "b": {}},
         "env": {"A": 1},
     }

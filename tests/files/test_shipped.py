@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from runbook.files import shipped_files as subject
-from runbook.files.shipped_files import find_inventory, find_playbook, shipped, shipped_names
+from runbook.files.shipped_files import find_inventory, find_playbook, shipped_names, shipped_path
 from runbook.model.errors import FilesWrong
 
 
@@ -114,4 +114,4 @@ def test_names_that_lead_nowhere(checkout: Path, name: str) -> None:
 
 
 def test_our_schemas_are_found() -> None:
-    assert shipped("schemas", "inventory.schema.json").is_file()
+    assert shipped_path("schemas", "inventory.schema.json").is_file()

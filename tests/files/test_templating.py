@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runbook.files.templating import fill, names_used, truth
+from runbook.files.templating import condition_holds, fill_templates, template_variables
 from runbook.model.errors import FilesWrong, Span
 from runbook.model.secrets import Secret
 
@@ -42,7 +42,7 @@ VARIABLES: dict[str, object] = {"iterations": 20, "name": "lab", "sizes": ["1K",
     ],
 )
 def test_filling(value: object, filled: object) -> None:
-    found = fill(value, VARIABLES)
+    found = fill_templates(value, VARIABLES)
     assert found == filled
     assert type(found) is type(filled)
 
@@ -79,20 +79,20 @@ def test_filling(value: object, filled: object) -> None:
 def test_what_cannot_be_filled(value: str, id: str) -> None:
     span = Span("p.yml", 3, 9)
     with pytest.raises(FilesWrong) as wrong:
-        fill(value, VARIABLES, span)
+        fill_templates(value, VARIABLES, span)
     (problem,) = wrong.value.problems
     assert (problem.id, problem.span) == (id, span)
 
 
 def test_a_variable_of_ansible_is_told_by_our_name() -> None:
     with pytest.raises(FilesWrong) as wrong:
-        fill("{{ inventory_hostname }}:{{ x }}", VARIABLES)
+        fill_templates("{{ inventory_hostname }}:{{ x }}", VARIABLES)
     assert wrong.value.problems[0].help == "in the commands of shell and launch stages that is `node`"
 
 
 def test_an_undefined_variable_gets_a_suggestion() -> None:
     with pytest.raises(FilesWrong) as wrong:
-        fill({"a": "{{ iteration }}", "b": "{{ nam }}"}, VARIABLES)
+        fill_templates({"a": "{{ iteration }}", "b": "{{ nam }}"}, VARIABLES)
     assert [(problem.message, problem.help) for problem in wrong.value.problems] == [
         ("the variable `iteration` is not defined", "did you mean `iterations`?"),
         ("the variable `nam` is not defined", "did you mean `name`?"),
@@ -101,14 +101,14 @@ def test_an_undefined_variable_gets_a_suggestion() -> None:
 
 def test_a_secret_does_not_become_text() -> None:
     with pytest.raises(FilesWrong):
-        fill("{{ token }}", {"token": Secret("hunter2", "x")})
-    assert "hunter2" not in fill("{{ token }}.", {"token": Secret("hunter2", "x")})
+        fill_templates("{{ token }}", {"token": Secret("hunter2", "x")})
+    assert "hunter2" not in fill_templates("{{ token }}.", {"token": Secret("hunter2", "x")})
 
 
 def test_the_environment_is_out_of_reach(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(os.environ, "RUNBOOK_TEST", "here")
     with pytest.raises(FilesWrong):
-        fill("{{ RUNBOOK_TEST }}", {})
+        fill_templates("{{ RUNBOOK_TEST }}", {})
 
 
 @pytest.mark.parametrize(
@@ -125,31 +125,33 @@ def test_the_environment_is_out_of_reach(monkeypatch: pytest.MonkeyPatch) -> Non
     ],
 )
 def test_truth(expression: str, holds: bool) -> None:
-    assert truth(expression, VARIABLES) is holds
+    assert condition_holds(expression, VARIABLES) is holds
 
 
 @pytest.mark.parametrize("expression", ["name", "iterations", "sizes", "map", "none", "'false'"])
 def test_only_true_and_false_are_conditions(expression: str) -> None:
     with pytest.raises(FilesWrong) as wrong:
-        truth(expression, VARIABLES)
+        condition_holds(expression, VARIABLES)
     assert wrong.value.problems[0].id == "template.not-a-condition"
 
 
 @pytest.mark.parametrize("expression", ["", "missing > 1", "iterations >", "on }} {{ on"])
 def test_conditions_that_cannot_be_judged(expression: str) -> None:
     with pytest.raises(FilesWrong):
-        truth(expression, VARIABLES)
+        condition_holds(expression, VARIABLES)
 
 
 def test_the_names_a_value_uses() -> None:
-    assert names_used({"a": ["{{ x + y }}", "{% for i in z %}{{ i }}{% endfor %}"], "b": "{{ (", "c": 1}) == set("xyz")
+    assert template_variables(
+        {"a": ["{{ x + y }}", "{% for i in z %}{{ i }}{% endfor %}"], "b": "{{ (", "c": 1}
+    ) == set("xyz")
 
 
 @given(st.text(alphabet=st.sampled_from("{}%#-+ ax1.'\"|()[]\n"), max_size=30))
 def test_nothing_but_files_wrong_is_raised(text: str) -> None:
     try:
-        fill(text, {"a": 1, "x": "y"})
-        truth(text, {"a": 1, "x": "y"})
+        fill_templates(text, {"a": 1, "x": "y"})
+        condition_holds(text, {"a": 1, "x": "y"})
     except FilesWrong:
         pass
 
@@ -165,5 +167,5 @@ def test_nothing_but_files_wrong_is_raised(text: str) -> None:
 )
 def test_a_condition_in_another_hand(condition: str, help: str) -> None:
     with pytest.raises(FilesWrong) as wrong:
-        truth(condition, {"x": 1, "y": True})
+        condition_holds(condition, {"x": 1, "y": True})
     assert help in (wrong.value.problems[0].help or "")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from profiles import examples
 
-from runbook.files.scalars import flow
+from runbook.files.scalars import flow_yaml
 from runbook.files.yaml_document import parse_document
 from runbook.files.yaml_edit import Text, Uneditable
 
@@ -148,7 +148,11 @@ _VALUES = st.recursive(
 def test_whatever_is_set_is_there_and_nothing_else_changed(
     data: dict[str, Any], key: str, value: Any, block: bool
 ) -> None:
-    before = "".join(f"{flow(name)}: {flow(inner)}\n" for name, inner in data.items()) if block else flow(data)
+    before = (
+        "".join(f"{flow_yaml(name)}: {flow_yaml(inner)}\n" for name, inner in data.items())
+        if block
+        else flow_yaml(data)
+    )
     changed = Text(before, "group.yml")
     changed.set((key,), value)
     changed.set(("new", "inner"), value)

@@ -28,7 +28,7 @@ from runbook.transport import node_answers, node_programs
 Seen = Literal["open", "dropped", "rejected"]
 CLIENT, SERVER = "10.77.0.1", "10.77.0.2"
 CLIENT6, SERVER6 = "fd77::1", "fd77::2"
-PROGRAM = node_programs.started("firewall_rules").decode()
+PROGRAM = node_programs.standalone_program("firewall_rules").decode()
 TOOLS = ("ip", "nft", "iptables", "iptables-legacy")
 CLONE_NEWNET = 0x40000000
 SHORT, LONG = 0.25, 10.0

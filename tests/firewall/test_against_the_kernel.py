@@ -13,7 +13,7 @@ from firewall.pair import CLIENT, CLIENT6, LONG, SERVER, SERVER6, SHORT, Pair, S
 from runbook.firewall.collected_rules import Evidence
 from runbook.firewall.explain_connection import Ends, explain_blocked
 from runbook.firewall.explain_connection import Seen as SeenBlocked
-from runbook.firewall.explain_node import Explanation, explain
+from runbook.firewall.explain_node import Explanation, explain_leg
 
 pytestmark = pytest.mark.lab
 
@@ -203,7 +203,9 @@ def test_one_command_opens_all_ports_and_peers_that_are_asked_for(pair: Pair) ->
     ports = (29500, 40005, 50000)
     assert [pair.connect(port, patience=1) for port in ports] == ["dropped", "rejected", "dropped"]
     evidence = pair.evidence(pair.server, CLIENT)
-    told = explain(evidence, pair.flow(29500), ports=[(29000, 30000), (1024, 65535)], peers=["10.77.0.9", "10.9.0.1"])
+    told = explain_leg(
+        evidence, pair.flow(29500), ports=[(29000, 30000), (1024, 65535)], peers=["10.77.0.9", "10.9.0.1"]
+    )
     assert "1024-65535" in told.allow
     assert "10.9.0.1" in told.allow
     assert "&&" not in told.allow
@@ -220,7 +222,7 @@ def test_one_iptables_command_opens_all_ports_and_peers(pair: Pair, program: str
         f"{program} -A INPUT -p tcp --dport 40005 -j DENY; {program} -A INPUT -p tcp --dport 22 -j ACCEPT;"
         f"{program} -A INPUT -j REJECT",
     )
-    told = explain(
+    told = explain_leg(
         pair.evidence(pair.server, CLIENT), pair.flow(29500), ports=[(40000, 40010), (50000, 50000)], peers=["10.9.0.1"]
     )
     pair.allow(pair.server, told.allow)
@@ -245,11 +247,13 @@ def test_large_packets_that_vanish_are_explained_by_their_length(pair: Pair) -> 
     pair.load(pair.server, chain("meta length > 1400 drop", hook="prerouting", priority="-150"))
     evidence = pair.evidence(pair.server, CLIENT)
     flow = pair.flow(PORT)
-    assert explain(evidence, flow).blocks is False
-    big = explain(evidence, type(flow)(CLIENT, SERVER, PORT, state="established", packet_length=1500))
+    assert explain_leg(evidence, flow).blocks is False
+    big = explain_leg(evidence, type(flow)(CLIENT, SERVER, PORT, state="established", packet_length=1500))
     assert big.blocks
     assert big.rule == "meta length > 1400 drop"
-    assert explain(evidence, type(flow)(CLIENT, SERVER, PORT, state="established", packet_length=1400)).blocks is False
+    assert (
+        explain_leg(evidence, type(flow)(CLIENT, SERVER, PORT, state="established", packet_length=1400)).blocks is False
+    )
 
 
 def test_a_rule_that_draws_lots_takes_some_of_the_packets(pair: Pair) -> None:
@@ -262,7 +266,7 @@ def test_a_rule_that_draws_lots_takes_some_of_the_packets(pair: Pair) -> None:
     assert "node-b drops some of the packets of TCP 29500" in told.says
     assert rule in told.says
     pair.allow(pair.server, told.remedy)
-    assert explain(pair.evidence(pair.server, CLIENT), pair.flow(PORT)).blocks is False
+    assert explain_leg(pair.evidence(pair.server, CLIENT), pair.flow(PORT)).blocks is False
 
 
 @pytest.mark.parametrize(
@@ -281,4 +285,4 @@ def test_what_cannot_be_told_is_never_claimed(pair: Pair, rule: str) -> None:
     assert "most likely by a rule whose match cannot be decided from here" in told.says
     assert rule in told.says
     pair.allow(pair.server, told.remedy)
-    assert explain(pair.evidence(pair.server, CLIENT), pair.flow(PORT)).blocks is False
+    assert explain_leg(pair.evidence(pair.server, CLIENT), pair.flow(PORT)).blocks is False

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from runbook.firewall.collected_rules import Evidence
-from runbook.firewall.explain_node import ArpStop, arp_stop
+from runbook.firewall.explain_node import ArpStop, find_arp_stop
 
 MINE, PEER, OTHER = "10.0.0.1", "10.0.0.2", "10.0.0.3"
 DROP, ACCEPT, COUNT = {"drop": None}, {"accept": None}, {"counter": {"packets": 0, "bytes": 0}}
@@ -45,7 +45,7 @@ def node(
 
 
 def stop(evidence: Evidence, peer: str = PEER) -> ArpStop | None:
-    return arp_stop(evidence, "eth0", MINE, peer)
+    return find_arp_stop(evidence, "eth0", MINE, peer)
 
 
 def test_without_rules_nothing_stops_arp() -> None:

@@ -9,7 +9,7 @@ from profiles import one_in
 
 from firewall.pair import CLIENT, LONG, SERVER, SHORT, Pair
 from runbook.firewall.explain_connection import Ends, explain_blocked
-from runbook.firewall.explain_node import explain
+from runbook.firewall.explain_node import explain_leg
 from runbook.firewall.front_ends import UfwRule
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("temporary_folder_of_the_test")]
@@ -49,7 +49,7 @@ def firewalld(pair: Pair) -> Pair:
 
 def test_ufw_by_default_denies_what_comes_in(ufw: Pair) -> None:
     assert ufw.connect(29500) == "dropped"
-    told = explain(ufw.evidence(ufw.server, CLIENT), ufw.flow(29500), ports=[(29500, 29510), (32768, 60999)])
+    told = explain_leg(ufw.evidence(ufw.server, CLIENT), ufw.flow(29500), ports=[(29500, 29510), (32768, 60999)])
     assert told.blocks
     assert (told.where.partition(" ")[0], told.action) == ("ufw", "drop")
     assert told.rule == "Default: deny (incoming)"
@@ -66,7 +66,7 @@ def test_a_deny_rule_of_ufw_is_named_and_overruled(ufw: Pair, verb: str) -> None
     assert ufw.connect(29500, patience=SHORT if verb == "deny" else LONG) == (
         "dropped" if verb == "deny" else "rejected"
     )
-    told = explain(ufw.evidence(ufw.server, CLIENT), ufw.flow(29500))
+    told = explain_leg(ufw.evidence(ufw.server, CLIENT), ufw.flow(29500))
     assert told.blocks
     assert told.where.startswith("ufw ")
     assert told.rule == str(UfwRule("29500/tcp", verb.upper(), "IN", "Anywhere"))
@@ -93,7 +93,7 @@ def test_ufw_on_the_way_out(pair: Pair) -> None:
 def test_ufw_cannot_overrule_what_stands_before_its_own_rules(ufw: Pair) -> None:
     ufw.sh(ufw.server, "iptables -I ufw-before-input 1 -p tcp --dport 29500 -j DROP; ufw allow 29500/tcp")
     assert ufw.connect(29500) == "dropped"
-    told = explain(ufw.evidence(ufw.server, CLIENT), ufw.flow(29500))
+    told = explain_leg(ufw.evidence(ufw.server, CLIENT), ufw.flow(29500))
     assert told.allow.startswith("sudo iptables -I ufw-before-input 1 ")
     ufw.allow(ufw.server, told.allow)
     assert ufw.connect(29500, patience=LONG) == "open"
@@ -102,7 +102,7 @@ def test_ufw_cannot_overrule_what_stands_before_its_own_rules(ufw: Pair) -> None
 @pytest.mark.thorough
 def test_a_firewalld_zone_rejects(firewalld: Pair) -> None:
     assert firewalld.connect(29500, patience=LONG) == "rejected"
-    told = explain(firewalld.evidence(firewalld.server, CLIENT), firewalld.flow(29500), ports=[(40000, 40100)])
+    told = explain_leg(firewalld.evidence(firewalld.server, CLIENT), firewalld.flow(29500), ports=[(40000, 40100)])
     assert told.blocks
     assert (told.where.partition(" ")[0], told.action) == ("firewalld", "reject-icmp")
     assert told.where.startswith("firewalld zone public (nft rule inet firewalld filter_IN_public handle ")
@@ -117,7 +117,7 @@ def test_a_rich_rule_of_firewalld_is_overruled(firewalld: Pair) -> None:
     rule = 'rule family="ipv4" source address="10.77.0.0/24" port port="29500" protocol="tcp" drop'
     firewalld.sh(firewalld.server, f"firewall-cmd --permanent --add-rich-rule='{rule}'; firewall-cmd --reload")
     assert firewalld.connect(29500) == "dropped"
-    told = explain(firewalld.evidence(firewalld.server, CLIENT), firewalld.flow(29500))
+    told = explain_leg(firewalld.evidence(firewalld.server, CLIENT), firewalld.flow(29500))
     assert told.action == "drop"
     assert 'priority="-1"' in told.allow
     firewalld.allow(firewalld.server, told.allow)
@@ -129,7 +129,7 @@ def test_the_zone_of_a_source_wins_over_the_zone_of_the_interface(firewalld: Pai
         firewalld.server, "firewall-cmd --permanent --zone=drop --add-source=10.77.0.0/24; firewall-cmd --reload"
     )
     assert firewalld.connect(29500) == "dropped"
-    told = explain(firewalld.evidence(firewalld.server, CLIENT), firewalld.flow(29500))
+    told = explain_leg(firewalld.evidence(firewalld.server, CLIENT), firewalld.flow(29500))
     assert told.where.startswith("firewalld zone drop")
     assert told.action == "drop"
     firewalld.allow(firewalld.server, told.allow)

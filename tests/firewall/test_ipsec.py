@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runbook.firewall.collected_rules import parse_policies, policy_for
+from runbook.firewall.collected_rules import ipsec_policy_for, parse_ipsec_policies
 
 RECORDED = """\
 src 10.0.0.2/32 dst 10.0.0.1/32 proto tcp dport 29500
@@ -41,12 +41,12 @@ src 0.0.0.0/0 dst 0.0.0.0/0
     ],
 )
 def test_the_policy_that_a_packet_meets(near: str, far: str, arriving: bool, told: str | None) -> None:
-    found = policy_for(parse_policies(RECORDED), [near], far, arriving=arriving)
+    found = ipsec_policy_for(parse_ipsec_policies(RECORDED), [near], far, arriving=arriving)
     assert (found.selector if found else None) == told
 
 
 def test_what_it_does_and_in_which_order() -> None:
-    found = parse_policies(RECORDED)
+    found = parse_ipsec_policies(RECORDED)
     assert [(policy.priority, policy.blocks) for policy in found] == [(0, True), (7, True), (100, True), (200, False)]
     assert found[1].narrow == "proto tcp dport 29500"
     assert found[1].typed == "src 10.0.0.2/32 dst 10.0.0.1/32 proto tcp dport 29500 dir out"
@@ -56,9 +56,9 @@ def test_what_it_does_and_in_which_order() -> None:
     "text", ["", "Cannot open netlink socket", "src\n\tdir in action block", "src a dst b \n\tdir x"]
 )
 def test_what_is_no_policy(text: str) -> None:
-    assert parse_policies(text) == []
+    assert parse_ipsec_policies(text) == []
 
 
 def test_a_name_in_it_stays_one_word() -> None:
-    (policy,) = parse_policies("src 10.0.0.2/32 dst 10.0.0.1/32 uid;reboot\n\tdir out action block")
+    (policy,) = parse_ipsec_policies("src 10.0.0.2/32 dst 10.0.0.1/32 uid;reboot\n\tdir out action block")
     assert policy.typed == "src 10.0.0.2/32 dst 10.0.0.1/32 'uid;reboot' dir out"

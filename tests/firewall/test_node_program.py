@@ -18,7 +18,7 @@ from profiles import one_in
 
 from firewall.pair import CLIENT, PROGRAM, Pair, collected
 from runbook.firewall.evaluate import Flow
-from runbook.firewall.explain_node import explain
+from runbook.firewall.explain_node import explain_leg
 from runbook.node import firewall_rules
 from runbook.transport.frames import MAX_FRAME_LINE_BYTES
 from runbook.transport.node_answers import FIREWALL_RULES_MESSAGES, message
@@ -52,7 +52,7 @@ def test_a_tool_that_hangs_is_killed_with_its_children(tmp_path: Path) -> None:
     fake.chmod(0o755)
     node = collected(run(path=f"{tmp_path}:{os.environ['PATH']}"))
     assert node.tool("nft-json").status == "timeout"
-    told = explain(node, FLOW)
+    told = explain_leg(node, FLOW)
     assert told.blocks is None
     assert "did not answer in 3 s" in str(told.could_not_look)
     for pid in (tmp_path / "pids").read_text().split():
@@ -102,11 +102,11 @@ def test_firewalld_lists_its_zones_only_where_it_runs(runs: bool, monkeypatch: p
     asked = {
         tuple(argv): name for name, argv in (firewall_rules.ROOT_COMMANDS | firewall_rules.FIREWALLD_COMMANDS).items()
     }
-    monkeypatch.setattr(firewall_rules, "find", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(firewall_rules, "find_tool", lambda name: f"/usr/bin/{name}")
     monkeypatch.setattr(
         firewall_rules, "run", lambda argv, *_: states.get(asked.get(tuple(argv), ""), {"status": "ok", "rc": 0})
     )
-    monkeypatch.setattr(firewall_rules, "say", said.append)
+    monkeypatch.setattr(firewall_rules, "write_message", said.append)
     monkeypatch.setattr(sys, "argv", ["firewall_rules"])
     firewall_rules.main()
     assert said[0]["tools"]["firewalld-state"]["rc"] == (0 if runs else 252)
@@ -122,9 +122,9 @@ def test_what_was_read_in_time_is_told_of_a_node_whose_front_ends_are_slow(monke
             over.wait(60)
         return {"status": "ok", "rc": 0, "stdout": "[]"}
 
-    monkeypatch.setattr(firewall_rules, "find", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(firewall_rules, "find_tool", lambda name: f"/usr/bin/{name}")
     monkeypatch.setattr(firewall_rules, "run", run)
-    monkeypatch.setattr(firewall_rules, "say", said.append)
+    monkeypatch.setattr(firewall_rules, "write_message", said.append)
     monkeypatch.setattr(sys, "argv", ["firewall_rules", json.dumps({"seconds": 1})])
     firewall_rules.main()
     over.set()
@@ -147,7 +147,7 @@ def test_a_thousand_peers_need_few_threads_and_do_with_fewer(allowed: int, monke
 
     monkeypatch.setattr(firewall_rules, "threading", SimpleNamespace(Thread=Limited))
     monkeypatch.setattr(firewall_rules, "run", lambda *_: {"status": "missing"})
-    monkeypatch.setattr(firewall_rules, "say", said.append)
+    monkeypatch.setattr(firewall_rules, "write_message", said.append)
     peers = [f"10.0.{number // 250}.{number % 250}" for number in range(1000)]
     monkeypatch.setattr(sys, "argv", ["firewall_rules", json.dumps({"peers": peers})])
     firewall_rules.main()
@@ -187,7 +187,7 @@ def test_an_ordinary_user_without_sudo_says_that_it_could_not_look(pair: Pair) -
     node = collected(run(before=(*pair.enter(pair.server), *user, "/usr/bin/python3")))
     assert node.tool("nft-json").status == "denied"
     assert node.tool("iptables-save").status == "denied"
-    told = explain(node, pair.flow(29500))
+    told = explain_leg(node, pair.flow(29500))
     assert told.blocks is None
     assert told.could_not_look is not None
     assert "look with `sudo nft -a list ruleset`" in told.could_not_look

@@ -15,10 +15,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runbook.firewall.collected_rules import CommandResult, Evidence
-from runbook.firewall.evaluate import Flow, merged
-from runbook.firewall.explain_connection import RULE_READ_COMMANDS, Ends, explain_blocked, sent_elsewhere
-from runbook.firewall.explain_node import explain
-from runbook.firewall.front_ends import blocking_line, firewalld_runs, parse_ufw, parse_zones, port_lists
+from runbook.firewall.evaluate import Flow, merge_spans
+from runbook.firewall.explain_connection import RULE_READ_COMMANDS, Ends, explain_blocked, explain_redirection
+from runbook.firewall.explain_node import explain_leg
+from runbook.firewall.front_ends import (
+    blocking_ufw_rule,
+    is_firewalld_running,
+    parse_firewalld_zones,
+    parse_ufw_status,
+    port_lists,
+)
 from runbook.firewall.nft import texts_by_handle
 from runbook.node.firewall_rules import FIREWALLD_COMMANDS, ROOT_COMMANDS
 
@@ -111,7 +117,7 @@ STATE: dict[str, Any] = {"ct": {"key": "state"}}
     ids=lambda value: json.dumps(value)[:70] if isinstance(value, (dict, str)) else None,
 )
 def test_one_condition_of_nft(condition: Any, blocks: bool | None) -> None:
-    told = explain(nft([condition, DROP]), FLOW)
+    told = explain_leg(nft([condition, DROP]), FLOW)
     assert told.blocks is blocks
     assert (told.candidates != ()) is (blocks is None)
 
@@ -131,7 +137,7 @@ def test_the_finding_says_who_what_and_how() -> None:
 
 
 def test_a_rule_before_a_surely_blocking_one_that_may_block_is_told_beside_it() -> None:
-    told = explain(nft([{"limit": {"rate": 1}}, DROP], policy="drop"), FLOW)
+    told = explain_leg(nft([{"limit": {"rate": 1}}, DROP], policy="drop"), FLOW)
     assert told.blocks
     assert len(told.candidates) == 2
     assert "position 10" in told.allow
@@ -139,26 +145,28 @@ def test_a_rule_before_a_surely_blocking_one_that_may_block_is_told_beside_it() 
 
 def test_only_what_may_happen_together_is_claimed() -> None:
     """A rate limit that returns or falls through ends in the policy both ways."""
-    assert explain(nft([{"limit": {"rate": 1}}, {"return": None}], policy="drop"), FLOW).blocks is True
-    assert explain(nft([{"limit": {"rate": 1}}, ACCEPT], policy="drop"), FLOW).blocks is None
-    assert explain(nft([{"queue": {"num": 0}}]), FLOW).blocks is None
+    assert explain_leg(nft([{"limit": {"rate": 1}}, {"return": None}], policy="drop"), FLOW).blocks is True
+    assert explain_leg(nft([{"limit": {"rate": 1}}, ACCEPT], policy="drop"), FLOW).blocks is None
+    assert explain_leg(nft([{"queue": {"num": 0}}]), FLOW).blocks is None
 
 
 def test_a_destination_nat_is_the_culprit_and_is_not_followed() -> None:
     pre = {"family": "ip", "table": "nat", "name": "pre", "handle": 1, "type": "nat", "hook": "prerouting"}
     redirect = {"family": "ip", "table": "nat", "chain": "pre", "handle": 2, "expr": [{"redirect": {"port": 80}}]}
     others = [{"chain": {**pre, "prio": -100, "policy": "accept"}}, {"rule": redirect}]
-    told = explain(nft(others=others), FLOW)
+    told = explain_leg(nft(others=others), FLOW)
     assert (told.blocks, told.elsewhere) == (None, True)
     assert told.allow == "sudo nft insert rule ip nat pre position 2 ip saddr 10.77.0.1 tcp dport 29500 accept"
     blocked = explain_blocked("refused", FLOW, Ends(nft(), nft(others=others), "node-a", "node-b"))
     assert blocked is not None
     assert (blocked.cause, blocked.node, blocked.remedy) == ("firewall-reject", "node-b", told.allow)
     assert "elsewhere" in blocked.says
-    answered = sent_elsewhere(replace(FLOW, state="established"), Ends(nft(), nft(others=others), "node-a", "node-b"))
+    answered = explain_redirection(
+        replace(FLOW, state="established"), Ends(nft(), nft(others=others), "node-a", "node-b")
+    )
     assert answered is not None
     assert answered.node == "node-b"
-    assert sent_elsewhere(FLOW, Ends(nft(), nft(), "node-a", "node-b")) is None
+    assert explain_redirection(FLOW, Ends(nft(), nft(), "node-a", "node-b")) is None
 
 
 def test_a_source_nat_makes_the_other_end_see_another_sender() -> None:
@@ -184,11 +192,11 @@ def test_data_may_be_pushed(flags: list[str], value: Any, blocks: bool | None) -
     """Some segments of a stream have PSH, and a rule that looks for it stops these only."""
     data = replace(FLOW, state="established")
     rule = [match({"&": [payload("tcp", "flags"), flags]}, value), {"drop": None}]
-    assert explain(nft(rule), data).blocks is blocks
+    assert explain_leg(nft(rule), data).blocks is blocks
     names = ",".join(flags).upper()
     wanted = value.upper() if isinstance(value, str) else names  # all of them, as an Xmas scan has
     text = save(f"-A INPUT -p tcp -m tcp --tcp-flags {names} {wanted} -j DROP")
-    told = explain(evidence(iptables_save=ok(text, "legacy")), data)
+    told = explain_leg(evidence(iptables_save=ok(text, "legacy")), data)
     assert told.blocks is blocks
 
 
@@ -219,7 +227,7 @@ def test_when_both_ends_allow_it_the_blame_lies_between() -> None:
 )
 def test_not_having_looked_is_never_an_open_port(record: dict[str, Any], words: str) -> None:
     unseen = evidence(nft_json=record)
-    told = explain(unseen, FLOW)
+    told = explain_leg(unseen, FLOW)
     assert told.blocks is None
     assert told.could_not_look is not None
     assert words in told.could_not_look
@@ -283,7 +291,7 @@ def save(*lines: str, policy: str = "ACCEPT") -> str:
     ],
 )  # fmt: skip
 def test_one_rule_of_iptables(rule: str, blocks: bool | None) -> None:
-    assert explain(evidence(iptables_save=ok(save(rule), "legacy")), FLOW).blocks is blocks
+    assert explain_leg(evidence(iptables_save=ok(save(rule), "legacy")), FLOW).blocks is blocks
 
 
 ICMPV6 = Flow("fd00::1", "fd00::2", 0, protocol="ipv6-icmp")
@@ -302,13 +310,13 @@ ICMPV6 = Flow("fd00::1", "fd00::2", 0, protocol="ipv6-icmp")
 )
 def test_nft_has_two_names_for_icmpv6(condition: Any, blocks: bool | None) -> None:
     """What a rule accepts before a policy that drops everything else."""
-    assert explain(nft([condition, ACCEPT], policy="drop"), ICMPV6).blocks is blocks
+    assert explain_leg(nft([condition, ACCEPT], policy="drop"), ICMPV6).blocks is blocks
 
 
 @pytest.mark.parametrize("protocol", ["ipv6-icmp", "icmpv6", "58"])
 def test_iptables_writes_icmpv6_in_three_ways(protocol: str) -> None:
     rules = save(f"-A INPUT -p {protocol} -j ACCEPT", policy="DROP")
-    assert explain(evidence(ip6tables_save=ok(rules, "legacy")), ICMPV6).blocks is False
+    assert explain_leg(evidence(ip6tables_save=ok(rules, "legacy")), ICMPV6).blocks is False
 
 
 def test_iptables_nft_is_read_once_and_from_iptables_save() -> None:
@@ -316,13 +324,13 @@ def test_iptables_nft_is_read_once_and_from_iptables_save() -> None:
     chain = {"family": "ip", "table": "filter", "name": "INPUT", "type": "filter", "hook": "input", "prio": 0}
     rule = {"family": "ip", "table": "filter", "chain": "INPUT", "handle": 2, "expr": [{"xt": {}}, ACCEPT]}
     listing = json.dumps({"nftables": [{"chain": chain | {"policy": "drop", "handle": 1}}, {"rule": rule}]})
-    told = explain(
+    told = explain_leg(
         evidence(nft_json=ok(listing), iptables_save=ok(save("-A INPUT -p udp -j ACCEPT", policy="DROP"), "nft")), FLOW
     )
     assert told.blocks
     assert told.where == "iptables chain INPUT"
     assert told.allow == "sudo iptables -A INPUT -p tcp -s 10.77.0.1 --dport 29500 -j ACCEPT"
-    unread = explain(evidence(nft_json=ok(listing), iptables_save={"status": "missing"}), FLOW)
+    unread = explain_leg(evidence(nft_json=ok(listing), iptables_save={"status": "missing"}), FLOW)
     assert unread.blocks is None
 
 
@@ -336,7 +344,7 @@ def test_iptables_nft_is_read_once_and_from_iptables_save() -> None:
     ],
 )
 def test_many_addresses_are_let_in_by_ranges(peers: list[str], written: str) -> None:
-    told = explain(nft(policy="drop"), FLOW, peers=peers)
+    told = explain_leg(nft(policy="drop"), FLOW, peers=peers)
     assert told.allow == f"sudo nft add rule inet filter base ip saddr {written} tcp dport 29500 accept"
 
 
@@ -345,8 +353,8 @@ def test_a_large_blocklist_is_read() -> None:
     elements += [{"prefix": {"addr": "10.77.0.0", "len": 30}}]
     others = [{"set": {"family": "inet", "table": "filter", "name": "bad", "type": "ipv4_addr", "elem": elements}}]
     node = nft([match(SADDR, "@bad"), DROP], others=others)
-    assert explain(node, FLOW, ports=[(1024, 65535)], peers=[f"10.76.0.{n}" for n in range(1, 200)]).blocks is True
-    assert explain(node, Flow("10.77.0.5", "10.77.0.2", 29500)).blocks is False
+    assert explain_leg(node, FLOW, ports=[(1024, 65535)], peers=[f"10.76.0.{n}" for n in range(1, 200)]).blocks is True
+    assert explain_leg(node, Flow("10.77.0.5", "10.77.0.2", 29500)).blocks is False
 
 
 @pytest.mark.parametrize(
@@ -362,12 +370,12 @@ def test_ipset(kind: str, entry: str, blocks: bool | None) -> None:
     kind, *more = kind.split(maxsplit=1)
     sets = f"create bad {kind} family inet hashsize 1024 {' '.join(more)}\nadd bad {entry}\n"
     rules = save("-A INPUT -m set --match-set bad src -j DROP")
-    assert explain(evidence(iptables_save=ok(rules, "legacy"), ipset=ok(sets)), FLOW).blocks is blocks
+    assert explain_leg(evidence(iptables_save=ok(rules, "legacy"), ipset=ok(sets)), FLOW).blocks is blocks
 
 
 def test_legacy_tables_that_nobody_can_list_are_not_forgotten() -> None:
     known = evidence()
-    told = explain(Evidence(known.tools, {"legacy_tables": {"ip": ["filter"]}}), FLOW)
+    told = explain_leg(Evidence(known.tools, {"legacy_tables": {"ip": ["filter"]}}), FLOW)
     assert told.blocks is None
     assert "iptables-legacy tables are in use" in str(told.could_not_look)
 
@@ -381,9 +389,9 @@ def test_rules_for_one_user_bind_what_that_user_sends(uid: int, blocks: bool) ->
     by_nft = nft([match({"meta": {"key": "skuid"}}, 1000), DROP], hook="output")
     by_iptables = evidence(iptables_save=ok(save("-A OUTPUT -m owner --uid-owner 900-1000 -j DROP"), "nft"))
     for node in (by_nft, by_iptables):
-        assert explain(owned(uid, node), FLOW, "request-out").blocks is blocks
+        assert explain_leg(owned(uid, node), FLOW, "request-out").blocks is blocks
         # The kernel itself answers a SYN: whose packet that is cannot be told from here.
-        assert explain(owned(uid, node), FLOW, "reply-out").blocks is None
+        assert explain_leg(owned(uid, node), FLOW, "reply-out").blocks is None
 
 
 @pytest.mark.parametrize("action", ["gact action drop", "mirred (Egress Redirect to device lo) stolen"])
@@ -426,7 +434,7 @@ def test_the_permission_that_is_asked_for_is_what_the_node_program_runs() -> Non
 def test_a_full_connection_table_is_mentioned() -> None:
     known = evidence()
     full = Evidence(known.tools, dict(known.facts) | {"conntrack_count": "262144", "conntrack_max": "262144"})
-    assert "connection tracking table is full" in explain(full, FLOW).caveats[0]
+    assert "connection tracking table is full" in explain_leg(full, FLOW).caveats[0]
 
 
 def recorded(name: str) -> Evidence:
@@ -435,19 +443,19 @@ def recorded(name: str) -> Evidence:
 
 def test_recorded_ufw() -> None:
     node = recorded("ufw")
-    told = explain(node, FLOW)
+    told = explain_leg(node, FLOW)
     assert (told.blocks, told.rule) == (True, "29500/tcp DENY IN 10.77.0.1")
     assert told.where.startswith("ufw rule in ")
     assert told.allow == "sudo ufw insert 1 allow from 10.77.0.1 to any port 29500 proto tcp"
-    assert explain(node, Flow("10.77.0.1", "10.77.0.2", 22)).blocks is False
-    other = explain(node, Flow("10.77.0.1", "10.77.0.2", 29501))
+    assert explain_leg(node, Flow("10.77.0.1", "10.77.0.2", 22)).blocks is False
+    other = explain_leg(node, Flow("10.77.0.1", "10.77.0.2", 29501))
     assert other.rule == "Default: deny (incoming)"
-    assert explain(node, Flow("10.77.0.2", "10.77.0.1", 29500), "request-out").blocks is False
+    assert explain_leg(node, Flow("10.77.0.2", "10.77.0.1", 29500), "request-out").blocks is False
 
 
 def test_recorded_firewalld() -> None:
     node = recorded("firewalld")
-    told = explain(node, FLOW, peers=["10.77.0.3"])
+    told = explain_leg(node, FLOW, peers=["10.77.0.3"])
     assert (told.blocks, told.action) == (True, "reject-icmp")
     assert told.where.startswith("firewalld zone ")
     assert told.allow == (
@@ -456,7 +464,7 @@ def test_recorded_firewalld() -> None:
         '--add-rich-rule=\'rule family="ipv4" source address="10.77.0.3" port port="29500" protocol="tcp" accept\''
         " && sudo firewall-cmd --reload"
     )
-    assert explain(node, Flow("10.77.0.1", "10.77.0.2", 22)).blocks is False
+    assert explain_leg(node, Flow("10.77.0.1", "10.77.0.2", 22)).blocks is False
 
 
 @pytest.mark.parametrize("zone", ["public", "internal", "nm-shared", "my_zone"])
@@ -470,13 +478,13 @@ def test_firewalld_that_may_not_be_asked_is_known_by_its_chains(zone: str, statu
         else replace(tool, stdout=tool.stdout.replace("IN_public", f"IN_{zone}"))
         for name, tool in known.tools.items()
     }
-    told = explain(Evidence(tools, known.facts), FLOW, peers=["10.77.0.3"])
+    told = explain_leg(Evidence(tools, known.facts), FLOW, peers=["10.77.0.3"])
     assert told.where.startswith(f"firewalld zone {zone} (")
-    assert told.allow == explain(known, FLOW, peers=["10.77.0.3"]).allow.replace("--zone=public", f"--zone={zone}")
+    assert told.allow == explain_leg(known, FLOW, peers=["10.77.0.3"]).allow.replace("--zone=public", f"--zone={zone}")
 
 
 def test_ports_are_merged_and_cut_as_multiport_needs() -> None:
-    assert merged([(5, 9), (1, 3), (4, 4), (20, 20)]) == ((1, 9), (20, 20))
+    assert merge_spans([(5, 9), (1, 3), (4, 4), (20, 20)]) == ((1, 9), (20, 20))
     many = tuple((number, number) for number in range(2, 40, 2))
     assert [len(part.split(",")) for part in port_lists(many)] == [15, 4]
 
@@ -510,46 +518,46 @@ def outputs() -> dict[str, dict[str, Any]]:
 def test_corpus_nft_json() -> None:
     cases = outputs()
     node = evidence(nft_json=ok(cases["nft-json"]["output"]))
-    assert explain(node, FLOW).action == "reject-icmp"
-    assert explain(node, Flow("10.77.0.1", "10.77.0.2", 443)).blocks is False
-    banned = explain(node, Flow("192.0.2.2", "10.77.0.2", 443))
+    assert explain_leg(node, FLOW).action == "reject-icmp"
+    assert explain_leg(node, Flow("10.77.0.1", "10.77.0.2", 443)).blocks is False
+    banned = explain_leg(node, Flow("192.0.2.2", "10.77.0.2", 443))
     assert (banned.blocks, banned.action) == (True, "drop")
-    assert explain(evidence(nft_json=ok(cases["nft-json-empty"]["output"])), FLOW).blocks is False
+    assert explain_leg(evidence(nft_json=ok(cases["nft-json-empty"]["output"])), FLOW).blocks is False
 
 
 def test_corpus_iptables_save() -> None:
     node = evidence(iptables_save=ok(outputs()["iptables-save-reject"]["output"], "legacy"))
-    told = explain(node, FLOW)
+    told = explain_leg(node, FLOW)
     assert (told.action, told.rule) == ("reject-icmp", "-A INPUT -j REJECT --reject-with icmp-host-prohibited")
-    assert explain(node, Flow("10.77.0.1", "10.77.0.2", 22)).blocks is False
-    assert explain(node, Flow("192.168.0.7", "10.77.0.2", 29500)).blocks is False
+    assert explain_leg(node, Flow("10.77.0.1", "10.77.0.2", 22)).blocks is False
+    assert explain_leg(node, Flow("192.168.0.7", "10.77.0.2", 29500)).blocks is False
 
 
 def test_corpus_ufw() -> None:
     cases = outputs()
-    inactive = parse_ufw(cases["ufw-inactive"]["output"])
+    inactive = parse_ufw_status(cases["ufw-inactive"]["output"])
     assert inactive is not None
     assert not inactive.active
-    verbose = parse_ufw(cases["ufw-verbose"]["output"])
+    verbose = parse_ufw_status(cases["ufw-verbose"]["output"])
     assert verbose is not None
     assert (verbose.active, verbose.incoming, verbose.outgoing) == (True, "deny", "allow")
     assert [rule.to for rule in verbose.rules][:3] == ["22", "80,443/tcp", "80 on eth0"]
-    numbered = parse_ufw(cases["ufw-numbered"]["output"])
+    numbered = parse_ufw_status(cases["ufw-numbered"]["output"])
     assert numbered is not None
     assert (len(numbered.rules), numbered.incoming) == (15, None)
-    mixed = parse_ufw(cases["ufw-mixed"]["output"])
+    mixed = parse_ufw_status(cases["ufw-mixed"]["output"])
     assert mixed is not None
     assert {rule.action for rule in mixed.rules} == {"ALLOW", "DENY", "REJECT", "LIMIT"}
-    assert str(blocking_line(mixed, "192.168.0.1", 443, outgoing=False)) == "443/tcp DENY IN 192.168.0.1"
-    assert blocking_line(mixed, "192.168.0.2", 443, outgoing=False) is None
-    assert parse_ufw("anything else") is None
+    assert str(blocking_ufw_rule(mixed, "192.168.0.1", 443, outgoing=False)) == "443/tcp DENY IN 192.168.0.1"
+    assert blocking_ufw_rule(mixed, "192.168.0.2", 443, outgoing=False) is None
+    assert parse_ufw_status("anything else") is None
 
 
 def test_corpus_firewalld() -> None:
     cases = outputs()
-    assert not firewalld_runs(cases["firewalld-not-running"]["output"])
-    assert not firewalld_runs(cases["firewalld-missing"]["output"])
-    status = parse_zones(cases["firewalld-zones"]["output"])
+    assert not is_firewalld_running(cases["firewalld-not-running"]["output"])
+    assert not is_firewalld_running(cases["firewalld-missing"]["output"])
+    status = parse_firewalld_zones(cases["firewalld-zones"]["output"])
     assert [zone.name for zone in status.zones if zone.active] == ["public"]
     public = status.zones[2]
     assert (public.interfaces, public.ports) == (("eno1",), ())
@@ -559,13 +567,13 @@ def test_corpus_firewalld() -> None:
 
 def test_a_rule_that_draws_lots_is_told_from_one_that_cannot_be_read_and_is_removed() -> None:
     every_second = match({"numgen": {"mode": "inc", "mod": 2, "offset": 0}}, 0)
-    found = explain(nft([every_second, DROP]), FLOW)
+    found = explain_leg(nft([every_second, DROP]), FLOW)
     assert (found.blocks, found.by_chance) == (None, True)
     assert found.allow == "sudo nft delete rule inet filter base handle 10"
-    limited = explain(nft([{"limit": {"rate": 5, "per": "second"}}, DROP]), FLOW)
+    limited = explain_leg(nft([{"limit": {"rate": 5, "per": "second"}}, DROP]), FLOW)
     assert (limited.blocks, limited.by_chance) == (None, False)
     assert limited.allow.startswith("sudo nft insert rule")
-    certain = explain(nft([every_second, DROP], [DROP]), FLOW)
+    certain = explain_leg(nft([every_second, DROP], [DROP]), FLOW)
     assert (certain.blocks, certain.by_chance) == (True, False), "where all of it is dropped, no lots are drawn"
 
 
@@ -580,7 +588,7 @@ LOTS = (
 def test_what_removes_rules_that_draw_lots_removes_these_and_no_others(rules: list[str]) -> None:
     """Run one after another, as a shell does it: each command meets the chain as the one before has left it."""
     saved = "\n".join(["*filter", ":INPUT ACCEPT [0:0]", *(f"-A INPUT {rule}" for rule in rules), "COMMIT"])
-    told = explain(evidence(iptables_save=ok(saved, "nft")), FLOW)
+    told = explain_leg(evidence(iptables_save=ok(saved, "nft")), FLOW)
     chain = [shlex.split(rule) for rule in rules]
     if not any(rule in LOTS for rule in rules):
         assert not told.allow
@@ -597,6 +605,6 @@ def test_what_removes_rules_that_draw_lots_removes_these_and_no_others(rules: li
 
 def test_a_share_that_is_let_in_before_a_drop_is_chance_as_well_and_gets_an_exception() -> None:
     some = match({"numgen": {"mode": "random", "mod": 100, "offset": 0}}, 30, "<")
-    found = explain(nft([some, ACCEPT], [DROP]), FLOW)
+    found = explain_leg(nft([some, ACCEPT], [DROP]), FLOW)
     assert (found.blocks, found.by_chance) == (None, True)
     assert found.allow.startswith("sudo nft insert rule")

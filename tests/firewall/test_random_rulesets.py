@@ -10,7 +10,7 @@ import pytest
 from firewall.grammar import iptables_ruleset, nft_ruleset
 from firewall.pair import CLIENT, LONG, Pair
 from runbook.firewall.collected_rules import Evidence
-from runbook.firewall.explain_node import Explanation, explain
+from runbook.firewall.explain_node import Explanation, explain_leg
 
 pytestmark = pytest.mark.lab
 PORT = 29500
@@ -51,7 +51,7 @@ def test_nft(pair: Pair) -> None:
             continue  # nft itself refuses some of them: tcp and udp in one rule
         tried += 1
         evidence = evidence_of(pair, nft_json="nft -j -a list ruleset", nft_text="nft -a list ruleset")
-        blocked += agrees(pair, explain(evidence, pair.flow(PORT)), rules)
+        blocked += agrees(pair, explain_leg(evidence, pair.flow(PORT)), rules)
     assert tried > 50
     assert 10 < blocked < tried - 5
 
@@ -64,7 +64,7 @@ def test_iptables(pair: Pair, program: str) -> None:
         rules = iptables_ruleset(Random(seed), program)
         pair.sh(pair.server, f"{program} -P INPUT ACCEPT; {reset}; nft flush ruleset; {rules}")
         evidence = evidence_of(pair, nft_json="nft -j -a list ruleset", iptables_save=f"{program}-save")
-        told = explain(evidence, pair.flow(PORT))
+        told = explain_leg(evidence, pair.flow(PORT))
         if told.blocks:  # here plain `iptables` is the nft flavour, whichever is asked about
             assert told.allow.startswith("sudo iptables ")
             told = replace(told, allow=told.allow.replace("sudo iptables ", f"sudo {program} "))

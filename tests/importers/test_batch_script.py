@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runbook.files.inventory import examine_inventory
-from runbook.files.inventory_draft import written
+from runbook.files.inventory_draft import draft_text
 from runbook.files.playbook import load_launch
 from runbook.files.yaml_document import parse_document
-from runbook.importers.convert import draft_of, read_foreign
+from runbook.importers.convert import draft_of_foreign_inventory, read_foreign_inventory
 from runbook.model.errors import FilesWrong, Problem
 from runbook.model.inventory import Inventory
 
@@ -35,7 +35,7 @@ WHOLE = """\
 
 def imported(text: str, file: str = "train.sbatch") -> tuple[Inventory, str]:
     """Our inventory and its text; it must load without a problem, and so must its launch."""
-    ours = written(draft_of(read_foreign(dedent(text), file), "imported"))
+    ours = draft_text(draft_of_foreign_inventory(read_foreign_inventory(dedent(text), file), "imported"))
     document = parse_document(ours, "ours.yml")
     examined = examine_inventory(document, environ={})
     assert examined.problems == (), ours
@@ -45,7 +45,7 @@ def imported(text: str, file: str = "train.sbatch") -> tuple[Inventory, str]:
 
 def refused(text: str, file: str = "train.sbatch") -> Problem:
     with pytest.raises(FilesWrong) as wrong:
-        read_foreign(dedent(text), file)
+        read_foreign_inventory(dedent(text), file)
     return wrong.value.problems[0]
 
 

@@ -11,16 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runbook.files.inventory import examine_inventory
-from runbook.files.inventory_draft import written
+from runbook.files.inventory_draft import draft_text
 from runbook.files.yaml_document import parse_document
-from runbook.importers.convert import draft_of, read_foreign
+from runbook.importers.convert import draft_of_foreign_inventory, read_foreign_inventory
 from runbook.model.errors import FilesWrong, Problem
 from runbook.model.inventory import Inventory, Node
 
 
 def imported(text: str, kind: str | None = None, file: str = "theirs") -> tuple[Inventory, str]:
     """Our inventory and its text; it must load without a problem."""
-    ours = written(draft_of(read_foreign(text, file, kind), "imported"))
+    ours = draft_text(draft_of_foreign_inventory(read_foreign_inventory(text, file, kind), "imported"))
     examined = examine_inventory(parse_document(ours, "ours.yml"), environ={})
     assert examined.problems == (), ours
     assert examined.inventory is not None
@@ -33,7 +33,7 @@ def nodes(text: str, kind: str | None = None, file: str = "theirs") -> dict[str,
 
 def problem(text: str, kind: str | None = None, file: str = "theirs") -> Problem:
     with pytest.raises(FilesWrong) as wrong:
-        read_foreign(dedent(text), file, kind)
+        read_foreign_inventory(dedent(text), file, kind)
     return wrong.value.problems[0]
 
 
@@ -391,7 +391,7 @@ def test_a_bad_yaml_inventory(text: str, id: str) -> None:
     ],
 )
 def test_the_kind_is_seen(text: str, file: str, kind: str) -> None:
-    assert read_foreign(text, file).kind == kind
+    assert read_foreign_inventory(text, file).kind == kind
 
 
 @pytest.mark.parametrize(
@@ -440,10 +440,10 @@ VARIABLES = ["x", "ansible_port", "ansible_user", "ansible_host", "ansible_ssh_c
 def test_any_value_of_an_ini_inventory_is_imported_or_refused(literal: str, name: str) -> None:
     for text in (f"gn1 {name}={shlex.quote(literal)}\n", f"gn1\n[all:vars]\n{name}={literal}\n"):
         try:
-            found = read_foreign(f"[g]\n{text}", "theirs")
+            found = read_foreign_inventory(f"[g]\n{text}", "theirs")
         except FilesWrong:
             continue
-        assert parse_document(written(draft_of(found, "x")), "ours.yml").problems == ()
+        assert parse_document(draft_text(draft_of_foreign_inventory(found, "x")), "ours.yml").problems == ()
 
 
 NAMES = st.lists(

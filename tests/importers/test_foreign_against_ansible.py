@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from runbook.files.inventory import examine_inventory
-from runbook.files.inventory_draft import written
+from runbook.files.inventory_draft import draft_text
 from runbook.files.yaml_document import parse_document
-from runbook.importers.convert import draft_of, read_foreign
+from runbook.importers.convert import draft_of_foreign_inventory, read_foreign_inventory
 from runbook.model.errors import FilesWrong
 
 ANSIBLE = Path(__file__).parents[2] / ".venv" / "bench" / "bin" / "python"
@@ -65,7 +65,9 @@ def ansible(paths: list[Path]) -> list[dict[str, Any] | None]:
 def ours(path: Path) -> dict[str, Any] | None:
     """What our import makes of it, in the shape of the answers above; None where it refuses."""
     try:
-        text = written(draft_of(read_foreign(path.read_text(), str(path), "ansible"), "x"))
+        text = draft_text(
+            draft_of_foreign_inventory(read_foreign_inventory(path.read_text(), str(path), "ansible"), "x")
+        )
     except FilesWrong:
         return None
     examined = examine_inventory(parse_document(text, "ours.yml"), environ={})

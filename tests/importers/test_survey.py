@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runbook.files.inventory import examine_inventory
-from runbook.files.inventory_draft import written
+from runbook.files.inventory_draft import draft_text
 from runbook.files.yaml_document import parse_document
 from runbook.importers import survey
 from runbook.importers.survey import HostAnswers, Login, SurveyResult, parse_hosts
-from runbook.importers.survey_draft import draft_of
+from runbook.importers.survey_draft import draft_of_survey
 from runbook.model.inventory import Inventory, Node
 from runbook.transport.node_answers import (
     HOST_FACTS_PROGRAM,
@@ -94,8 +94,8 @@ def surveyed(
     hosts = parse_hosts(names, Login())
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(survey, "Site", lambda _id, forks: site)
-        found = survey.survey(hosts, forks=forks)
-    return found, site, written(draft_of(hosts, found, "made"))
+        found = survey.survey_hosts(hosts, forks=forks)
+    return found, site, draft_text(draft_of_survey(hosts, found, "made"))
 
 
 def loaded(text: str) -> Inventory:
@@ -161,7 +161,7 @@ def test_a_host_without_gpus_makes_it_gloo_and_one_that_cannot_count_them_leaves
         for host in hosts
     }
     answers["n2"].survey = {**SAID[SURVEY_PROGRAM], "nvidia_smi": smi, "nvidia_devices": None}
-    text = written(draft_of(hosts, SurveyResult(answers, {}, {}), "made"))
+    text = draft_text(draft_of_survey(hosts, SurveyResult(answers, {}, {}), "made"))
     assert [line[: len(backend)] for line in text.splitlines() if "backend: " in line] == [backend], text
     assert loaded(text).rendezvous.backend == "gloo"
 
@@ -172,15 +172,15 @@ def test_of_many_addresses_those_near_another_host_are_kept() -> None:
     temporary = [f"2001:db8::{number:x}00" for number in range(1, 10)]
     here = answers_of("here", [*bridges, *temporary, "172.17.0.1", "192.0.2.2", "10.77.5.254"])
     there = answers_of("there", ["172.17.0.1", "10.77.5.1", "2001:db8::7:1"])
-    chosen = survey.candidates({"here": here, "there": there})
+    chosen = survey.candidate_addresses({"here": here, "there": there})
     assert chosen["there"] == ["172.17.0.1", "10.77.5.1", "2001:db8::7:1"]
     assert len(chosen["here"]) == survey.MAX_ADDRESSES
     assert chosen["here"][0] == "10.77.5.254"
     assert "172.17.0.1" not in chosen["here"]
-    alone = survey.candidates({"here": here})["here"]
+    alone = survey.candidate_addresses({"here": here})["here"]
     assert alone == bridges[: survey.MAX_ADDRESSES]
     here.survey = {"login": ["192.0.2.2", 22]}
-    assert survey.candidates({"here": here, "there": there})["here"][0] == "192.0.2.2"
+    assert survey.candidate_addresses({"here": here, "there": there})["here"][0] == "192.0.2.2"
 
 
 def answers_of(name: str, addresses: list[str]) -> HostAnswers:

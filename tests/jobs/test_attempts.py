@@ -15,19 +15,26 @@ import pytest
 from checks.made_up_cluster import cluster, node, with_ports
 
 from runbook.causes.catalogue import causes as known_causes
-from runbook.causes.catalogue import of_kind
+from runbook.causes.catalogue import causes_of_kind
 from runbook.checks.context import Facts
 from runbook.jobs import launch, start, stop_attempt
-from runbook.jobs.attempt import ProcessSpec, about, port_of
+from runbook.jobs.attempt import ProcessSpec, attempt_port, job_description
 from runbook.jobs.failure import judge_attempt
-from runbook.jobs.kept_processes import KeptProcess, KeptProcesses, wait_for
+from runbook.jobs.kept_processes import KeptProcess, KeptProcesses, wait_until_done
 from runbook.jobs.launch import Launch, RunningAttempt
 from runbook.jobs.logs import MAX_LOG_LINE_BYTES, RankLogs
-from runbook.jobs.retry import FIRST_RETRY_INTERVAL_S, JITTER, MAX_RETRY_INTERVAL_S, decide
-from runbook.jobs.start import KEEPER_KILL_TIMEOUT_S, _in_the_way, _programs, _sources, running, unlike_modules
-from runbook.jobs.stop_attempt import drain, end
-from runbook.jobs.watch import WatchEnd, earliest, take, watch
-from runbook.launch.launchers import worlds_of_their_own
+from runbook.jobs.retry import FIRST_RETRY_INTERVAL_S, JITTER, MAX_RETRY_INTERVAL_S, decide_retry
+from runbook.jobs.start import (
+    KEEPER_KILL_TIMEOUT_S,
+    _gpu_busy_finding,
+    _named_python_files,
+    _program_file_outcomes,
+    unlike_modules,
+    wait_until_running,
+)
+from runbook.jobs.stop_attempt import drain, end_processes
+from runbook.jobs.watch import WatchEnd, first_failed_process, store_answer, watch_processes
+from runbook.launch.launchers import nested_launcher_line
 from runbook.model.errors import Unreachable
 from runbook.model.redact import Redactor
 from runbook.model.secrets import Secret
@@ -43,20 +50,20 @@ LOST = Unreachable("ssh-unreachable", "no answer for 6 s", "look at node-b")
 
 
 def test_the_first_try_has_the_inventorys_port_and_each_later_one_another() -> None:
-    ports = [port_of(PAIR, number) for number in range(1, 6)]
+    ports = [attempt_port(PAIR, number) for number in range(1, 6)]
     assert ports[0] == 29500
     assert len(set(ports)) == 5
 
 
 def test_later_ports_are_first_those_that_are_promised_to_be_open() -> None:
     inventory = with_ports(PAIR, (29500, 29502))
-    assert [port_of(inventory, number) for number in range(1, 4)] == [29500, 29501, 29502]
-    assert len({port_of(inventory, number) for number in range(1, 9)}) == 8
+    assert [attempt_port(inventory, number) for number in range(1, 4)] == [29500, 29501, 29502]
+    assert len({attempt_port(inventory, number) for number in range(1, 9)}) == 8
 
 
 def test_no_port_is_above_the_last_one() -> None:
     inventory = cluster(port=65535)
-    assert {port_of(inventory, number) for number in range(1, 5)} == {65535}
+    assert {attempt_port(inventory, number) for number in range(1, 5)} == {65535}
 
 
 def test_every_try_has_a_token_of_its_own() -> None:
@@ -76,7 +83,7 @@ def test_direct_keeps_each_rank_and_torchrun_a_launcher_a_node() -> None:
 def test_what_is_written_down_for_who_comes_later() -> None:
     inventory = cluster(node("node-a", gpus=(0, 1)), node("node-b", gpus=(0,)), backend="nccl")
     tried = attempt(2, inventory, grace_s=90.0)
-    told = about(tried, "node-a", {"job": "job-1"})
+    told = job_description(tried, "node-a", {"job": "job-1"})
     assert (told["job"], told["attempt"], told["grace_s"]) == ("job-1", 2, 90.0)
     assert told["port"] == tried.port != 29500
     assert told["gpus"] == [0, 1]
@@ -89,7 +96,7 @@ def test_what_is_written_down_for_who_comes_later() -> None:
 
 def test_python_files_of_a_command_are_compared() -> None:
     def words(*command: str) -> list[str]:
-        return [source.word for source in _sources(command)]
+        return [source.word for source in _named_python_files(command)]
 
     assert words("python", "-m", "train.py", "--config=x.py", "lib/data.py") == ["train.py", "lib/data.py"]
     assert words("bash", "-lc", "exec python train.py", "x.py") == ["x.py"]
@@ -113,7 +120,7 @@ def test_python_files_of_a_command_are_compared() -> None:
 def test_only_of_the_program_itself_it_is_known_that_it_has_to_be_there(
     command: tuple[str, ...], program: str | None
 ) -> None:
-    assert [source.word for source in _sources(command) if source.runs] == ([program] if program else [])
+    assert [source.word for source in _named_python_files(command) if source.runs] == ([program] if program else [])
 
 
 def answer(**facts: Any) -> Facts:
@@ -121,9 +128,9 @@ def answer(**facts: Any) -> Facts:
 
 
 def test_a_rank_of_an_earlier_try_is_in_the_way() -> None:
-    assert _in_the_way("node-a", answer()) is None
+    assert _gpu_busy_finding("node-a", answer()) is None
     old = {"name": "rank-00000.node-a.l0", "attempt": 1, "pid": 7, "keeper": 6, "job": "job-1"}
-    finding = _in_the_way("node-a", answer(alive=[old]))
+    finding = _gpu_busy_finding("node-a", answer(alive=[old]))
     assert finding is not None
     assert (finding.cause, finding.remedy) == ("gpu-busy", "runbook stop job-1")
     assert "node-a" in finding.says
@@ -131,7 +138,7 @@ def test_a_rank_of_an_earlier_try_is_in_the_way() -> None:
 
 def test_another_job_on_our_gpus_is_in_the_way() -> None:
     other = {"name": "rank-00000.node-a.l0", "job": "job-0", "gpus": [0, 3], "pid": 9}
-    finding = _in_the_way("node-a", answer(gpus=[other]))
+    finding = _gpu_busy_finding("node-a", answer(gpus=[other]))
     assert finding is not None
     assert "GPU 0, 3 of node-a" in finding.says
     assert "runbook stop job-0" in finding.remedy
@@ -145,12 +152,12 @@ def test_a_program_that_is_not_there_and_one_that_differs() -> None:
         "node-c": answer(sha256={"/srv/train.py": same}),
         "node-d": answer(sha256={"/srv/train.py": None}),
     }
-    problems = _programs(told)
+    problems = _program_file_outcomes(told)
     assert {name: one.findings[0].cause for name, one in problems.items()} == {
         "node-b": "program-differs",
         "node-d": "program-error",
     }
-    assert _programs({"node-a": told["node-a"], "node-c": told["node-c"]}) == {}
+    assert _program_file_outcomes({"node-a": told["node-a"], "node-c": told["node-c"]}) == {}
 
 
 def test_a_module_that_differs_on_one_node_is_a_warning_and_one_that_it_lacks_is_none() -> None:
@@ -182,12 +189,12 @@ def test_a_module_that_differs_on_one_node_is_a_warning_and_one_that_it_lacks_is
 def test_who_lacks_a_file_that_may_be_made_later_is_not_accused(
     command: tuple[str, ...], there: tuple[str | None, ...], failed: list[str]
 ) -> None:
-    (source,) = _sources(command)
+    (source,) = _named_python_files(command)
     told = {
         name: answer(sha256={source.word: found}, files={source.word: source})
         for name, found in zip(("node-a", "node-b"), there, strict=True)
     }
-    assert sorted(_programs(told)) == failed
+    assert sorted(_program_file_outcomes(told)) == failed
 
 
 # Getting ready.
@@ -409,8 +416,8 @@ def test_a_keeper_that_ends_after_its_process_is_as_it_should_be(tmp_path: Path)
 
 
 def test_waiting_has_an_end(tmp_path: Path) -> None:
-    assert not wait_for(kept(tmp_path), lambda: False, 0.0)
-    assert running(kept(tmp_path), 0.0) is None, "no skew where not all came to run"
+    assert not wait_until_done(kept(tmp_path), lambda: False, 0.0)
+    assert wait_until_running(kept(tmp_path), 0.0) is None, "no skew where not all came to run"
 
 
 def test_the_skew_is_told_once_all_run(tmp_path: Path) -> None:
@@ -419,7 +426,7 @@ def test_the_skew_is_told_once_all_run(tmp_path: Path) -> None:
     for member in made.members:
         started = 100.0 if member.place.node == "node-a" else 97.04
         made.learn(member, journal("running", started=started))
-    skew = running(made, 0.0)
+    skew = wait_until_running(made, 0.0)
     assert skew is not None
     assert (round(skew.seconds, 6), skew.doubt) == (0.04, 0.005)
     assert str(skew) == "within 40 ms (± 5 ms)"
@@ -429,7 +436,7 @@ def test_what_a_node_answers_goes_to_logs_and_journals(tmp_path: Path) -> None:
     made = kept(tmp_path)
     made.offsets["node-a"] = (5.0, 0.1)
     name = made.members[0].place.name
-    take(
+    store_answer(
         made,
         "node-a",
         {
@@ -452,7 +459,7 @@ def test_what_a_node_answers_goes_to_logs_and_journals(tmp_path: Path) -> None:
 
 
 def watched(made: KeptProcesses, *, stopping: bool = False, left_s: float = 60.0) -> WatchEnd:
-    return watch(made, stopping=lambda: stopping, deadline=time.monotonic() + left_s)
+    return watch_processes(made, stopping=lambda: stopping, deadline=time.monotonic() + left_s)
 
 
 def test_all_ended_with_code_0(tmp_path: Path) -> None:
@@ -476,9 +483,9 @@ def test_the_first_failure_is_the_earliest_by_one_clock(tmp_path: Path) -> None:
 def test_a_lost_node_is_the_first_only_where_nothing_else_failed(tmp_path: Path) -> None:
     made = kept(tmp_path)
     made.lose("node-b", LOST)
-    assert earliest(made.members).place.node == "node-b"
+    assert first_failed_process(made.members).place.node == "node-b"
     crashed = ended(made, 0, -11, 101.0)
-    assert earliest(made.members) is crashed
+    assert first_failed_process(made.members) is crashed
 
 
 def test_somebody_wants_it_to_stop_or_the_time_is_up(tmp_path: Path) -> None:
@@ -501,7 +508,7 @@ def test_nodes_that_do_not_answer_are_not_certain(tmp_path: Path) -> None:
     made.lose("node-b", LOST)
     for rank in (0, 1):
         ended(made, rank, -15, 101.0)
-    assert end(made, grace_s=0.0, why="over") == ["node-a", "node-b"]
+    assert end_processes(made, grace_s=0.0, why="over") == ["node-a", "node-b"]
     assert drain(made) == ["node-a", "node-b"], "and a part of their logs is still there"
 
 
@@ -616,7 +623,7 @@ def test_what_the_logs_tell_goes_before_a_mere_exit_code(tmp_path: Path) -> None
     )
     _, finding = judged(made, first)
     assert "nothing_like_this" in finding.says
-    assert decide([finding.cause], 5).again is False
+    assert decide_retry([finding.cause], 5).again is False
 
 
 def test_whom_somebody_ended_is_not_explained_by_what_the_others_saw_of_it(tmp_path: Path) -> None:
@@ -727,40 +734,40 @@ def test_a_folder_that_only_its_own_node_sees_is_not_shared(tmp_path: Path) -> N
 # Trying again.
 
 
-@pytest.mark.parametrize("cause", sorted(of_kind("transient")))
+@pytest.mark.parametrize("cause", sorted(causes_of_kind("transient")))
 def test_what_may_be_gone_is_tried_again(cause: str) -> None:
-    assert decide([cause], 1).again
+    assert decide_retry([cause], 1).again
 
 
-@pytest.mark.parametrize("cause", sorted(known_causes().keys() - of_kind("transient") - of_kind("once")))
+@pytest.mark.parametrize("cause", sorted(known_causes().keys() - causes_of_kind("transient") - causes_of_kind("once")))
 def test_what_would_be_the_same_again_is_not(cause: str) -> None:
-    decision = decide([cause], 5)
+    decision = decide_retry([cause], 5)
     assert not decision.again
     assert cause in decision.why
 
 
-@pytest.mark.parametrize("cause", sorted(of_kind("once")))
+@pytest.mark.parametrize("cause", sorted(causes_of_kind("once")))
 def test_chance_does_not_come_twice(cause: str) -> None:
-    assert decide([cause], 5).again
-    assert not decide([cause, cause], 5).again
-    assert decide([cause, "port-in-use", cause], 5).again, "not the same twice in a row"
+    assert decide_retry([cause], 5).again
+    assert not decide_retry([cause, cause], 5).again
+    assert decide_retry([cause, "port-in-use", cause], 5).again, "not the same twice in a row"
 
 
 def test_without_retries_nothing_is_said_of_them() -> None:
-    decision = decide(["port-in-use"], 0)
+    decision = decide_retry(["port-in-use"], 0)
     assert (decision.again, decision.why) == (False, "")
 
 
 def test_retries_are_used_up() -> None:
     causes = ["port-in-use", "packet-loss", "port-in-use"]
-    assert [decide(causes[:made], 2).again for made in (1, 2, 3)] == [True, True, False]
-    assert decide(causes, 2).why == "tried 3 times"
+    assert [decide_retry(causes[:made], 2).again for made in (1, 2, 3)] == [True, True, False]
+    assert decide_retry(causes, 2).why == "tried 3 times"
 
 
 def test_waits_double_up_to_a_limit_and_no_two_jobs_come_back_at_one_moment() -> None:
     for made in range(1, 12):
         plain = min(MAX_RETRY_INTERVAL_S, FIRST_RETRY_INTERVAL_S * 2 ** (made - 1))
-        waits = {decide(["port-in-use"] * made, 100, chance=random.Random(seed)).after_s for seed in range(50)}
+        waits = {decide_retry(["port-in-use"] * made, 100, chance=random.Random(seed)).after_s for seed in range(50)}
         assert len(waits) > 40
         assert min(waits) >= plain * (1 - JITTER)
         assert max(waits) <= plain * (1 + JITTER)
@@ -797,7 +804,7 @@ def test_what_was_stopped_and_perhaps_lives_on_is_followed_where_it_may_outlive_
 )
 def test_a_launcher_that_knows_of_no_other_machine_makes_worlds_of_their_own(command: str, nested: bool) -> None:
     words = shlex.split(command)
-    assert (worlds_of_their_own(job(command=words), PAIR.nodes) is not None) == nested
-    assert worlds_of_their_own(job(command=words), PAIR.nodes[:0]) is None
-    assert worlds_of_their_own(job(command=words, launcher="torchrun"), PAIR.nodes) is None
-    assert worlds_of_their_own(job(command=words, env={"PET_NODE_RANK": "0"}), PAIR.nodes) is None
+    assert (nested_launcher_line(job(command=words), PAIR.nodes) is not None) == nested
+    assert nested_launcher_line(job(command=words), PAIR.nodes[:0]) is None
+    assert nested_launcher_line(job(command=words, launcher="torchrun"), PAIR.nodes) is None
+    assert nested_launcher_line(job(command=words, env={"PET_NODE_RANK": "0"}), PAIR.nodes) is None

@@ -6,7 +6,7 @@ from typing import cast
 
 import pytest
 
-from runbook.jobs.counters import IB_PORT_LIMITS, INTERFACE_LIMITS, not_read, rises
+from runbook.jobs.counters import IB_PORT_LIMITS, INTERFACE_LIMITS, not_read, rising_counter_findings
 from runbook.transport.node_answers import Counters, Ran
 
 QUERY = ["index", "uuid", "name", "clocks.sm", "clocks.max.sm", "temperature.gpu", "clocks_event_reasons.active"]
@@ -38,7 +38,7 @@ def reading(
 
 
 def told(then: Counters, now: Counters) -> list[str]:
-    return [finding.says for _, finding in rises("node-b", then, now)]
+    return [finding.says for _, finding in rising_counter_findings("node-b", then, now)]
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from runbook.jobs import attach, stop_attempt
 from runbook.jobs.kept_processes import KeptProcesses
 from runbook.jobs.known_jobs import Cluster, KnownJob
 from runbook.jobs.logs import JobSecrets, RankLogs
-from runbook.jobs.watch import take
+from runbook.jobs.watch import store_answer
 from runbook.model.errors import Unreachable
 from runbook.model.redact import Redactor
 from runbook.node import job_control
@@ -38,7 +38,7 @@ def test_what_a_node_had_when_it_was_first_asked_comes_late_and_what_it_writes_t
     file, at = f"{kept.on('node-a')[0].place.name}.out", 0
     late = []
     for size, data in ((14, b"step 1\n"), (21, b"step 2\n"), (28, b"step 3\n")):
-        take(kept, "node-a", answer(kept, size, data), {file: at})
+        store_answer(kept, "node-a", answer(kept, size, data), {file: at})
         late.append("node-a" in kept.late)
         at += len(data)
     assert late == [True, True, False]
@@ -46,10 +46,10 @@ def test_what_a_node_had_when_it_was_first_asked_comes_late_and_what_it_writes_t
 
 def test_a_journal_that_says_what_is_known_wakes_nobody(tmp_path: Path) -> None:
     kept = made_up_attempts.kept(tmp_path)
-    take(kept, "node-a", answer(kept, 0), {})
+    store_answer(kept, "node-a", answer(kept, 0), {})
     assert kept.drain(0.0)
     assert kept.on("node-a")[0].state == "running"
-    take(kept, "node-a", answer(kept, 0), {})
+    store_answer(kept, "node-a", answer(kept, 0), {})
     assert not kept.drain(0.0)
 
 
@@ -95,7 +95,7 @@ def test_a_node_that_does_not_tell_its_clock_keeps_nobody_from_the_logs(tmp_path
     }
     job = KnownJob("job", {}, {name: f"/work/job/{name}" for name in journals}, journals)
     secrets = JobSecrets(Redactor([]), {}, ())
-    kept = attach.kept_of(cast("Cluster", reached), job, tmp_path, lambda *_: None, secrets)
+    kept = attach.kept_processes_of(cast("Cluster", reached), job, tmp_path, lambda *_: None, secrets)
     assert kept.offsets == {"node-a": (3.0, 0.1)}
     assert [member.started for member in kept.members] == [7.0, 10.0]
 

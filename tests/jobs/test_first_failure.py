@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from runbook.causes.catalogue import finding_for
-from runbook.jobs.failure import hidden_ends, judge_attempt
-from runbook.jobs.follow_launch import _stopped
+from runbook.jobs.failure import hidden_exception_texts, judge_attempt
+from runbook.jobs.follow_launch import _is_stopped_on_request
 from runbook.jobs.kept_processes import KeptProcess, KeptProcesses
-from runbook.jobs.retry import decide
-from runbook.jobs.watch import WatchEnd, earliest
+from runbook.jobs.retry import decide_retry
+from runbook.jobs.watch import WatchEnd, first_failed_process
 from runbook.model.verdict import Finding, Verdict
 from runbook.node.journal import STOPPED_BY_USER
 
@@ -55,7 +55,7 @@ def test_whoever_was_killed_is_the_first_however_late_that_is_noted(
         for rank in (1, 3):
             ended(made, rank, -signal.SIGTERM, 102.0, why="rank 0 on node-a failed")
         wrote(made, raised, err=said)
-        node, finding = guilty(made, earliest(made.members) if late <= 0.2 else raised)
+        node, finding = guilty(made, first_failed_process(made.members) if late <= 0.2 else raised)
         assert (node, finding.cause) == (killed.place.node, cause)
 
 
@@ -114,7 +114,7 @@ def test_a_killed_keeper_ends_its_rank_and_is_before_those_who_lost_it(tmp_path:
     ended(made, 0, 1, 101.0)
     orphan = made.members[2]
     orphan.keeper_gone = True
-    assert earliest(made.members) is orphan
+    assert first_failed_process(made.members) is orphan
     assert guilty(made, orphan)[1].cause == "terminated-from-outside"
 
 
@@ -123,7 +123,7 @@ def test_of_two_that_crashed_the_earlier_is_the_first(tmp_path: Path) -> None:
     ended(made, 0, -signal.SIGABRT, 101.5)
     first = ended(made, 3, -signal.SIGSEGV, 101.0)
     made.members[2].keeper_gone = True
-    assert earliest(made.members) is first
+    assert first_failed_process(made.members) is first
 
 
 def test_who_ended_well_before_the_others_lost_it_is_named(tmp_path: Path) -> None:
@@ -179,10 +179,10 @@ def test_an_exception_of_long_before_is_not_the_last_word_of_a_rank_because_its_
     wrote(made, first, err=b"RuntimeError: out of data\n", at=90_101.0)
     wrote(made, hidden, err=RAISED, at=3_000.0)
     assert guilty(made, first)[0] == "node-a"
-    assert hidden_ends(made, "node-b") == []
+    assert hidden_exception_texts(made, "node-b") == []
     made.written[f"{hidden.place.name}.err"] = 90_100.5
     assert guilty(made, first)[0] == "node-b"
-    assert len(hidden_ends(made, "node-b")) == 1
+    assert len(hidden_exception_texts(made, "node-b")) == 1
 
 
 @pytest.mark.parametrize(
@@ -199,12 +199,12 @@ def test_what_a_program_prints_of_exceptions_that_did_not_end_it_is_nothing_odd(
     made = kept(tmp_path)
     for rank, said in ((2, text), (3, RAISED)):
         wrote(made, ended(made, rank, 0, 101.0), err=said)
-    (told,) = hidden_ends(made, "node-b")
+    (told,) = hidden_exception_texts(made, "node-b")
     assert told.startswith("rank 3 on node-b ended with code 0")
-    assert hidden_ends(made, "node-a") == []
+    assert hidden_exception_texts(made, "node-a") == []
     for member in made.on("node-b"):
         member.ended = time.time() + 60.0  # it went on for a minute, and wrote nothing
-    assert hidden_ends(made, "node-b") == []
+    assert hidden_exception_texts(made, "node-b") == []
 
 
 @pytest.mark.parametrize(
@@ -226,7 +226,7 @@ def test_a_connection_of_the_programs_own_that_was_reset_may_be_gone(tmp_path: P
     trace = b'Traceback (most recent call last):\n  File "/srv/train.py", line 3, in <module>\n    fetch()\n'
     wrote(made, first, err=trace + last + b"\n")
     assert guilty(made, first)[1].cause == cause
-    assert decide([cause], 1).again is (cause != "program-error")
+    assert decide_retry([cause], 1).again is (cause != "program-error")
 
 
 def test_who_crashes_because_ranks_differ_need_not_be_the_odd_one(tmp_path: Path) -> None:
@@ -417,6 +417,6 @@ def test_a_job_that_somebody_stopped_meanwhile_accuses_no_node(tmp_path: Path) -
     outcomes = judge_attempt(made, WatchEnd("failed", first), {})
     assert {(one.node, one.verdict) for one in outcomes} == {(name, Verdict.UNKNOWN) for name in made.nodes}
     assert {one.findings[0].says for one in outcomes} == {"the job was stopped by the user"}
-    assert _stopped(made, ending=False), "so a follower makes no other attempt"
+    assert _is_stopped_on_request(made, ending=False), "so a follower makes no other attempt"
     ended(made, 3, 1, 100.9)
-    assert not _stopped(made, ending=False), "it had failed before"
+    assert not _is_stopped_on_request(made, ending=False), "it had failed before"

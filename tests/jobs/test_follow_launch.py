@@ -16,7 +16,7 @@ from runbook.jobs.follow_launch import SILENT_AFTER_SUCCESS_TIMEOUT_S, Follower,
 from runbook.jobs.kept_processes import KeptProcesses
 from runbook.jobs.known_jobs import Cluster
 from runbook.jobs.launch import Stall
-from runbook.jobs.watch import WatchEnd, watch
+from runbook.jobs.watch import WatchEnd, watch_processes
 from runbook.model.errors import Unreachable
 from runbook.transport.node_answers import HOST_FACTS_PROGRAM
 
@@ -79,7 +79,7 @@ def test_a_job_none_of_whose_nodes_answers_has_not_finished(tmp_path: Path) -> N
     for name in made.nodes:
         made.at.run.site.sessions[name] = cast(Any, SimpleNamespace(lost=LOST))
     told: list[str] = []
-    end = watch(
+    end = watch_processes(
         made, stopping=lambda: False, deadline=time.monotonic() + 60.0, on_loss=lambda name, _: told.append(name)
     )
     assert end == WatchEnd("lost")
@@ -91,7 +91,7 @@ def test_a_reboot_is_not_taken_for_the_user(tmp_path: Path, why: str, by_user: b
     made = kept(tmp_path)
     for rank in range(4):
         ended(made, rank, -15, 200.0, why=why)
-    assert follow_launch._stopped(made, ending=False) is by_user
+    assert follow_launch._is_stopped_on_request(made, ending=False) is by_user
     assert [one.killed for one in made.members] == [not by_user] * 4
 
 
@@ -120,7 +120,7 @@ def test_a_follower_that_leaves_does_not_cut_the_grace_short(tmp_path: Path, mon
     monkeypatch.setattr(attach, "Fetching", lambda *_, **__: contextlib.nullcontext())
     monkeypatch.setattr(stop_attempt, "freeze", lambda *_: {})
     failed = WatchEnd("failed", made.members[0])
-    attach.supervise(made, grace_s=300.0, watched=lambda: (failed, Stall()), leaving=leaving.is_set)
+    attach.supervise_job(made, grace_s=300.0, watched=lambda: (failed, Stall()), leaving=leaving.is_set)
     assert sorted(orders) == [("node-a", "stop"), ("node-b", "stop")]
 
 
@@ -146,7 +146,7 @@ def test_a_follower_learns_the_addresses_of_the_hosts_as_reach_does(
         seen.append(made.at.own_addresses("node-b"))  # does not answer
         return WatchEnd("stopped"), Stall()
 
-    attach.supervise(made, grace_s=1.0, watched=watched)
+    attach.supervise_job(made, grace_s=1.0, watched=watched)
     assert seen == [["10.1.0.1"], []]
 
 

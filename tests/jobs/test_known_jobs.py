@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from runbook.jobs import known_jobs
-from runbook.jobs.known_jobs import Cluster, KnownJob, _journals
+from runbook.jobs.known_jobs import Cluster, KnownJob, _checked_journals
 from runbook.model.errors import Unreachable
 from runbook.node.journal import STOPPED_BY_USER, Odd, attempt_folder
 
@@ -44,7 +44,7 @@ def test_a_name_that_comes_twice_is_found_among_many_by_few_comparisons() -> Non
     }
     Counted.comparisons = 0
     with pytest.raises(Odd, match="a name of its own"):
-        _journals("attempt-01", [journal], "node-a", "job")
+        _checked_journals("attempt-01", [journal], "node-a", "job")
     assert 0 < Counted.comparisons < 10 * len(names)
 
 

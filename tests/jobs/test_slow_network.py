@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import pytest
 
 from runbook.checks.bandwidth.adapters import SlowReason
-from runbook.jobs.slowdown import SlowNetwork, Way, judge_network, suspects
+from runbook.jobs.slowdown import SlowNetwork, Way, judge_network, network_suspects
 
 SECONDS = 10.0
 BYTES = 100_000_000
@@ -127,7 +127,7 @@ def test_a_burst_in_one_look_is_no_proof() -> None:
     chance = random.Random(3)
     calm = ways(ABC, ring=False, chance=chance)
     slow = ways(ABC, ring=False, slow={("b", "a"): 0.9, ("b", "c"): 0.9}, chance=chance)
-    assert suspects(slow)
+    assert network_suspects(slow)
     assert judge_network([calm, slow], {}) is None
     assert judge_network([slow, calm], {}) is None
     assert judge_network([], {}) is None
@@ -155,8 +155,8 @@ def test_however_late_acknowledgements_are_the_slow_sender_of_a_ring_is_found(la
 
 def test_small_messages_and_pauses_are_no_measure() -> None:
     little = [Way("a", "b", 1000, 0.9, SECONDS), Way("b", "a", BYTES, 0.05, SECONDS)]
-    assert suspects(little) == []
+    assert network_suspects(little) == []
     rarely = [Way("a", "b", BYTES, 0.2, SECONDS), Way("b", "a", BYTES, 0.01, SECONDS)]
-    assert suspects(rarely) == []
+    assert network_suspects(rarely) == []
     more_than_the_others = [Way("a", "b", BYTES, 0.9, SECONDS), Way("b", "a", BYTES // 20, 0.01, SECONDS)]
-    assert suspects(more_than_the_others) == []
+    assert network_suspects(more_than_the_others) == []

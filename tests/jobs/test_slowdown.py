@@ -20,10 +20,10 @@ from runbook.jobs.slowdown import (
     ReasonsByKind,
     SlowdownSearch,
     Waits,
-    judge,
-    late,
-    reasons,
-    waits,
+    find_late_node,
+    judge_slowdown,
+    slow_node_reasons,
+    waits_by_samples,
 )
 from runbook.model.verdict import Finding
 from runbook.transport.node_answers import Counters
@@ -133,12 +133,12 @@ def rank(node: str, share: float | None, number: int = 0) -> Waits:
 
 
 def test_who_hardly_waits_while_all_others_do_is_late() -> None:
-    found = late([rank("a", 0.5), rank("b", 0.04, 1), rank("c", 0.45, 2)])
+    found = find_late_node([rank("a", 0.5), rank("b", 0.04, 1), rank("c", 0.45, 2)])
     assert found is not None
     assert found.node == "b"
     assert "rank 1 on b waits for others 4% of the time" in found.says
     assert "at least 45%" in found.says
-    two = late([rank("a", 0.5), rank("a", 0.4), rank("b", 0.0), rank("b", 0.9)])
+    two = find_late_node([rank("a", 0.5), rank("a", 0.4), rank("b", 0.0), rank("b", 0.9)])
     assert two is not None
     assert two.node == "b"
 
@@ -158,7 +158,7 @@ def test_who_hardly_waits_while_all_others_do_is_late() -> None:
     ],
 )
 def test_nobody_is_accused_where_it_is_not_clear(seen: list[Waits]) -> None:
-    assert late(seen) is None
+    assert find_late_node(seen) is None
 
 
 def test_ranks_that_wait_alike_are_hardly_ever_told_apart() -> None:
@@ -171,7 +171,7 @@ def test_ranks_that_wait_alike_are_hardly_ever_told_apart() -> None:
                     sum(chance.random() < share for _ in range(MAIN_THREAD_SAMPLES)) / MAIN_THREAD_SAMPLES
                     for _ in range(nodes)
                 ]
-                wrong += late([rank(str(n), look, n) for n, look in enumerate(looks)]) is not None
+                wrong += find_late_node([rank(str(n), look, n) for n, look in enumerate(looks)]) is not None
                 runs += 1
     assert wrong / runs < 0.01
 
@@ -183,10 +183,10 @@ def test_a_node_at_half_speed_is_found_by_its_looks() -> None:
         slow = "".join(chance.choices("RS", (0.97, 0.03), k=MAIN_THREAD_SAMPLES))
         fast = "".join(chance.choices("RS", (0.45, 0.55), k=MAIN_THREAD_SAMPLES))
         seen = [
-            waits(node, node, states, [IN_REDUCE] * MAIN_THREAD_SAMPLES, by_stack=True)
+            waits_by_samples(node, node, states, [IN_REDUCE] * MAIN_THREAD_SAMPLES, by_stack=True)
             for node, states in (("a", fast), ("b", slow))
         ]
-        told = late(seen)
+        told = find_late_node(seen)
         assert told is None or told.node == "b"
         found += told is not None
     assert found > 180
@@ -197,7 +197,7 @@ def test_a_look_counts_by_state_and_stack() -> None:
     asleep = "S" * MAIN_THREAD_SAMPLES
 
     def share(states: str, stacks: list[str], *, by_stack: bool = True) -> float | None:
-        return waits("a", "rank 0 on a", states, stacks, by_stack=by_stack).share
+        return waits_by_samples("a", "rank 0 on a", states, stacks, by_stack=by_stack).share
 
     assert share(asleep, [IN_REDUCE] * MAIN_THREAD_SAMPLES) == 1.0
     assert share(asleep, [IN_QUEUE] * MAIN_THREAD_SAMPLES) == 0.0  # it sleeps, and for no other rank
@@ -338,8 +338,8 @@ def facts(clock: float, **machine: int) -> Counters:
 
 def test_the_late_node_is_named_with_its_reason() -> None:
     then, now = facts(0.0, quota_us=5), facts(30.0, quota_us=15_000_005)
-    why = {"node-a": CPU, "node-b": {**reasons("node-b", then, now, ()), **CPU}}
-    nodes, finding = found(judge(Slowdown(0.5, 1.0, True), LATE, why))
+    why = {"node-a": CPU, "node-b": {**slow_node_reasons("node-b", then, now, ()), **CPU}}
+    nodes, finding = found(judge_slowdown(Slowdown(0.5, 1.0, True), LATE, why))
     assert (nodes, finding.cause) == (("node-b",), "training-slowed")
     assert "50% slower" in finding.says
     assert "held back by the CPU quota" in finding.says
@@ -348,36 +348,36 @@ def test_the_late_node_is_named_with_its_reason() -> None:
 
 
 def test_a_late_node_is_told_without_a_slower_training_and_nobody_otherwise() -> None:
-    assert found(judge(None, LATE, QUIET))[0] == ("node-b",)
-    assert judge(None, None, {**QUIET, "node-b": CPU}) is None
+    assert found(judge_slowdown(None, LATE, QUIET))[0] == ("node-b",)
+    assert judge_slowdown(None, None, {**QUIET, "node-b": CPU}) is None
 
 
 def test_without_a_late_node_nobody_is_accused() -> None:
     nodes, finding = found(
-        judge(Slowdown(0.5, 1.0, True), None, QUIET, ["rank 0 on node-a waits for others 20% of the time"])
+        judge_slowdown(Slowdown(0.5, 1.0, True), None, QUIET, ["rank 0 on node-a waits for others 20% of the time"])
     )
     assert nodes == tuple(QUIET)
     assert "no node stands out from the others" in finding.says
     assert finding.evidence == ("rank 0 on node-a waits for others 20% of the time",)
-    nodes, finding = found(judge(Slowdown(0.5, 1.0, False), None, {"node-a": CPU, "node-b": CPU}))
+    nodes, finding = found(judge_slowdown(Slowdown(0.5, 1.0, False), None, {"node-a": CPU, "node-b": CPU}))
     assert nodes == ("node-a", "node-b")
     assert "no node stands out from the others: processes wait for a CPU" in finding.says
-    nodes, finding = found(judge(Slowdown(0.5, 1.0, False), None, {**QUIET, "node-b": CPU}))
+    nodes, finding = found(judge_slowdown(Slowdown(0.5, 1.0, False), None, {**QUIET, "node-b": CPU}))
     assert nodes == ("node-b",)
     assert "no node is measurably late" in finding.says
 
 
 def test_steps_that_grow_and_nothing_else_accuse_nobody() -> None:
-    assert judge(Slowdown(0.5, 1.0, False), None, QUIET) is None
+    assert judge_slowdown(Slowdown(0.5, 1.0, False), None, QUIET) is None
 
 
 def test_reasons_are_rates_and_what_is_not_read_is_none() -> None:
     quiet = facts(0.0, quota_us=0, memory_waited_us=0, cpu_waited_us=0, pswpin=0, pswpout=0)
     same = facts(30.0, quota_us=10**6, memory_waited_us=10**6, cpu_waited_us=8 * 10**6, pswpin=9000, pswpout=9000)
-    assert list(reasons("n", quiet, same, [{"pid": 1, "user": "u", "command": "c", "cpu": 0.4}])) == []
-    assert reasons("n", facts(0.0), facts(30.0), ()) == reasons("n", None, same, ()) == {}
+    assert list(slow_node_reasons("n", quiet, same, [{"pid": 1, "user": "u", "command": "c", "cpu": 0.4}])) == []
+    assert slow_node_reasons("n", facts(0.0), facts(30.0), ()) == slow_node_reasons("n", None, same, ()) == {}
     busy = facts(30.0, quota_us=10**7, memory_waited_us=10**7, cpu_waited_us=20 * 10**6, pswpin=90_000, pswpout=9000)
-    found = reasons("n", quiet, busy, [{"pid": 1, "user": "u", "command": "c", "cpu": 0.9}])
+    found = slow_node_reasons("n", quiet, busy, [{"pid": 1, "user": "u", "command": "c", "cpu": 0.9}])
     assert list(found) == ["quota", "memory", "cpu", "process 1"]
     assert "swaps" in found["memory"]
     assert "90% of a CPU" in found["process 1"]

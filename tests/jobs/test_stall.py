@@ -16,11 +16,11 @@ import pytest
 from runbook.checks.context import Facts
 from runbook.checks.network.live_traffic import Between
 from runbook.jobs.progress import StepProgress
-from runbook.jobs.seen_processes import SeenProcess, StackFrame, frames_of
-from runbook.jobs.stall import accused, judge_stall
+from runbook.jobs.seen_processes import SeenProcess, StackFrame, main_thread_frames
+from runbook.jobs.stall import accused_rank_findings, judge_stall
 from runbook.model.playbook import Watch
 from runbook.model.verdict import Finding
-from runbook.node.training_steps import step_in
+from runbook.node.training_steps import step_in_line
 
 from .made_up_attempts import ended, kept, wrote
 
@@ -51,7 +51,10 @@ def standing(
 
 
 def told(*ranks: SeenProcess) -> dict[str, list[str]]:
-    return {node: [finding.cause for finding in found] for node, found in accused(ranks, "no step for 1 min").items()}
+    return {
+        node: [finding.cause for finding in found]
+        for node, found in accused_rank_findings(ranks, "no step for 1 min").items()
+    }
 
 
 def test_who_stands_outside_of_the_call_that_others_wait_in_is_behind() -> None:
@@ -102,7 +105,7 @@ def test_a_process_that_is_stopped_is_named_whatever_the_others_do(
 
 
 def test_a_child_that_is_stopped_is_the_one_to_let_go() -> None:
-    (finding,) = accused([standing(0, REDUCE), standing(1, ITEM, stopped_pid=114)], "no step")["node-1"]
+    (finding,) = accused_rank_findings([standing(0, REDUCE), standing(1, ITEM, stopped_pid=114)], "no step")["node-1"]
     assert "kill -CONT 114" in str(finding.remedy)
 
 
@@ -112,11 +115,11 @@ HUNGRY: dict[str, Any] = {"cpu": 0.04, "waited": 0.96}
 def test_who_gets_no_cpu_and_cannot_tell_where_it_stands_is_behind() -> None:
     waiting = [standing(rank, REDUCE) for rank in (0, 1)]
     assert told(*waiting, standing(2, (), "R", **HUNGRY)) == {"node-2": ["rank-behind"]}
-    (finding,) = accused([*waiting, standing(2, (), "R", **HUNGRY, throttled=0.9)], "no step")["node-2"]
+    (finding,) = accused_rank_findings([*waiting, standing(2, (), "R", **HUNGRY, throttled=0.9)], "no step")["node-2"]
     assert "2 others wait for rank 2 on node-2 in all_reduce" in finding.says
     assert "4% of a CPU, and waits for one 96% of the time, 90% out of the quota of its control group" in finding.says
     assert "cpu.max" in finding.remedy
-    (finding,) = accused([*waiting, standing(2, ITEM, "R", **HUNGRY)], "no step")["node-2"]
+    (finding,) = accused_rank_findings([*waiting, standing(2, ITEM, "R", **HUNGRY)], "no step")["node-2"]
     assert "waits for one 96% of the time" in finding.says
     assert "cpu.max" in finding.remedy
 
@@ -141,7 +144,7 @@ def test_who_shares_a_busy_machine_is_not_accused_of_it() -> None:
 def test_who_sleeps_in_the_call_of_all_out_of_its_quota_is_behind() -> None:
     waiting = [standing(rank, REDUCE) for rank in (0, 1)]
     assert told(*waiting, standing(2, REDUCE, throttled=0.9)) == {"node-2": ["rank-behind"]}
-    (finding,) = accused([*waiting, standing(2, REDUCE, throttled=0.9)], "no step")["node-2"]
+    (finding,) = accused_rank_findings([*waiting, standing(2, REDUCE, throttled=0.9)], "no step")["node-2"]
     assert "the quota of its control group holds it back 90% of the time" in finding.says
     assert told(*waiting, standing(2, REDUCE, throttled=0.2)) == {}
     assert told(*(standing(rank, REDUCE, throttled=0.9) for rank in range(3))) == {}
@@ -153,7 +156,7 @@ def test_who_does_not_tell_where_it_stands_is_behind_where_the_kernel_shows_it_e
     waiting = [standing(rank, REDUCE) for rank in (0, 1)]
     asleep = replace(standing(2, ()), wchan="hrtimer_nanosleep")
     assert told(*waiting, asleep) == {"node-2": ["rank-behind"]}
-    (finding,) = accused([*waiting, asleep], "no step")["node-2"]
+    (finding,) = accused_rank_findings([*waiting, asleep], "no step")["node-2"]
     assert "it sleeps in hrtimer_nanosleep of the kernel, while 2 others wait for it in all_reduce" in finding.says
     assert "--pid 102" in finding.remedy
     assert told(*waiting, standing(2, (), "R", cpu=0.99, waited=0.01)) == {"node-2": ["rank-behind"]}
@@ -174,7 +177,7 @@ def test_of_ranks_that_are_all_mute_the_one_that_sleeps_in_another_place_is_behi
     *others, asleep = (replace(standing(rank, ()), wchan="futex_wait_queue") for rank in range(4))
     asleep = replace(asleep, wchan="pipe_read")
     assert told(*others, asleep) == {"node-3": ["rank-behind"]}
-    (finding,) = accused([*others, asleep], "no step")["node-3"]
+    (finding,) = accused_rank_findings([*others, asleep], "no step")["node-3"]
     assert "in pipe_read of the kernel, while 3 others, mute as well, sleep in futex_wait_queue" in finding.says
     assert told(*others, replace(others[2], cpu=0.99, state="R", node="node-3")) == {"node-3": ["rank-behind"]}
     assert told(*others) == told(others[0], asleep) == told(*others[:2], asleep, asleep) == {}
@@ -288,7 +291,7 @@ def test_calls_of_two_ranks_and_of_one_root_may_stand_in_different_lines() -> No
 def test_who_awaits_a_call_that_was_begun_before_is_not_behind() -> None:
     """`work.wait()` is no Python function: only the source of its line tells."""
     text = f'{dumped((STEP, MAIN)).splitlines()[0]}\n  File "{STEP.file}", line {STEP.line} in main\n    work.wait()\n'
-    awaits = frames_of(text)
+    awaits = main_thread_frames(text)
     assert awaits[0].source == "work.wait()"
     assert standing(1, awaits).place == "in wait at /srv/train.py:46, in main"
     assert told(standing(0, REDUCE), standing(1, awaits)) == {}
@@ -526,7 +529,7 @@ def test_what_a_wrapped_model_calls_of_the_program_is_no_call_of_all(calls: tupl
     """A lock in a model's forward, and one in a hook of a gradient."""
     hook = StackFrame("/srv/model.py", 7, "hook")
     waits = (StackFrame("/usr/lib/python3.11/threading.py", 327, "wait"), hook, *calls)
-    (finding,) = accused([standing(0, BACKWARD), standing(1, waits)], "no step")["node-1"]
+    (finding,) = accused_rank_findings([standing(0, BACKWARD), standing(1, waits)], "no step")["node-1"]
     assert finding.cause == "rank-behind"
     assert "rank 1 on node-1 stands in hook (/srv/model.py:7)" in finding.says
     assert standing(2, (REDUCE[0], hook, *calls)).together
@@ -574,17 +577,29 @@ def test_dumps_of_both_tools_are_read() -> None:
         'Thread 0x00007f1 (most recent call first):\n  File "/a/b.py", line 3 in other\n\n'
         'Current thread 0x00007f2 (most recent call first):\n  File "/srv/x y.py", line 46 in main\n  File "/srv/x y.py", line 90 in <module>\n'
     )
-    assert frames_of(by_us) == (StackFrame("/srv/x y.py", 46, "main"), StackFrame("/srv/x y.py", 90, "<module>"))
+    assert main_thread_frames(by_us) == (
+        StackFrame("/srv/x y.py", 46, "main"),
+        StackFrame("/srv/x y.py", 90, "<module>"),
+    )
     by_py_spy = (
         'Process 7: python train.py\nPython v3.11.7 (/usr/bin/python3.11)\n\nThread 7 (idle): "MainThread"\n'
         '    wait (threading.py:327)\n    <module> (train.py:90)\nThread 8 (idle): "Thread-1"\n    run (x.py:1)\n'
     )
-    assert frames_of(by_py_spy) == (StackFrame("threading.py", 327, "wait"), StackFrame("train.py", 90, "<module>"))
-    assert frames_of("Segmentation fault") == ()
+    assert main_thread_frames(by_py_spy) == (
+        StackFrame("threading.py", 327, "wait"),
+        StackFrame("train.py", 90, "<module>"),
+    )
+    assert main_thread_frames("Segmentation fault") == ()
     blocked = by_us.replace("Current thread", "Thread")  # another thread than the main one took the signal
-    assert frames_of(blocked) == frames_of(blocked.replace("Thread", "Current thread", 1)) == frames_of(by_us)
+    assert (
+        main_thread_frames(blocked)
+        == main_thread_frames(blocked.replace("Thread", "Current thread", 1))
+        == main_thread_frames(by_us)
+    )
     many = "".join(by_us.partition("\n\n")[0] + "\n\n" for _ in range(99))
-    assert frames_of(by_us.partition("\n\n")[2] + "\n" + many)[0].line == 46  # no more than a hundred are written
+    assert (
+        main_thread_frames(by_us.partition("\n\n")[2] + "\n" + many)[0].line == 46
+    )  # no more than a hundred are written
 
 
 @pytest.mark.parametrize(
@@ -635,7 +650,7 @@ def test_dumps_of_both_tools_are_read() -> None:
     ],
 )
 def test_the_usual_ways_to_print_a_step(line: str, step: str | None) -> None:
-    assert step_in(line) == (step and int(step))
+    assert step_in_line(line) == (step and int(step))
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from runbook.firewall.network_policy import End, Forbids, forbidden, matches, policies_in
+from runbook.firewall.network_policy import End, Forbids, forbidden, matches_labels, parse_network_policies
 
 TRAIN = {"app": "train"}
 A = End("default", "10.244.1.7", {**TRAIN, "index": "0"})
@@ -87,12 +87,12 @@ def test_a_pod_of_another_namespace_is_not_meant_by_its_labels() -> None:
     ],
 )
 def test_expressions(expression: dict[str, Any], taken: bool) -> None:
-    assert matches({"matchLabels": {}, "matchExpressions": [expression]}, TRAIN) is taken
+    assert matches_labels({"matchLabels": {}, "matchExpressions": [expression]}, TRAIN) is taken
 
 
 def test_what_is_not_understood_is_not_judged() -> None:
     with pytest.raises(ValueError, match="not a NetworkPolicy"):
         forbidden([policy(podSelector={"matchExpressions": [{"key": "a", "operator": "Gt"}]})], A, B, 1)
     with pytest.raises(ValueError, match="no list"):
-        policies_in("[]")
-    assert policies_in('{"kind": "List", "items": []}') == []
+        parse_network_policies("[]")
+    assert parse_network_policies('{"kind": "List", "items": []}') == []

@@ -14,12 +14,19 @@ import pytest
 
 from runbook.cli.inventory_source import inventory_source
 from runbook.files.inventory import examine_inventory
-from runbook.files.inventory_draft import written
+from runbook.files.inventory_draft import draft_text
 from runbook.files.yaml_document import parse_document
 from runbook.importers.pods import draft_of_pods
 from runbook.model.errors import FilesWrong, Unreachable
 from runbook.model.inventory import Kubernetes
-from runbook.transport.kubernetes_pods import Pod, ill, pods_in, refusal, said, wrong_container
+from runbook.transport.kubernetes_pods import (
+    Pod,
+    kubectl_stderr_failure,
+    missing_pod_container_failure,
+    parse_pods,
+    pod_failure,
+    stderr_evidence,
+)
 
 WHERE = Kubernetes(namespace="train")
 PLACE = "the pod worker-0"
@@ -59,22 +66,22 @@ def pod(**changes: Any) -> Pod:
     made["metadata"].update(changes.pop("metadata", {}))
     made["spec"].update(changes.pop("spec", {}))
     made["status"].update(changes)
-    return pods_in(json.dumps(made))[0]
+    return parse_pods(json.dumps(made))[0]
 
 
 def test_a_pod_is_read() -> None:
     found = pod()
     assert (found.name, found.address, found.machine, found.gpus) == ("worker-0", "10.244.1.7", "gpu-1", 8)
     assert (found.container, found.restarts, found.host_network) == ("pytorch", 0, False)
-    assert ill(found, WHERE, PLACE) is None
-    assert wrong_container(found, PLACE) is None
+    assert pod_failure(found, WHERE, PLACE) is None
+    assert missing_pod_container_failure(found, PLACE) is None
 
 
 def test_the_container_that_a_pod_names_or_that_is_asked_for_is_taken() -> None:
     noted = {"annotations": {"kubectl.kubernetes.io/default-container": "log"}}
     assert pod(metadata=noted).container == "log"
-    assert pods_in(json.dumps({"kind": "PodList", "items": [POD, POD]}), "log")[1].restarts == 3
-    wrong = wrong_container(pods_in(json.dumps(POD), "torch")[0], PLACE)
+    assert parse_pods(json.dumps({"kind": "PodList", "items": [POD, POD]}), "log")[1].restarts == 3
+    wrong = missing_pod_container_failure(parse_pods(json.dumps(POD), "torch")[0], PLACE)
     assert wrong is not None
     assert wrong.cause == "kubernetes-container-unknown"
     assert "log, pytorch" in wrong.remedy
@@ -82,9 +89,9 @@ def test_the_container_that_a_pod_names_or_that_is_asked_for_is_taken() -> None:
 
 @pytest.mark.parametrize("text", ["x", "[]", "{}", '{"kind": "List"}', '{"kind": "Pod", "metadata": {}}'])
 def test_a_text_that_is_no_pod_is_not_guessed_at(text: str) -> None:
-    assert pods_in("\n") == []
+    assert parse_pods("\n") == []
     with pytest.raises(Unreachable, match="tool-output-unknown"):
-        pods_in(text)
+        parse_pods(text)
 
 
 OOM = {"reason": "OOMKilled", "exitCode": 137}
@@ -141,7 +148,7 @@ LOOP = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s resta
     ],
 )
 def test_what_became_of_a_pod(changes: dict[str, Any], cause: str, says: str) -> None:
-    told = ill(pod(**copy.deepcopy(changes)), WHERE, PLACE, pod(), ("command terminated with exit code 137",))
+    told = pod_failure(pod(**copy.deepcopy(changes)), WHERE, PLACE, pod(), ("command terminated with exit code 137",))
     assert told is not None
     assert told.cause.removeprefix("kubernetes-") == cause
     assert says in told.says
@@ -150,8 +157,8 @@ def test_what_became_of_a_pod(changes: dict[str, Any], cause: str, says: str) ->
 
 def test_restarts_before_the_run_are_no_news() -> None:
     again = {"pytorch": {"restartCount": 4, "lastState": {"terminated": OOM}}}
-    assert ill(pod(**copy.deepcopy(again)), WHERE, PLACE) is None
-    assert ill(pod(**copy.deepcopy(again)), WHERE, PLACE, pod(**copy.deepcopy(again))) is None
+    assert pod_failure(pod(**copy.deepcopy(again)), WHERE, PLACE) is None
+    assert pod_failure(pod(**copy.deepcopy(again)), WHERE, PLACE, pod(**copy.deepcopy(again))) is None
 
 
 FORBIDDEN = 'Error from server (Forbidden): pods "w" is forbidden: User "ada" cannot create resource "pods/exec" in API group ""'
@@ -191,15 +198,19 @@ FORBIDDEN = 'Error from server (Forbidden): pods "w" is forbidden: User "ada" ca
     ],
 )
 def test_the_words_of_kubectl(words: str, cause: str) -> None:
-    told = refusal(words, WHERE, "get pods", PLACE)
+    told = kubectl_stderr_failure(words, WHERE, "get pods", PLACE)
     assert told is not None
     assert told.cause.removeprefix("kubernetes-") == cause
     assert told.evidence[-1] in words
 
 
 def test_whose_silence_it_is() -> None:
-    kubelet = refusal("error: unable to upgrade connection: error dialing backend: i/o timeout", WHERE, "x", PLACE)
-    server = refusal("Unable to connect to the server: dial tcp 10.0.0.1:6443: i/o timeout", WHERE, "x", PLACE)
+    kubelet = kubectl_stderr_failure(
+        "error: unable to upgrade connection: error dialing backend: i/o timeout", WHERE, "x", PLACE
+    )
+    server = kubectl_stderr_failure(
+        "Unable to connect to the server: dial tcp 10.0.0.1:6443: i/o timeout", WHERE, "x", PLACE
+    )
     assert kubelet is not None
     assert server is not None
     assert "the kubelet of the pod worker-0" in kubelet.says
@@ -211,11 +222,11 @@ def test_whose_silence_it_is() -> None:
     ["", 'error: unable to upgrade connection: container not found ("train")', "command terminated with exit code 137"],
 )
 def test_words_that_tell_nothing_of_who_is_to_blame(words: str) -> None:
-    assert refusal(words, WHERE, "run anything", PLACE) is None
+    assert kubectl_stderr_failure(words, WHERE, "run anything", PLACE) is None
 
 
 def test_kubectls_own_log_is_no_evidence() -> None:
-    assert said(f'{LOG}Defaulted container "a" out of: a, b\nlast') == ("last",)
+    assert stderr_evidence(f'{LOG}Defaulted container "a" out of: a, b\nlast') == ("last",)
 
 
 # The inventory of pods.
@@ -242,7 +253,7 @@ def test_what_can_be_no_selector_is_refused_and_nobody_is_asked(named: str, monk
 
 def test_pods_become_an_inventory_that_loads() -> None:
     second = pod(metadata={"name": "worker-1", "uid": "u-3"}, podIP="10.244.2.4")
-    made = written(draft_of_pods([pod(), second], "app=llama", "gpu-cluster"))
+    made = draft_text(draft_of_pods([pod(), second], "app=llama", "gpu-cluster"))
     inventory = examine_inventory(parse_document(made, "kubernetes:app=llama")).inventory
     assert inventory is not None, made
     assert [(node.name, node.address, node.gpus) for node in inventory.nodes] == [

@@ -120,10 +120,10 @@ class AgentLab(Lab):
     def told(self, name: str) -> str:
         """What the server has against a node; empty for nothing."""
         from runbook.model.errors import Unreachable
-        from runbook.transport.agent import AGENT_SOCKET_FILE, ask
+        from runbook.transport.agent import AGENT_SOCKET_FILE, ask_node_status
 
         try:
-            found = ask(self.data / AGENT_SOCKET_FILE, name)
+            found = ask_node_status(self.data / AGENT_SOCKET_FILE, name)
         except Unreachable as error:
             return str(error)
         return found.says if found.cause else ""

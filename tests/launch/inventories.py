@@ -7,7 +7,7 @@ from textwrap import dedent
 from typing import Any
 
 from runbook.files.inventory import load_inventory
-from runbook.launch.ranks import layout, node_environment, rank_environment
+from runbook.launch.ranks import node_environment, rank_environment, rank_layout
 from runbook.model.inventory import EnvValue, Inventory, Node, Rendezvous
 
 
@@ -27,7 +27,7 @@ def loaded(folder: Path, text: str) -> Inventory:
 
 def environments(inventory: Inventory) -> list[dict[str, EnvValue]]:
     """Of every rank, in rank order."""
-    by_node = layout(inventory)
+    by_node = rank_layout(inventory)
     return [
         {**node_environment(by_node, node_ranks), **rank_environment(rank)}
         for node_ranks in by_node.by_node.values()

@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from runbook.launch.script import Script, ScriptProcess, ScriptSpec, write
+from runbook.launch.script import Script, ScriptProcess, ScriptSpec, make_script
 
 FRAGMENTS = [
     *r"""' " '' "" \ \\ \" \\" ` `` $ $$ $(id) `id` ${HOME} $'x' $env:PATH % %% %PATH% %~dp0 %1 %* %%V ^ ^^ ^& ! !! !x! !PATH!
@@ -46,4 +46,4 @@ def put(folder: Path, script: Script) -> Path:
 
 
 def written(folder: Path, shell: str, **options: Any) -> Path:
-    return put(folder, write(spec(**options), shell))
+    return put(folder, make_script(spec(**options), shell))

@@ -9,7 +9,7 @@ import pytest
 
 from runbook.files.inventory import load_inventory
 from runbook.files.yaml_document import parse_document
-from runbook.launch.ranks import described, narrow
+from runbook.launch.ranks import describe_nodes, narrow_inventory
 
 INVENTORY = """\
 name: pair
@@ -21,7 +21,7 @@ nodes:
 
 
 def told(text: str = INVENTORY) -> Any:
-    return described(load_inventory(parse_document(text, "pair.yml"))[0])
+    return describe_nodes(load_inventory(parse_document(text, "pair.yml"))[0])
 
 
 def test_ranks_devices_and_environment_of_each_node(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,7 +52,7 @@ def test_a_spare_is_there_and_has_no_ranks() -> None:
     inventory = load_inventory(parse_document(INVENTORY.replace(", HF_TOKEN: {env: SECRET_OF_TEST}", ""), "pair.yml"))[
         0
     ]
-    plan = described(narrow(inventory, inventory.nodes[:1]), spares=inventory.nodes[1:])
+    plan = describe_nodes(narrow_inventory(inventory, inventory.nodes[:1]), spares=inventory.nodes[1:])
     assert plan["world_size"] == 2
     first, spare = cast("list[dict[str, object]]", plan["nodes"])
     assert (first["name"], first["ranks"]) == ("node-a", 2)

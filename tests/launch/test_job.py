@@ -20,8 +20,8 @@ from runbook.files.playbook import load_playbook
 from runbook.launch.job import Job, JobProgram, make_job
 from runbook.launch.launchers import CannotLaunch, launch_spec, program_words, ranks_spec
 from runbook.launch.quote import Word
-from runbook.launch.ranks import layout
-from runbook.launch.script import ScriptProcess, ScriptSpec, write
+from runbook.launch.ranks import rank_layout
+from runbook.launch.script import ScriptProcess, ScriptSpec, make_script
 from runbook.model.errors import FilesWrong
 from runbook.model.inventory import Inventory
 from runbook.model.playbook import LaunchSettings, Stage
@@ -35,11 +35,11 @@ def job(folder: Path, launch: str, inventory: Inventory, **above: object) -> Job
     file.write_text("stages:\n- launch:\n" + "".join(f"    {line}\n" for line in dedent(launch).strip().splitlines()))
     facts = {"node_count": len(inventory.nodes), "world_size": inventory.world_size}
     stage = load_playbook(file, environ={"KEY": "{{ nobody }}"}).stages[0]
-    return make_job(stage, layout(inventory), facts, above)
+    return make_job(stage, rank_layout(inventory), facts, above)
 
 
 def specs(inventory: Inventory, made: Job | None) -> list[ScriptSpec]:
-    by_node = layout(inventory)
+    by_node = rank_layout(inventory)
     return [
         launch_spec(by_node, node_ranks, made, name="launch", made_from=("x",))
         for node_ranks in by_node.by_node.values()
@@ -224,7 +224,7 @@ def test_without_a_job_the_command_comes_later() -> None:
 
 
 def test_the_script_of_our_own_ranks() -> None:
-    by_node = layout(TWO)
+    by_node = rank_layout(TWO)
     spec = ranks_spec(by_node, by_node.by_node["node-b"], name="full", made_from=("x",))
     assert spec.command == ("python3", "-u", "./rank.py")
     assert (spec.guards, spec.workdir, len(spec.processes)) == (None, None, 3)
@@ -269,7 +269,7 @@ def run_on_both(folder: Path, launch: str, stale: Mapping[str, str]) -> tuple[li
         here = folder / spec.node
         here.mkdir()
         (here / "train.py").write_text(PROGRAM)
-        script = write(spec, "sh")
+        script = make_script(spec, "sh")
         for name, data in script.files.items():
             (here / name).write_bytes(data)
         started.append(

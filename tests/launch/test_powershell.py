@@ -19,7 +19,7 @@ from profiles import examples
 
 from runbook.launch.preconditions import RENDEZVOUS_PROBE, Guards
 from runbook.launch.quote import CannotQuote, Word, ps1
-from runbook.launch.script import write
+from runbook.launch.script import make_script
 from runbook.model.secrets import Secret
 
 from .specs import TEXT, ranks, spec
@@ -106,7 +106,7 @@ def test_every_value_is_one_literal_with_the_right_content(values: list[str]) ->
     argv = [Word(text) for text in kept[::2]]
     env: dict[str, str | Secret] = {f"V{number}": text for number, text in enumerate(kept[1::2]) if text}
     secret = {"S": Secret(kept[0], "T")} if kept[0] else {}
-    files = write(spec(environment=env | secret, command=("python", *argv), guards=GUARDS), "ps1").files
+    files = make_script(spec(environment=env | secret, command=("python", *argv), guards=GUARDS), "ps1").files
     root = parsed(files["launch.ps1"])
     assert {name: value for name, value in assigned(root).items() if name not in ("RANK", "LOCAL_RANK")} == env
     listed = next(
@@ -121,7 +121,7 @@ def test_every_value_is_one_literal_with_the_right_content(values: list[str]) ->
 
 def test_eight_thousand_characters_and_what_windows_cannot_hold() -> None:
     long = "0123456789 'ab\u2019c\\" * 500
-    root = parsed(write(spec(environment={"LONG": long}, command=("python", long)), "ps1").files["launch.ps1"])
+    root = parsed(make_script(spec(environment={"LONG": long}, command=("python", long)), "ps1").files["launch.ps1"])
     assert assigned(root)["LONG"] == long
     assert long in literals(root)
     for options in (
@@ -131,7 +131,7 @@ def test_eight_thousand_characters_and_what_windows_cannot_hold() -> None:
         {"environment": {"LONG": "🚀" * 16_384}},
     ):
         with pytest.raises(CannotQuote, match="32766"):
-            write(spec(**options), "ps1")
+            make_script(spec(**options), "ps1")
 
 
 @pytest.mark.parametrize(
@@ -152,13 +152,13 @@ def test_eight_thousand_characters_and_what_windows_cannot_hold() -> None:
     ],
 )
 def test_every_kind_of_script_parses(options: dict[str, object]) -> None:
-    for data in write(spec(**options), "ps1").files.values():
+    for data in make_script(spec(**options), "ps1").files.values():
         parsed(data)
 
 
 def test_places_are_joined_to_the_folder_that_they_lie_in() -> None:
     command = ("./bin/train", "./it's data", "~/in home", "./", "~", "a/./b")
-    root = parsed(write(spec(command=command, workdir="work"), "ps1").files["launch.ps1"])
+    root = parsed(make_script(spec(command=command, workdir="work"), "ps1").files["launch.ps1"])
     source = text_of(root)
     for made in ("($runbookHere + '\\bin\\train')", "($runbookHere + '\\it''s data')", "($HOME + '\\in home')"):
         assert f"\r\n    {made}\r\n" in source
@@ -168,7 +168,7 @@ def test_places_are_joined_to_the_folder_that_they_lie_in() -> None:
 
 def joined(words: list[str]) -> str:
     """Join-RunbookWords, with the very patterns that the script has."""
-    source = text_of(parsed(write(spec(), "ps1").files["launch.ps1"]))
+    source = text_of(parsed(make_script(spec(), "ps1").files["launch.ps1"]))
     body = source[source.index("function Join-RunbookWords") : source.index("# Where a program is:")]
     plain, *replacements = (decoded(f"'{one}'") for one in re.findall(r"-(?:match|replace) '([^']*)'", body))
     results = [decoded(one) for one in re.findall(r"-replace '[^']*', ('[^']*')", body)]
@@ -268,7 +268,7 @@ def test_powershell_looks_itself_at_what_can_be_wrong_here() -> None:
         (Guards("python", "10.0.0.1", 29500, True), ("Any), 29500",)),
         (Guards("python", "10.0.0.1", None, True), ()),
     ):
-        source = text_of(parsed(write(spec(guards=guards), "ps1").files["launch.ps1"]))
+        source = text_of(parsed(make_script(spec(guards=guards), "ps1").files["launch.ps1"]))
         found = re.findall(r"GetHostAddresses\([^)]*\)|IsLoopback|Any\), \d+", source)
         assert tuple(found) == looks
         assert RENDEZVOUS_PROBE not in source
@@ -285,4 +285,4 @@ def test_what_powershell_cannot_carry_is_refused() -> None:
         {"activate": "a\r\nb"},
     ):
         with pytest.raises(CannotQuote):
-            write(spec(**options), "ps1")
+            make_script(spec(**options), "ps1")

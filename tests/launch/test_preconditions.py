@@ -18,7 +18,7 @@ from profiles import examples, one_in
 
 from runbook.launch.preconditions import STOP_EXIT_CODES, Activation, Guards, read_activation
 from runbook.launch.quote.sh import SHELL_KEYWORDS
-from runbook.launch.script import write
+from runbook.launch.script import make_script
 from runbook.model.secrets import Secret
 
 from .needs import require
@@ -160,7 +160,7 @@ def test_where_nobody_can_look_the_script_says_so_and_goes_on(
 
 @pytest.mark.parametrize("shell", ["sh", "bat", "ps1"])
 def test_what_cannot_happen_is_not_in_the_script(shell: str) -> None:
-    script = write(spec(guards=guards(address="10.0.0.1", several_nodes=True)), shell)
+    script = make_script(spec(guards=guards(address="10.0.0.1", several_nodes=True)), shell)
     text = script.files[script.name].decode()
     for word in ("None", "unresolved", "port-taken", "cannot be had", "ipaddress", "secrets-missing", "activate"):
         assert word not in text.replace("activate:", "")
@@ -241,7 +241,7 @@ def test_every_reason_has_a_code_of_its_own_and_the_header_says_which() -> None:
         environment={"TOKEN": Secret("x", "T")},
     )
     for shell in ("sh", "bat", "ps1"):
-        script = write(everything, shell)
+        script = make_script(everything, shell)
         text = script.files[script.name].decode()
         for event, code in STOP_EXIT_CODES.items():
             assert re.search(rf"^(#|rem) +{code} {event}\r?$", text, re.MULTILINE)

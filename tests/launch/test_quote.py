@@ -230,7 +230,7 @@ def test_a_comment_stays_on_its_line(text: str) -> None:
 
 
 def printed(shell: str, template: str, **values: object) -> str:
-    return script._templates(shell).from_string(template).render(**values)
+    return script._jinja_environment(shell).from_string(template).render(**values)
 
 
 @pytest.mark.parametrize("shell", ["sh", "bat", "ps1"])

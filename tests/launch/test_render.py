@@ -11,8 +11,8 @@ import pytest
 
 from runbook.launch.launchers import ranks_spec
 from runbook.launch.quote import CannotQuote
-from runbook.launch.ranks import layout
-from runbook.launch.script import Script, write
+from runbook.launch.ranks import rank_layout
+from runbook.launch.script import Script, make_script
 from runbook.model.inventory import Inventory, Node
 from runbook.model.secrets import Secret
 
@@ -24,8 +24,8 @@ SHOW = "import os, sys\nprint(*(f'{k}={v}' for k, v in sorted(os.environ.items()
 
 
 def rendered(inventory: Inventory, name: str, shell: str = "sh") -> Script:
-    by_node = layout(inventory)
-    return write(ranks_spec(by_node, by_node.by_node[name], name="small", made_from=("inventory x.yml",)), shell)
+    by_node = rank_layout(inventory)
+    return make_script(ranks_spec(by_node, by_node.by_node[name], name="small", made_from=("inventory x.yml",)), shell)
 
 
 @pytest.mark.parametrize("shell", SHELLS)

@@ -21,7 +21,7 @@ from lab.processes import wait_until
 from profiles import examples, one_in
 
 from runbook.launch.quote import CannotQuote, Word, sh
-from runbook.launch.script import complaints, write
+from runbook.launch.script import make_script, quoting_refusals
 from runbook.model.secrets import Secret
 
 from .specs import TEXT, put, ranks, spec, written
@@ -428,11 +428,11 @@ def test_a_secret_is_in_the_environment_file_and_nowhere_else() -> None:
         ("bat", "small.env.bat", b"@echo off\r\nset \"TOKEN=s3cr3t 'x'\"\r\n"),
         ("ps1", "small.env.ps1", b"\xef\xbb\xbf$env:TOKEN = 's3cr3t ''x'''\r\n"),
     ):
-        files = write(spec(name="small", environment=environment), shell).files
+        files = make_script(spec(name="small", environment=environment), shell).files
         assert sorted(files) == sorted([f"small.{shell}", beside])
         assert b"s3cr3t" not in files[f"small.{shell}"]
         assert files[beside] == content
-        assert list(write(spec(), shell).files) == [f"launch.{shell}"]
+        assert list(make_script(spec(), shell).files) == [f"launch.{shell}"]
 
 
 @EACH_SHELL
@@ -463,11 +463,11 @@ def test_a_script_without_its_secrets_does_not_start(shell: str, tmp_path: Path)
 def test_what_a_script_cannot_carry_is_refused_with_its_place(
     shell: str, options: dict[str, Any], place: tuple[str, ...]
 ) -> None:
-    (refused,) = complaints(spec(**options), shell)
+    (refused,) = quoting_refusals(spec(**options), shell)
     assert refused.place == place
     assert "hush" not in str(refused)
     with pytest.raises(CannotQuote) as raised:
-        write(spec(**options), shell)
+        make_script(spec(**options), shell)
     assert str(raised.value) == str(refused)
 
 
@@ -476,22 +476,22 @@ def test_everything_that_is_wrong_is_found_at_once() -> None:
         environment={"A": 'x"y', "OK": "1", "E": "é", "a": "1"}, command=("python", 'q"'), workdir="~/é", activate="é"
     )
     places = [("environment", "A"), ("environment", "E"), ("command", "1"), ("activate",), ("workdir",)]
-    assert [one.place for one in complaints(wrong, "bat")][:5] == places
-    assert len(list(complaints(wrong, "bat"))) == 6
-    assert [one.place[0] for one in complaints(wrong, "ps1")] == ["environment"]
-    assert not list(complaints(wrong, "sh"))
+    assert [one.place for one in quoting_refusals(wrong, "bat")][:5] == places
+    assert len(list(quoting_refusals(wrong, "bat"))) == 6
+    assert [one.place[0] for one in quoting_refusals(wrong, "ps1")] == ["environment"]
+    assert not list(quoting_refusals(wrong, "sh"))
 
 
 @EACH_SHELL
 def test_names_and_sources_cannot_leave_their_comment(shell: str, tmp_path: Path) -> None:
-    script = write(spec(node="node-a\necho broken", made_from=("a\necho broken", "b\r\necho broken")), "sh")
+    script = make_script(spec(node="node-a\necho broken", made_from=("a\necho broken", "b\r\necho broken")), "sh")
     assert run(shell, put(tmp_path, script), "0").stdout == ""
 
 
 @pytest.mark.parametrize("shell", ["sh", "bat", "ps1"])
 def test_the_same_spec_gives_the_same_bytes_and_a_header_that_says_what_it_is(shell: str) -> None:
-    script = write(spec(node="gn-07", processes=ranks(2, first=4), world_size=8), shell)
-    assert script == write(spec(node="gn-07", processes=ranks(2, first=4), world_size=8), shell)
+    script = make_script(spec(node="gn-07", processes=ranks(2, first=4), world_size=8), shell)
+    assert script == make_script(spec(node="gn-07", processes=ranks(2, first=4), world_size=8), shell)
     head = script.files[script.name].decode("utf-8-sig")[:400]
     for words in ("gn-07, 2 of 8 ranks", "made from playbooks/train.yml", "made from inventories/two.yml", "usage:"):
         assert words in head

@@ -8,10 +8,10 @@ import pytest
 
 from runbook.files.inventory import load_inventory
 from runbook.files.playbook import load_playbook
-from runbook.files.shipped_files import shipped
+from runbook.files.shipped_files import shipped_path
 from runbook.launch.job import make_job
 from runbook.launch.launchers import launch_spec
-from runbook.launch.ranks import layout
+from runbook.launch.ranks import rank_layout
 from runbook.model.inventory import Inventory
 
 from .inventories import environments, loaded
@@ -19,7 +19,7 @@ from .inventories import environments, loaded
 
 def numbers(inventory: Inventory) -> list[tuple[str, int, int, int]]:
     """Worker, RANK, LOCAL_RANK, NODE_RANK: the columns of seed 003's tables."""
-    return [(f"{r.node}-{r.local_rank}", r.rank, r.local_rank, r.node_rank) for r in layout(inventory).ranks]
+    return [(f"{r.node}-{r.local_rank}", r.rank, r.local_rank, r.node_rank) for r in rank_layout(inventory).ranks]
 
 
 FOUR_NODES = """
@@ -114,7 +114,7 @@ def test_seed_000_many_nodes_never_dial_localhost(shell: str, tmp_path: Path) ->
     """Its program rewrote MASTER_ADDR to localhost on every Windows machine: then each waits for itself."""
     inventory = loaded(tmp_path, WINDOWS.replace("SHELL", shell) + "  second: {address: 10.0.0.8}\n")
     assert [environment["MASTER_ADDR"] for environment in environments(inventory)] == ["10.0.0.7", "10.0.0.7"]
-    by_node = layout(inventory)
+    by_node = rank_layout(inventory)
     for node_ranks in by_node.by_node.values():
         spec = launch_spec(by_node, node_ranks, None, name="launch", made_from=())
         assert spec.guards is not None
@@ -157,10 +157,10 @@ CHINESE_CLIP = """
     ("name", "shell", "backend"), [("windows_single_gpu", "bat", "gloo"), ("linux_single_gpu", "sh", "nccl")]
 )
 def test_seed_002_a_complete_training_on_one_gpu(name: str, shell: str, backend: str) -> None:
-    inventory, _ = load_inventory(shipped("inventories", f"{name}.yml"), environ={})
-    playbook = load_playbook(shipped("playbooks", "train_single_gpu.yml"), environ={})
+    inventory, _ = load_inventory(shipped_path("inventories", f"{name}.yml"), environ={})
+    playbook = load_playbook(shipped_path("playbooks", "train_single_gpu.yml"), environ={})
     (stage,) = playbook.stages
-    by_node = layout(inventory)
+    by_node = rank_layout(inventory)
     job = make_job(stage, by_node, {}, playbook.vars)
     (node_ranks,) = by_node.by_node.values()
     spec = launch_spec(by_node, node_ranks, job, name="launch", made_from=())

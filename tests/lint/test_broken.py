@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from runbook.lint.findings import Report, rules, text
+from runbook.lint.findings import Report, lint_rules, report_text
 from runbook.lint.run import lint
 
 BROKEN = Path(__file__).parent / "broken"
@@ -49,7 +49,7 @@ def test_a_broken_file_gives_exactly_these_findings_and_the_one_it_is_named_afte
     case: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     report = report_of(case, monkeypatch)
-    shown = text(report)
+    shown = report_text(report)
     golden = BROKEN / f"{name_of(case)}.txt"
     if os.environ.get("UPDATE_GOLDEN"):
         golden.write_text(shown, encoding="utf-8")
@@ -64,6 +64,6 @@ def test_no_golden_file_is_left_over() -> None:
 
 def test_every_rule_has_a_case() -> None:
     names = [name_of(case) for case in CASES]
-    without = {rule for rule in rules() if not any(is_named_after(name, rule) for name in names)}
+    without = {rule for rule in lint_rules() if not any(is_named_after(name, rule) for name in names)}
     assert without <= ELSEWHERE | NEVER_LINTED
     assert len(names) >= 60

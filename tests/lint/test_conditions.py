@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from profiles import examples
 
-from runbook.files.templating import truth
+from runbook.files.templating import condition_holds
 from runbook.model.errors import FilesWrong
 
 from .write import ids
@@ -47,7 +47,7 @@ def test_what_never_runs_runs_on_no_cluster(condition: str, some: list[dict[str,
         path.write_text(f"stages:\n  - check: ping\n    when: >-\n      {condition}\n", encoding="utf-8")
         never = any(one.endswith("playbook.never-runs") for one in ids(path))
     try:
-        runs = any(truth(condition, cluster) for cluster in some)
+        runs = any(condition_holds(condition, cluster) for cluster in some)
     except FilesWrong:
         runs = False
     assert not (never and runs), condition

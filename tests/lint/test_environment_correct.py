@@ -248,8 +248,8 @@ def test_a_correct_inventory_is_not_complained_about(name: str, tmp_path: Path) 
 
 
 def test_what_we_ship_is_not_complained_about() -> None:
-    from runbook.files.shipped_files import shipped
+    from runbook.files.shipped_files import shipped_path
     from runbook.lint.run import lint
 
-    report = lint([str(shipped("inventories")), str(shipped("playbooks"))])
+    report = lint([str(shipped_path("inventories")), str(shipped_path("playbooks"))])
     assert [f"{finding.span}: {finding.message}" for finding in report.findings if "env." in finding.rule.id] == []

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from runbook.lint.findings import rules
+from runbook.lint.findings import lint_rules
 
 from .environment_findings import findings, ids
 
-RULES = [id for id in rules() if id.startswith("env.")]
+RULES = [id for id in lint_rules() if id.startswith("env.")]
 NODES = """\
 nodes:
   node-a: {address: 10.0.0.1}
@@ -20,7 +20,7 @@ nodes:
 
 
 def examples(rule: str) -> dict[str, str]:
-    blocks = re.findall(r"```yaml\n# (bad|good)[^\n]*\n(.*?)```", rules()[rule].text, re.DOTALL)
+    blocks = re.findall(r"```yaml\n# (bad|good)[^\n]*\n(.*?)```", lint_rules()[rule].text, re.DOTALL)
     assert [kind for kind, _ in blocks] == ["bad", "good"]
     return dict(blocks)
 

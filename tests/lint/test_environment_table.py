@@ -8,7 +8,7 @@ from cases import try_each
 
 from runbook.lint.rules.environment_names import name_faults
 from runbook.lint.rules.environment_values import value_faults
-from runbook.lint.variables import Variable, known
+from runbook.lint.variables import Variable, known_variables
 
 KINDS = {
     "integer", "number", "switch", "boolean", "choice", "level", "set", "per-function",
@@ -46,7 +46,7 @@ def understood(variable: Variable) -> list[str]:
 
 
 def test_every_entry_is_sound() -> None:
-    try_each(known().items(), is_sound)
+    try_each(known_variables().items(), is_sound)
 
 
 def is_sound(variable: Variable) -> None:
@@ -64,7 +64,7 @@ def is_sound(variable: Variable) -> None:
 
 
 def test_what_its_reader_takes_is_not_complained_about() -> None:
-    try_each(known().items(), takes_what_is_understood)
+    try_each(known_variables().items(), takes_what_is_understood)
 
 
 def takes_what_is_understood(variable: Variable) -> None:
@@ -74,7 +74,7 @@ def takes_what_is_understood(variable: Variable) -> None:
 
 
 def test_a_name_is_only_complained_about_for_a_reason() -> None:
-    try_each(known().items(), is_complained_about_for_a_reason)
+    try_each(known_variables().items(), is_complained_about_for_a_reason)
 
 
 def is_complained_about_for_a_reason(variable: Variable) -> None:
@@ -92,12 +92,12 @@ def is_complained_about_for_a_reason(variable: Variable) -> None:
 
 
 def test_the_replacements_of_variables_are_variables_that_are_read() -> None:
-    for variable in known().values():
+    for variable in known_variables().values():
         if variable.use and re.fullmatch("[A-Z_0-9]+", variable.use):
-            successor = known()[variable.use]
+            successor = known_variables()[variable.use]
             assert (successor.never, successor.removed, successor.last) == (False, None, None), variable.name
 
 
 def test_the_families_that_are_asked_for_are_there() -> None:
     for prefix, least in {"NCCL_": 270, "TORCH_NCCL_": 25, "GLOO_": 8, "JAX_": 110, "TORCHELASTIC_": 10}.items():
-        assert sum(name.startswith(prefix) for name in known()) >= least
+        assert sum(name.startswith(prefix) for name in known_variables()) >= least

@@ -11,13 +11,13 @@ from profiles import examples
 
 from runbook.lint.rules.environment_names import name_faults
 from runbook.lint.rules.environment_values import number_read, value_faults
-from runbook.lint.variables import known
-from runbook.model.nccl_devices import selection
+from runbook.lint.variables import known_variables
+from runbook.model.nccl_devices import parse_device_selection
 
 from .environment_findings import findings, ids, with_variable
 
 NAMES = st.one_of(
-    st.sampled_from(sorted(known())),
+    st.sampled_from(sorted(known_variables())),
     st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,40}", fullmatch=True),
     st.builds("{}_{}".format, st.sampled_from(["NCCL", "NCLL", "TORCH_NCCL", "JAX", "PET", "GLOO"]), st.text("ABIX_1")),
 )
@@ -40,7 +40,7 @@ def test_no_name_and_no_value_is_too_strange(name: str, text: str) -> None:
 def test_a_number_that_is_passed_over_in_silence_is_read_as_it_is_written(name: str, text: str) -> None:
     if text.strip() and not list(value_faults(name, text)):
         base = 16 if "x" in text.lower() else 10
-        assert number_read(known()[name], text) == int(text.strip(), base)
+        assert number_read(known_variables()[name], text) == int(text.strip(), base)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_a_number_that_is_passed_over_in_silence_is_read_as_it_is_written(name: 
     ],
 )
 def test_numbers_are_read_as_strtoll_and_stoi_do(name: str, text: str, value: int | None) -> None:
-    assert number_read(known()[name], text) == value
+    assert number_read(known_variables()[name], text) == value
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ def test_a_selection_takes_what_nccl_takes(text: str, device: str) -> None:
     if rest[:1] == "=":
         rest, exact = rest[1:], True
     hit = any(device == one if exact else device.startswith(one) for one in rest.split(",") if one)
-    assert selection(text).takes(device) == (hit != excludes)
+    assert parse_device_selection(text).takes(device) == (hit != excludes)
 
 
 def test_many_unknown_names_are_all_reported(tmp_path: Path) -> None:
@@ -197,6 +197,9 @@ def test_many_unknown_names_are_all_reported(tmp_path: Path) -> None:
 
 
 @examples(60)
-@given(st.sampled_from(sorted(known())), st.text(st.characters(codec="utf-8", exclude_categories=["C"]), max_size=30))
+@given(
+    st.sampled_from(sorted(known_variables())),
+    st.text(st.characters(codec="utf-8", exclude_categories=["C"]), max_size=30),
+)
 def test_no_value_in_a_file_makes_a_rule_fail(tmp_path_factory: pytest.TempPathFactory, name: str, text: str) -> None:
     findings(tmp_path_factory.mktemp("any"), with_variable(name, text))

@@ -15,9 +15,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runbook.cli.argument_parser import parser
+from runbook.cli.argument_parser import make_parser
 from runbook.cli.main import main
-from runbook.lint.findings import REPORT_FORMATS, LintFinding, Report, rules
+from runbook.lint.findings import REPORT_FORMATS, LintFinding, Report, lint_rules
 from runbook.model.errors import Span
 
 from .write import PAIR, write
@@ -203,7 +203,7 @@ def test_sarif_is_as_the_standard_wants_it(project: Path, capsys: pytest.Capture
     for result in run["results"]:
         rule = listed[result["ruleIndex"]]
         assert rule["id"] == result["ruleId"]
-        assert rule["defaultConfiguration"]["level"] == result["level"] == rules()[rule["id"]].severity
+        assert rule["defaultConfiguration"]["level"] == result["level"] == lint_rules()[rule["id"]].severity
         region = result["locations"][0]["physicalLocation"]["region"]
         assert (region["endLine"], region["endColumn"]) > (region["startLine"], region["startColumn"])
     assert sarif_of(capsys, "inventories/good.yml")["runs"][0]["results"] == []
@@ -268,7 +268,7 @@ WILD = st.text(alphabet="a:,%\r\n`=é\u2028", max_size=12)
 
 @given(WILD, WILD, WILD)
 def test_nothing_escapes_a_workflow_command(file: str, message: str, help: str) -> None:
-    rule = rules()["yaml.syntax"]
+    rule = lint_rules()["yaml.syntax"]
     report = Report((LintFinding(rule, Span(file, 1, 1), message, help),), (file,), (), lambda _: [])
     first, *rest = REPORT_FORMATS["github"](report).split("\n")
     assert rest == ["1 error", ""]
@@ -286,7 +286,7 @@ def test_the_hook_calls_what_there_is() -> None:
     (hook,) = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text(encoding="utf-8"))
     program, *arguments = hook["entry"].split()
     assert program == "runbook"
-    assert parser().parse_args([*arguments, "inventories/a.yml", "playbooks/b.yml"]).paths
+    assert make_parser().parse_args([*arguments, "inventories/a.yml", "playbooks/b.yml"]).paths
     assert (hook["id"], hook["language"], hook["types"]) == ("runbook-lint", "python", ["yaml"])
     for path, ours in {
         "inventories/a.yml": True,

@@ -217,6 +217,6 @@ def test_a_value_that_loading_refuses_brings_no_findings_about_its_default(place
 
 
 def rules_of_loading(rule: str) -> bool:
-    from runbook.lint.findings import rules
+    from runbook.lint.findings import lint_rules
 
-    return rules()[rule].always or rule.startswith(("pattern.", "yaml."))
+    return lint_rules()[rule].always or rule.startswith(("pattern.", "yaml."))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from runbook.lint.findings import read_page, rule_pages, rules
+from runbook.lint.findings import lint_rules, parse_rule_page, rule_pages
 from runbook.lint.run import lint
 
 WHOLE = ("access", "gpus", "network", "node_values", "security")
@@ -19,7 +19,7 @@ OTHERS = (
     "playbook.jax-on-windows",
 )
 """Rules of other pages whose examples are."""
-RULES = [rule for page in WHOLE for rule in read_page(rule_pages()[page])] + [rules()[id] for id in OTHERS]
+RULES = [rule for page in WHOLE for rule in parse_rule_page(rule_pages()[page])] + [lint_rules()[id] for id in OTHERS]
 EXAMPLES = [
     pytest.param(rule.id, example, id=f"{rule.id}-{number}")
     for rule in RULES

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from runbook.cli.main import main
-from runbook.files.shipped_files import shipped
+from runbook.files.shipped_files import shipped_path
 from runbook.lint.rule_inputs import InventoryFile
 from runbook.lint.run import RuleFailed, lint
 
@@ -13,7 +13,7 @@ from .write import PAIR, PING, ids, write
 
 
 def test_what_we_ship_is_clean(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["lint", str(shipped("inventories")), str(shipped("playbooks"))]) == 0
+    assert main(["lint", str(shipped_path("inventories")), str(shipped_path("playbooks"))]) == 0
     assert capsys.readouterr().out.startswith("clean: ")
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from runbook.lint.findings import REPORT_FORMATS, Report
 from runbook.lint.run import lint
-from runbook.model.secrets import holds_secret, known_tokens, names_secret, stands_for_one
+from runbook.model.secrets import is_secret_placeholder, is_secret_value, known_tokens, secret_kind
 
 LETTERS = "AbCdEfGhIjKlMnOpQrStUvWxYz0123456789" * 2
 
@@ -72,17 +72,17 @@ def test_other_words_are_no_tokens(text: str) -> None:
     ["DB_PASSWORD", "password", "dbPassword", "db-passwd", "SSH_PASSPHRASE", "ansible_become_pass", "PGPASSWORD"],
 )
 def test_a_password_may_be_any_word(name: str) -> None:
-    assert holds_secret(name, "hunter2")
-    assert not holds_secret(name, "$PASSWORD")
+    assert is_secret_value(name, "hunter2")
+    assert not is_secret_value(name, "$PASSWORD")
 
 
 @pytest.mark.parametrize(
     "name", ["HF_TOKEN", "hfToken", "WANDB_API_KEY", "apiKey", "AWS_SECRET_ACCESS_KEY", "client-secret"]
 )
 def test_a_token_looks_like_one(name: str) -> None:
-    assert holds_secret(name, "a1b2c3d4e5f6a7b8c9d0")
-    assert not holds_secret(name, "/run/secrets/token")
-    assert not holds_secret(name, "<|endoftext|>")
+    assert is_secret_value(name, "a1b2c3d4e5f6a7b8c9d0")
+    assert not is_secret_value(name, "/run/secrets/token")
+    assert not is_secret_value(name, "<|endoftext|>")
 
 
 @pytest.mark.parametrize(
@@ -103,14 +103,14 @@ def test_a_token_looks_like_one(name: str) -> None:
     ],
 )
 def test_names_of_something_else(name: str) -> None:
-    assert names_secret(name) is None
+    assert secret_kind(name) is None
 
 
 @pytest.mark.parametrize(
     "text", ["***", "xxx", "<token>", "$TOKEN", "${TOKEN}", "%TOKEN%", "{{ token }}", "changeme", "your-token", "none"]
 )
 def test_what_stands_for_a_secret(text: str) -> None:
-    assert stands_for_one(text)
+    assert is_secret_placeholder(text)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from runbook.node import host_facts, supervisor
-from runbook.transport.frames import decoded
+from runbook.transport.frames import decode_json
 from runbook.transport.node_answers import Hello, Limits, SharedMemory
 
 BLOCK = 1 << 20
@@ -36,8 +36,8 @@ def test_a_file_system_of_any_size(size: int, monkeypatch: pytest.MonkeyPatch, t
     monkeypatch.setattr(sys, "argv", ["supervisor"])
     supervisor.Supervisor().greet({"run_id": "r", "node": "node-a", "workdir": str(tmp_path)})
     frame = {key: value for key, value in said[0].items() if key != "event"}
-    hello = decoded(json.dumps(frame).encode(), Hello)
-    memory = decoded(json.dumps(host_facts.shared_memory()).encode(), SharedMemory)
+    hello = decode_json(json.dumps(frame).encode(), Hello)
+    memory = decode_json(json.dumps(host_facts.shared_memory()).encode(), SharedMemory)
     told = {hello["free_bytes"], hello["place"]["free_bytes"], memory["bytes"], memory["free_bytes"]}
     assert told == {min(size, 1 << 62)}
     assert hello["free_files"] == (min(size, 1 << 62) if size else None)
@@ -46,7 +46,7 @@ def test_a_file_system_of_any_size(size: int, monkeypatch: pytest.MonkeyPatch, t
 @pytest.mark.parametrize("limit", [1 << 16, 1 << 62, (1 << 63) - 1, -(1 << 63), -2])
 def test_a_limit_of_any_size(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (limit, resource.RLIM_INFINITY))
-    limits = decoded(json.dumps(host_facts.limits()).encode(), Limits)
+    limits = decode_json(json.dumps(host_facts.limits()).encode(), Limits)
     told = {limits[name] for name in ("memlock_bytes", "open_files", "address_space_bytes", "cpu_seconds")}
     assert told == {limit if 0 <= limit < 1 << 62 else 1 << 62}
     assert limits["memlock_hard_bytes"] is None

@@ -13,7 +13,7 @@ from lab.cpu import limited_cpu
 
 import runbook.node
 from runbook.node import cpu_waits, proc
-from runbook.node.cpu_waits import CpuQuota, CpuTime, cpu_quota, throttled, throttled_us, waited
+from runbook.node.cpu_waits import CpuQuota, CpuTime, cpu_quota, cpu_wait_share, throttled_share, throttled_us
 
 ROOT = Path(runbook.node.__file__).parents[2]
 
@@ -60,11 +60,11 @@ def test_a_process_that_sleeps_waits_for_none() -> None:
 def test_a_wait_that_has_not_ended_counts() -> None:
     """The kernel counts one when it is over, and who gets no CPU at all has none that is."""
     then = CpuTime(10**9, 10**9, 5)
-    assert waited(then, CpuTime(10**9, 10**9, 5), 2.0, runnable=True) == 1.0
-    assert waited(then, CpuTime(10**9, 10**9, 5), 2.0, runnable=False) == 0.0
-    assert waited(then, CpuTime(2 * 10**9, 2 * 10**9, 6), 2.0, runnable=True) == 0.5
-    assert waited(then, CpuTime(3 * 10**9, 10**9, 5), 2.0, runnable=True) == 0.0
-    assert waited(None, then, 2.0, runnable=True) is waited(then, None, 2.0, runnable=True) is None
+    assert cpu_wait_share(then, CpuTime(10**9, 10**9, 5), 2.0, runnable=True) == 1.0
+    assert cpu_wait_share(then, CpuTime(10**9, 10**9, 5), 2.0, runnable=False) == 0.0
+    assert cpu_wait_share(then, CpuTime(2 * 10**9, 2 * 10**9, 6), 2.0, runnable=True) == 0.5
+    assert cpu_wait_share(then, CpuTime(3 * 10**9, 10**9, 5), 2.0, runnable=True) == 0.0
+    assert cpu_wait_share(None, then, 2.0, runnable=True) is cpu_wait_share(then, None, 2.0, runnable=True) is None
 
 
 @pytest.mark.parametrize(
@@ -83,13 +83,13 @@ def test_a_quota_holds_back_for_a_part_of_the_time(cpus: float, spent: int, held
     """Of two seconds, in periods of 0.1 s. The kernel adds up what each CPU was held back."""
     allowed_us = int(cpus * 100_000)
     then, now = CpuQuota(allowed_us, 100_000, 7, 10**9), CpuQuota(allowed_us, 100_000, 7 + spent, 10**9 + held_us)
-    assert throttled(then, now, 2.0) == pytest.approx(part, abs=0.005)
+    assert throttled_share(then, now, 2.0) == pytest.approx(part, abs=0.005)
 
 
 def test_a_quota_that_is_not_known_is_not_told() -> None:
     known = CpuQuota(1000, 100_000, 1, 1)
-    assert throttled(None, known, 2.0) is throttled(known, None, 2.0) is None
-    assert throttled(CpuQuota(1000, 100_000, 9, 9), known, 2.0) == 0.0  # of another group
+    assert throttled_share(None, known, 2.0) is throttled_share(known, None, 2.0) is None
+    assert throttled_share(CpuQuota(1000, 100_000, 9, 9), known, 2.0) == 0.0  # of another group
 
 
 STAT = "nr_periods 9\nnr_throttled 4\n"

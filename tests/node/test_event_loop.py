@@ -11,7 +11,7 @@ import runbook.node
 
 HEAD = """
 import os, socket, time
-from runbook.node.event_loop import READ, WRITE, LOOK_S, EventLoop, pause
+from runbook.node.event_loop import READ, WRITE, LOOK_S, EventLoop, wait_in_loop
 
 def waits(sock, seconds, loop, found):
     begun = loop.clock
@@ -68,7 +68,7 @@ def test_one_that_is_cancelled_goes_on_no_more_and_cleans_up() -> None:
 def tidy(said):
     try:
         while True:
-            yield from pause(0.01)
+            yield from wait_in_loop(0.01)
     finally:
         said.append("closed")
 
@@ -86,7 +86,7 @@ print(said, over)
 def test_many_conversations_end_in_the_order_of_their_time() -> None:
     said = on_a_node("""
 def sleeper(seconds):
-    yield from pause(seconds)
+    yield from wait_in_loop(seconds)
     return seconds
 
 loop, over = EventLoop(), []

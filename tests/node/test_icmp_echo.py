@@ -17,9 +17,9 @@ import json, sys, types
 for name, text in json.loads(sys.argv[1]).items():
     sys.modules[name] = types.ModuleType(name)
     exec(text, sys.modules[name].__dict__)
-from runbook.node.icmp_echo import echoes
+from runbook.node.icmp_echo import send_echoes
 from runbook.node.event_loop import EventLoop
-print(json.dumps(echoes(EventLoop(), json.loads(sys.argv[2]), 20)))
+print(json.dumps(send_echoes(EventLoop(), json.loads(sys.argv[2]), 20)))
 """
 
 

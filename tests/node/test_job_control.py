@@ -42,15 +42,15 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, list[st
 
     def noted(path: str, strict: bool = True) -> Any:
         opened.append(path)
-        return own_files.opened(path, strict)
+        return own_files.open_own_file(path, strict)
 
     def document(path: str) -> Any:
         opened.append(path)
         return json.loads(Path(path).read_text())
 
-    monkeypatch.setattr(job_control, "opened", noted)
-    monkeypatch.setattr(job_control, "document", document)
-    monkeypatch.setattr(job_control, "living", dict)
+    monkeypatch.setattr(job_control, "open_own_file", noted)
+    monkeypatch.setattr(job_control, "read_json_object", document)
+    monkeypatch.setattr(job_control, "living_processes", dict)
     return tmp_path, opened
 
 
@@ -86,18 +86,18 @@ def test_nvidia_smi_runs_once_however_many_attempts_had_gpus(
 
     monkeypatch.setattr(job_control, "gpu_memory", gpu_memory)
     order = {"do": "list", "workdir": str(workdir), "node": "node-7", "job": None}
-    monkeypatch.setattr(job_control, "living", lambda: {("another", "1", "rank-00000.node-7.l0"): [4]})
+    monkeypatch.setattr(job_control, "living_processes", lambda: {("another", "1", "rank-00000.node-7.l0"): [4]})
     job_control.look(order)
     assert ran == []
     mine = {("job", str(serial), "rank-00000.node-7.l0"): [1 << 30] for serial in (1, 2, 3)}
-    monkeypatch.setattr(job_control, "living", lambda: mine)
+    monkeypatch.setattr(job_control, "living_processes", lambda: mine)
     job_control.look(order)
     assert len(ran) == 1
 
 
 def prepared(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """What a node says before a job starts on GPU 0, while another job's rank lives there."""
-    monkeypatch.setattr(job_control, "living", lambda: {("job", "2", "rank-00000.node-9.l0"): [1 << 30]})
+    monkeypatch.setattr(job_control, "living_processes", lambda: {("job", "2", "rank-00000.node-9.l0"): [1 << 30]})
     mine = workdir / "next" / "node-7"
     mine.mkdir(parents=True, mode=0o700)
     mine.parent.chmod(0o700)
@@ -149,10 +149,10 @@ def test_a_journal_from_before_the_machine_was_started_again_says_when_that_was(
 
     def told(**facts: Any) -> Any:
         (folder / "rank-00000.node-7.l0.json").write_text(json.dumps(journal("node-7", 3, state="running", **facts)))
-        (found,) = job_control.journals(str(folder), {})[0]
+        (found,) = job_control.attempt_journals(str(folder), {})[0]
         return found["restarted"]
 
-    now = proc.booted()
+    now = proc.boot_time()
     assert now is not None
     assert 0.0 < now < time.time()
     assert told(boot="before", started=now - 60.0) == now
@@ -160,7 +160,7 @@ def test_a_journal_from_before_the_machine_was_started_again_says_when_that_was(
     assert told(boot="another machine's", started=now + 60.0) is None
     assert told(boot=proc.boot_id(), started=now - 60.0) is None, "the clock was set"
     assert told(started=now - 60.0) is None, "an older keeper did not say"
-    monkeypatch.setattr(job_control, "booted", lambda: None)
+    monkeypatch.setattr(job_control, "boot_time", lambda: None)
     assert told(boot="before", started=now - 60.0) is None
 
 
@@ -179,11 +179,11 @@ def test_the_modules_that_a_program_imports_from_beside_it(tmp_path: Path) -> No
     ):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("")
-    found = job_control.imported_from_beside(str(tmp_path / "train.py"))
+    found = job_control.imported_modules_beside(str(tmp_path / "train.py"))
     assert sorted(found) == [
         str(tmp_path / name) for name in ("data/__init__.py", "data/loader.py", "model.py", "tools.py")
     ]
-    assert job_control.imported_from_beside(str(tmp_path / "gone.py")) == set()
+    assert job_control.imported_modules_beside(str(tmp_path / "gone.py")) == set()
 
 
 def test_what_lives_of_a_job_whose_files_were_removed_is_listed_and_not_cleaned(
@@ -193,15 +193,15 @@ def test_what_lives_of_a_job_whose_files_were_removed_is_listed_and_not_cleaned(
     name, folder = "rank-00000.node-1.l0", tmp_path / "job-9" / "node-1"
     steps = {7: f"{folder}/attempt-02/{name}.step", 8: f"/elsewhere/job-8/node-1/attempt-01/{name}.step"}
     alive = {("job-9", "2", name): [7], ("job-8", "1", name): [8]}
-    monkeypatch.setattr(job_control, "living", lambda: alive)
-    monkeypatch.setattr(job_control, "owner", lambda pid: os.getuid())
-    monkeypatch.setattr(job_control, "variable", lambda pid, variable: steps[pid])
-    (job,) = job_control.known({"workdir": str(tmp_path), "node": "node-1"})["jobs"]
+    monkeypatch.setattr(job_control, "living_processes", lambda: alive)
+    monkeypatch.setattr(job_control, "process_uid", lambda pid: os.getuid())
+    monkeypatch.setattr(job_control, "process_variable", lambda pid, variable: steps[pid])
+    (job,) = job_control.list_jobs({"workdir": str(tmp_path), "node": "node-1"})["jobs"]
     assert (job["folder"], job["about"], job["attempts"]) == (
         str(folder),
         {"job": "job-9", "node": "node-1"},
         {"attempt-02": []},
     )
     assert [(one["name"], one["pids"]) for one in job["damaged"]] == [("job.json", []), (f"attempt-02/{name}", [7])]
-    assert job_control.known({"workdir": str(tmp_path), "node": "node-2"})["jobs"] == []
+    assert job_control.list_jobs({"workdir": str(tmp_path), "node": "node-2"})["jobs"] == []
     assert not job_control.clean({"folder": str(folder)})["removed"]

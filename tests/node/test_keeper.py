@@ -17,7 +17,7 @@ from lab.memory import memory_group
 
 from runbook.node import job_control, keeper, proc
 from runbook.node.journal import STOPPED_BY_USER
-from runbook.node.proc import born
+from runbook.node.proc import process_start_ticks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,7 +43,7 @@ def test_the_end_of_a_rank_that_filled_the_disk_is_written_down(
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(keeper, "write", full)
+    monkeypatch.setattr(keeper, "write_atomically", full)
     journal.write("ended", code=1, why=None)
     told = json.loads((tmp_path / "rank-00000.a.l0.json").read_text())
     assert (told["state"], told["code"], told["pid"]) == ("ended", 1, 7)
@@ -72,7 +72,7 @@ def test_a_folder_that_cannot_be_listed_for_a_moment_does_not_end_the_watch_over
             return None
 
     monkeypatch.setattr(os, "listdir", listdir)
-    monkeypatch.setattr(keeper, "pause", lambda _: None)
+    monkeypatch.setattr(keeper, "sleep_seconds", lambda _: None)
     monkeypatch.setattr(here, "process", Running())
     here.watch_siblings()
     assert here.news.get_nowait()[::2] == ("stop", "rank-00001.a.l1 failed")
@@ -118,7 +118,7 @@ def test_what_leaves_the_session_and_clears_its_environment_is_ended_too(tmp_pat
     journal = json.loads((tmp_path / "rank-00000.a.l0.json").read_text())
     left = int((tmp_path / "pid").read_text())
     assert (journal["state"], journal["code"], journal["swept"]) == ("ended", 3, 0), "TERM is enough for it"
-    assert born(left) is None, "it lives"
+    assert process_start_ticks(left) is None, "it lives"
 
 
 @contextlib.contextmanager
@@ -150,7 +150,7 @@ def test_why_it_was_stopped_is_what_whoever_did_it_has_left(tmp_path: Path, left
             running.terminate()
         else:
             job_control.look({"do": "stop", "folder": folder, "why": left})
-    (journal,) = job_control.journals(folder)[0]
+    (journal,) = job_control.attempt_journals(folder)[0]
     assert (running.returncode, journal["state"], journal["code"]) == (0, "ended", -15)
     assert journal["why"] == (left or "signal 15")
 
@@ -164,7 +164,7 @@ def test_why_a_keeper_was_killed_is_what_whoever_did_it_has_left(tmp_path: Path,
             running.wait(timeout=60)
         (told,) = job_control.kill({"folder": folder, "why": STOPPED_BY_USER})["kept"]
         job_control.kill({"folder": folder, "why": "rank 1 failed"})
-    (journal,) = job_control.journals(folder)[0]
+    (journal,) = job_control.attempt_journals(folder)[0]
     assert (journal["state"], journal["why"]) == ("running", None if before else STOPPED_BY_USER)
     assert not told["lives"]
 

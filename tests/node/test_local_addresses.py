@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from runbook.node import proc
-from runbook.node.proc import bind_proves_nothing, is_local
+from runbook.node.proc import bind_proves_nothing, is_local_address
 
 
 @pytest.mark.parametrize(
@@ -13,7 +13,7 @@ from runbook.node.proc import bind_proves_nothing, is_local
     [("127.0.0.1", True), ("127.9.8.7", True), ("192.0.2.1", False), ("2001:db8::1", False)],
 )
 def test_the_tables_of_this_machine(address: str, local: bool) -> None:
-    assert is_local(address) is local
+    assert is_local_address(address) is local
 
 
 def test_a_bind_proves_nothing_where_any_address_can_be_bound(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,7 +29,7 @@ def dialled(monkeypatch: pytest.MonkeyPatch, error: int, refusals: list[bool]) -
     left[:] = refusals
     target = {"address": "127.0.0.1", "port": port, "mode": "greet"}
     results: list[Any] = []
-    dial = mesh.dial(target, {"open_s": 0.5, "reply_s": 2.0, "hold": False}, "run-1", [], program.loop)
+    dial = mesh.dial_target(target, {"open_s": 0.5, "reply_s": 2.0, "hold": False}, "run-1", [], program.loop)
     program.loop.start(dial, results.append)
     while not results:
         program.loop.turn()

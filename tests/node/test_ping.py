@@ -69,7 +69,7 @@ def test_a_name_that_came_too_late_for_one_came_too_late_for_all(monkeypatch: py
     monkeypatch.setattr(ping, "LOOKUP_TIMEOUT_S", 0.05)
     monkeypatch.setattr(socket, "getaddrinfo", late)
     lookup = ping.Lookup("gpu1.lab")
-    assert ping.look_at({"peer": "node-b", "address": "gpu1.lab"}, lookup, 5, float("inf"))["small"] is None
+    assert ping.probe_ping_target({"peer": "node-b", "address": "gpu1.lab"}, lookup, 5, float("inf"))["small"] is None
     answered.set()
     lookup._thread.join(60)
     assert (lookup.result()["addresses"], lookup.result()["seconds"]) == (None, 0.05)
@@ -80,7 +80,7 @@ PEERS = 200
 
 def looked(monkeypatch: pytest.MonkeyPatch, tool: Any) -> list[Any]:
     monkeypatch.setattr(ping, "at_first_glance", lambda *_: {})
-    monkeypatch.setattr(ping, "tool", tool)
+    monkeypatch.setattr(ping, "run_if_installed", tool)
     targets = [{"peer": f"n{number}", "address": f"192.0.2.{number}", "spare": None} for number in range(PEERS)]
     return ping.look({"names": [], "hostname": False, "reverse": "127.0.0.1", "targets": targets})["targets"]
 

@@ -13,7 +13,7 @@ import pytest
 
 from runbook.files.address import address_fault
 from runbook.node import host_facts, mesh, port
-from runbook.node.proc import pids
+from runbook.node.proc import all_pids
 
 NOT_NAMES = ["gpu1..lab", "..", f"{'long' * 16}.lab"]
 
@@ -54,8 +54,8 @@ def test_a_name_of_both_versions_of_ip_on_a_kernel_without_ipv6(
 ) -> None:
     monkeypatch.setattr(socket, "socket", WithoutIPv6)
     monkeypatch.setattr(socket, "getaddrinfo", means(*addresses))
-    assert port.own_address("name") == {"resolved": sorted(addresses), "local": ours}
-    assert host_facts.owns("name") is ours
+    assert port.own_address_facts("name") == {"resolved": sorted(addresses), "local": ours}
+    assert host_facts.is_own_address("name") is ours
     assert port.look({"address": None, "speaks": "name", "ports": [0]})["ports"] == {"0": {"free": True}}
 
 
@@ -67,7 +67,7 @@ def test_what_no_resolver_takes_for_a_name_means_nothing(name: str) -> None:
     answer = port.look({"address": name, "speaks": name, "ports": []})
     assert answer["address"] is not None
     assert (answer["address"]["resolved"], answer["address"]["local"]) == (None, False)
-    assert mesh.places(name, 0) == mesh.places("", 0)
+    assert mesh.listen_addresses(name, 0) == mesh.listen_addresses("", 0)
     with pytest.raises(socket.gaierror):
         list(mesh.Lookups().of(name, 0))
 
@@ -89,7 +89,7 @@ def test_the_holders_of_many_ports_are_looked_for_once(held: list[int], monkeypa
 
     def walk() -> list[int]:
         walks.append(1)
-        return pids()
+        return all_pids()
 
     def run(words: list[str], *_: object, **__: object) -> dict[str, str]:
         asked.append(words)
@@ -98,15 +98,17 @@ def test_the_holders_of_many_ports_are_looked_for_once(held: list[int], monkeypa
         )
         return {"out": "\n".join(lines)}
 
-    monkeypatch.setattr(port, "pids", walk)
-    monkeypatch.setattr(port, "find", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(port, "all_pids", walk)
+    monkeypatch.setattr(port, "find_tool", lambda name: f"/usr/bin/{name}")
     monkeypatch.setattr(port, "run", run)
-    found = port.holders(held)
+    found = port.port_holders(held)
     assert {holder["pid"] for holder in found.values()} == {os.getpid()}
     assert {holder["listens"] for holder in found.values()} == {f"0.0.0.0:{one}" for one in held}
     assert (len(walks), asked) == (1, [])
     monkeypatch.setattr(port, "sockets", lambda pid: set())
-    assert {one: holder["pid"] for one, holder in port.holders(held).items()} == {one: 10_000 + one for one in held}
+    assert {one: holder["pid"] for one, holder in port.port_holders(held).items()} == {
+        one: 10_000 + one for one in held
+    }
     assert (len(walks), len(asked)) == (2, 1)
 
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from lab.processes import wait_until
 
-from runbook.jobs.seen_processes import frames_of, frames_of_crash
+from runbook.jobs.seen_processes import crashed_thread_frames, main_thread_frames
 from runbook.node import stack_on_signal
 from runbook.node.proc import settings_of_ranks, stat
-from runbook.node.rank_processes import catches, has_ended, own_stacks
+from runbook.node.rank_processes import catches_signal, has_interpreter_ended, own_stacks
 
 CRASH = "import os, signal\ndef step():\n    {how}\nstep()\n"
 
@@ -39,7 +39,7 @@ def prepared(folder: Path, text: str) -> subprocess.CompletedProcess[str]:
 def test_a_crash_writes_where_it_was_and_ends_by_its_signal(tmp_path: Path, number: int) -> None:
     done = prepared(tmp_path, CRASH.format(how=f"os.kill(os.getpid(), {int(number)})"))
     assert done.returncode == -number
-    frames = frames_of_crash(done.stderr)
+    frames = crashed_thread_frames(done.stderr)
     assert [(frame.file, frame.line) for frame in frames] == [(str(tmp_path / "train.py"), line) for line in (3, 4)]
 
 
@@ -71,13 +71,13 @@ def test_who_has_come_to_its_end_is_told_from_one_that_has_become_another_progra
         try:
             assert program.stdin is not None
             file = tmp_path / f"{program.pid}.stack"
-            wait_until("it can be asked", lambda: catches(program.pid))
-            assert has_ended(program.pid, str(file)) is before
+            wait_until("it can be asked", lambda: catches_signal(program.pid))
+            assert has_interpreter_ended(program.pid, str(file)) is before
             program.stdin.write("\n")
             program.stdin.flush()
-            wait_until("it cannot be asked", lambda: not catches(program.pid))
+            wait_until("it cannot be asked", lambda: not catches_signal(program.pid))
             wait_until("it sleeps", lambda: (its := stat(program.pid)) and its.state == "S")
-            assert has_ended(program.pid, str(file)) is after
+            assert has_interpreter_ended(program.pid, str(file)) is after
         finally:
             program.kill()
 
@@ -107,7 +107,7 @@ def test_who_works_in_several_threads_lives_on_however_often_it_is_asked(tmp_pat
             for _ in range(100):
                 said = own_stacks(str(tmp_path), [(program.pid, "S")]) or said
                 assert program.poll() is None
-            assert [frame.function for frame in frames_of(said[program.pid])][-1] == "<module>"
+            assert [frame.function for frame in main_thread_frames(said[program.pid])][-1] == "<module>"
         finally:
             program.kill()
 
@@ -130,7 +130,7 @@ def test_who_leaves_signals_to_another_thread_is_not_asked(tmp_path: Path) -> No
         try:
             assert program.stdout is not None
             assert program.stdout.readline() == "ready\n"
-            assert catches(program.pid)
+            assert catches_signal(program.pid)
             assert own_stacks(str(tmp_path), [(program.pid, "S")]) == {}
         finally:
             program.kill()

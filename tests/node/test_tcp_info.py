@@ -18,8 +18,8 @@ ESTAB 0 0 10.0.0.1:1
 
 
 def test_what_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tcp_info, "tool", lambda *_: {"code": 0, "out": SAID})
-    found = tcp_info.tcp_info()
+    monkeypatch.setattr(tcp_info, "run_if_installed", lambda *_: {"code": 0, "out": SAID})
+    found = tcp_info.tcp_connections()
     assert found is not None
     assert {inode: (one.remote, one.queued, one.acked, one.received, one.busy_ms) for inode, one in found.items()} == {
         "929514": ("10.0.0.2", 1448, 22057, 4361, 50),
@@ -29,9 +29,9 @@ def test_what_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_without_ss_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tcp_info, "tool", lambda *_: {"code": None, "out": ""})
-    assert tcp_info.tcp_info() is None
-    assert tcp_info.sent(None, {}, set()) is None
+    monkeypatch.setattr(tcp_info, "run_if_installed", lambda *_: {"code": None, "out": ""})
+    assert tcp_info.tcp_connections() is None
+    assert tcp_info.sent_to_each_address(None, {}, set()) is None
 
 
 def test_what_was_sent_meanwhile_is_added_up_by_the_other_end() -> None:
@@ -40,7 +40,7 @@ def test_what_was_sent_meanwhile_is_added_up_by_the_other_end() -> None:
 
     before = {"1": counted("b", 100, 1000), "2": counted("b", 0, 0), "9": counted("b", 0, 0)}
     after = {"1": counted("b", 600, 3000), "2": counted("b", 50, 500), "3": counted("c", 7, 0), "9": counted("b", 1, 9)}
-    assert tcp_info.sent(before, after, {"1", "2", "3"}) == {
+    assert tcp_info.sent_to_each_address(before, after, {"1", "2", "3"}) == {
         "b": {"bytes": 550, "busy_s": 2.0},
         "c": {"bytes": 7, "busy_s": 0.0},
     }

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from checks.made_up_cluster import node
 
-from runbook.checks.ibstat import fault
+from runbook.checks.ibstat import port_fault_finding
 from runbook.parsers import infiniband
-from runbook.parsers.infiniband import from_sysfs
+from runbook.parsers.infiniband import ports_from_sysfs
 
 # The kernel's words for a state and a physical state, those of rdma, ibstat and ibportstate, and the cause.
 STATES = [
@@ -23,7 +23,7 @@ STATES = [
 def test_every_source_gives_the_same_cause(words: tuple[str, str, str, str, str, str, str, str | None]) -> None:
     state, physical, of_rdma, physical_of_rdma, of_ibstat, physical_of_ibstat, of_ibportstate, cause = words
     sysfs = {"mlx5_0": {"1": {"state": state, "phys_state": physical, "rate": "400 Gb/sec (4X NDR)"}}}
-    found = fault(node("node-a"), from_sysfs(sysfs)[0], None)
+    found = port_fault_finding(node("node-a"), ports_from_sysfs(sysfs)[0], None)
     assert (found and found.cause) == cause
 
     listed = f"""CA 'mlx5_0'

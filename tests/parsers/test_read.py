@@ -6,7 +6,7 @@ import pytest
 from one_tool import read_tool
 
 from runbook.causes.catalogue import causes as known_causes
-from runbook.diagnose.tool_outputs import tools
+from runbook.diagnose.tool_outputs import known_tools
 from runbook.parsers import ping
 from runbook.parsers.tool_reading import Reading
 
@@ -116,7 +116,7 @@ def test_every_tool_of_the_table_is_tried_here() -> None:
         "firewalld",
         "nvidia-smi -L",
     }
-    assert {tool.name for tool in tools()} <= tried | only_in_the_corpus
+    assert {tool.name for tool in known_tools()} <= tried | only_in_the_corpus
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from runbook.model.events import (
     StageStarted,
 )
 from runbook.model.remedy import Remedy
-from runbook.model.verdict import Finding, Outcome, Verdict, overall
+from runbook.model.verdict import Finding, Outcome, Verdict, overall_verdict
 
 PAIR = ("node-a", "node-b")
 RUN_DIR = ".runbook/runs/20261121-023000"
@@ -69,7 +69,9 @@ class Story:
 
     def finish(self, seconds: float) -> Story:
         begun = max(number for number, event in enumerate(self.events) if isinstance(event, StageStarted))
-        verdict = overall(event.outcome.verdict for event in self.events[begun:] if isinstance(event, OutcomeReached))
+        verdict = overall_verdict(
+            event.outcome.verdict for event in self.events[begun:] if isinstance(event, OutcomeReached)
+        )
         self.events.append(StageFinished(self.now, self.stage, verdict, seconds))
         return self
 

@@ -19,8 +19,8 @@ from lab.processes import wait_until
 from runbook.model.events import Event, OutcomeReached, Progress, RunStarted, StageStarted
 from runbook.model.remedy import Remedy
 from runbook.model.verdict import Finding, Outcome, Verdict
-from runbook.report.console import Console, wants
-from runbook.report.run_text import RunPage, paint
+from runbook.report.console import Console, live_and_colour
+from runbook.report.run_text import RunPage, paint_line
 
 from .made_up_runs import PAIR, STORIES, Story, firewall, healthy, many_nodes, passed
 from .strategies import RUNS, UNHURRIED
@@ -140,11 +140,11 @@ def test_the_first_line_does_not_fill_the_screen_with_names_that_cannot_be_folde
     names = tuple(f"{'abcdefghij'[number % 10] * (1 + number // 10)}-node" for number in range(200))
     started = RunStarted(1.0, "id", "0.1.0", "a.yml", "b.yml", names, ("reach",), "runs/id")
     (first,) = RunPage()(started)
-    assert paint(first, colour=False, ascii=False) == (
+    assert paint_line(first, colour=False, ascii=False) == (
         f"runbook 0.1.0 · a.yml · 200 nodes ({names[0]} … {names[-1]}) · b.yml"
     )
     (whole,) = RunPage(verbose=1)(started)
-    assert all(name in paint(whole, colour=False, ascii=False) for name in names)
+    assert all(name in paint_line(whole, colour=False, ascii=False) for name in names)
 
 
 def test_every_line_is_flushed_when_it_is_known() -> None:
@@ -221,7 +221,7 @@ class Terminal(io.StringIO):
     ],
 )
 def test_what_a_stream_wants(stream: io.StringIO, environ: dict[str, str], expected: tuple[bool, bool]) -> None:
-    assert wants(stream, environ) == expected
+    assert live_and_colour(stream, environ) == expected
 
 
 def test_rich_is_not_loaded_for_a_pipe() -> None:

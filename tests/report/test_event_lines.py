@@ -13,7 +13,7 @@ from runbook.model.errors import FilesWrong
 from runbook.model.events import Event, OutcomeReached, Progress
 from runbook.model.secrets import Secret
 from runbook.model.verdict import Outcome
-from runbook.report.run_json import Jsonl, from_json, read, to_json
+from runbook.report.run_json import Jsonl, event_from_json, event_to_json, read
 
 from .made_up_runs import STORIES, firewall
 from .strategies import EVENTS, UNHURRIED
@@ -22,15 +22,15 @@ from .strategies import EVENTS, UNHURRIED
 @UNHURRIED
 @given(EVENTS)
 def test_an_event_survives_the_trip(event: Event) -> None:
-    line = to_json(event)
+    line = event_to_json(event)
     assert line.isascii()
     assert "\n" not in line
-    assert from_json(line) == event
+    assert event_from_json(line) == event
 
 
 def test_the_name_stands_first() -> None:
-    names = [line.split('"')[3] for line in map(to_json, firewall())]
-    assert all(to_json(event).startswith('{"event": "') for event in firewall())
+    names = [line.split('"')[3] for line in map(event_to_json, firewall())]
+    assert all(event_to_json(event).startswith('{"event": "') for event in firewall())
     assert names[:2] == ["run-started", "stage-started"]
     assert names[-1] == "run-finished"
 
@@ -42,7 +42,7 @@ def test_every_event_has_a_name() -> None:
 
 def test_values_that_json_lacks_become_what_it_has() -> None:
     data = {"nan": float("nan"), "secret": Secret("hunter2", "env"), "pair": (1, 2), "set": {2, 1}, 3: "key"}
-    told = json.loads(to_json(Progress(0, "s", "t", data=data)))  # type: ignore[arg-type]
+    told = json.loads(event_to_json(Progress(0, "s", "t", data=data)))  # type: ignore[arg-type]
     assert told["data"] == {"nan": None, "secret": "***", "pair": [1, 2], "set": [1, 2], "3": "key"}
 
 
@@ -59,17 +59,17 @@ def test_values_that_json_lacks_become_what_it_has() -> None:
         '{"event": "stage-finished", "time": "0", "stage": "s", "verdict": "pass", "seconds": 1}',
         '{"event": "stage-finished", "time": 0, "stage": "s", "verdict": "fine", "seconds": 1}',
         '{"event": "stage-started", "time": 0, "stage": "s", "check": "c", "nodes": "node-a"}',
-        to_json(firewall()[2]).replace('"proof": "Python', '"evidence": "Python'),  # a pass without a proof
+        event_to_json(firewall()[2]).replace('"proof": "Python', '"evidence": "Python'),  # a pass without a proof
     ],
 )
 def test_what_is_no_event_is_refused(line: str) -> None:
     with pytest.raises(ValueError):
-        from_json(line)
+        event_from_json(line)
 
 
 def test_unknown_keys_are_for_the_future() -> None:
     event = firewall()[0]
-    assert from_json(json.dumps(json.loads(to_json(event)) | {"mood": "good"})) == event
+    assert event_from_json(json.dumps(json.loads(event_to_json(event)) | {"mood": "good"})) == event
 
 
 @pytest.mark.parametrize("story", STORIES)
@@ -86,14 +86,14 @@ def test_a_run_is_told_again(story: str, tmp_path: Path) -> None:
 
 def test_a_line_cut_off_by_a_kill_is_passed_over(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
-    whole = "".join(to_json(event) + "\n" for event in firewall())
-    path.write_text(whole + to_json(firewall()[0])[:40])
+    whole = "".join(event_to_json(event) + "\n" for event in firewall())
+    path.write_text(whole + event_to_json(firewall()[0])[:40])
     assert list(read(path)) == firewall()
 
 
 def test_a_broken_line_in_the_middle_is_named(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
-    path.write_text(to_json(firewall()[0]) + "\nbroken\n" + to_json(firewall()[1]) + "\n")
+    path.write_text(event_to_json(firewall()[0]) + "\nbroken\n" + event_to_json(firewall()[1]) + "\n")
     with pytest.raises(FilesWrong) as caught:
         list(read(path))
     assert caught.value.problems[0].id == "events.malformed"
@@ -114,9 +114,9 @@ def test_lines_of_many_threads_stay_whole() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert [from_json(line) for line in stream.getvalue().splitlines()] == [event] * 400
+    assert [event_from_json(line) for line in stream.getvalue().splitlines()] == [event] * 400
 
 
 def test_metrics_travel() -> None:
     event = OutcomeReached(1.5, "s", Outcome.passed("n", "p", metrics={"busbw": 0.0235, "sizes": [1, 2], "deep": {}}))
-    assert from_json(to_json(event)) == event
+    assert event_from_json(event_to_json(event)) == event

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runbook.report.folding import Gist, Likewise, in_one, likewise
+from runbook.report.folding import Gist, Likewise, fold_similar_entries, fold_texts
 
 NAMES = ("node-a", "node-b", "gn01", "gn02")
 
@@ -39,14 +39,14 @@ def test_the_gist_is_what_is_left_without_names_and_numbers(one: str, other: str
     ],
 )
 def test_texts_that_are_alike_make_one(texts: list[str], one: str | None) -> None:
-    assert in_one(texts) == one
+    assert fold_texts(texts) == one
 
 
 def test_two_are_told_both_and_three_by_the_first() -> None:
     gist = Gist(())
-    assert list(likewise([(("a",), "x 1"), (("b",), "x 2")], gist)) == [
+    assert list(fold_similar_entries([(("a",), "x 1"), (("b",), "x 2")], gist)) == [
         Likewise(("a",), "x 1"),
         Likewise(("b",), "x 2"),
     ]
     said = [(("a",), "x 1"), (("b",), "y"), (("c",), "x 2"), (("d", "e"), "x 3")]
-    assert list(likewise(said, gist)) == [Likewise(("a",), "x 1", ("c", "d", "e")), Likewise(("b",), "y")]
+    assert list(fold_similar_entries(said, gist)) == [Likewise(("a",), "x 1", ("c", "d", "e")), Likewise(("b",), "y")]

@@ -15,14 +15,14 @@ import pytest
 from hypothesis import given
 
 from runbook.cli.main import main
-from runbook.cli.run import leave_report
+from runbook.cli.run import write_run_report
 from runbook.model.errors import FilesWrong
 from runbook.model.events import Event, OutcomeReached, Progress
 from runbook.model.remedy import Remedy
 from runbook.model.verdict import Verdict
 from runbook.report.folding import FindingBlock
 from runbook.report.html.compare import Ratio
-from runbook.report.html.render import fixes, fragment, part, render, render_comparison
+from runbook.report.html.render import asset_text, render, render_comparison, render_fragment, shown_fixes
 
 from .made_up_runs import STORIES
 from .strategies import RUNS, UNHURRIED
@@ -144,7 +144,7 @@ def test_a_run_that_was_killed_says_so(tmp_path: Path) -> None:
     assert told.startswith("FAIL") is False
     assert "UNFINISHED at firewall" in told
     assert "runbook was killed, or the run goes on" in told
-    alive = fragment(tmp_path / "run", lives=True)
+    alive = render_fragment(tmp_path / "run", lives=True)
     assert "RUNNING" in alive
     assert "UNFINISHED" not in alive
     assert "killed" not in alive
@@ -156,7 +156,7 @@ def test_a_launch_that_goes_on_tells_its_latest_step_and_what_stalls_it_until_it
 
     def told(*later: tuple[float, str, Mapping[str, object]]) -> str:
         events = [*begun, *(Progress(at + after, "train", text, data=data) for after, text, data in later)]
-        return Read(fragment(write_run(tmp_path / "run", events), lives=True)).text
+        return Read(render_fragment(write_run(tmp_path / "run", events), lives=True)).text
 
     steps = [(10.0 * n, f"step {n}, 1/s", {"pace": {"step": n, "per_s": 1.0, "age_s": 0.2}}) for n in range(300)]
     assert "step 299, 1/s" in told(*steps)
@@ -180,7 +180,7 @@ def test_a_launch_left_to_itself_has_not_passed_yet(tmp_path: Path) -> None:
             attempt += 1
             one = replace(one, data={"ends": {"number": attempt, "processes": [unseen]}})
         events.append(one)
-    alive = Read(fragment(write_run(tmp_path / "run", events), lives=True)).text
+    alive = Read(render_fragment(write_run(tmp_path / "run", events), lives=True)).text
     assert "RUNNING" in alive
     assert "PASS" not in alive
     first, _, second = alive.partition("train, attempt 2")
@@ -276,11 +276,11 @@ def test_any_events_make_a_page(tmp_path_factory: pytest.TempPathFactory, events
 
 
 def test_a_fragment_has_no_document_and_nothing_inline(tmp_path: Path) -> None:
-    inner = fragment(VARIED["a hang"](tmp_path))
+    inner = render_fragment(VARIED["a hang"](tmp_path))
     read = Read(inner)
     assert not {"html", "head", "body", "style", "script"} & set(read.elements)
     assert not [one for one in read.attributes if one[1] == "style"]
-    assert "--ok" in part("style.css")
+    assert "--ok" in asset_text("style.css")
 
 
 # Files that are none of ours.
@@ -404,12 +404,12 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path, capsys: pytest.
 def test_a_page_that_cannot_be_made_is_a_warning_after_a_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    leave_report(tmp_path, "text")
+    write_run_report(tmp_path, "text")
     told = capsys.readouterr()
     assert told.out == ""
     assert "warning: the report cannot be written" in told.err
     assert "no run's files are there" in told.err
-    leave_report(write_run(tmp_path, STORIES["healthy"]()), "json")
+    write_run_report(write_run(tmp_path, STORIES["healthy"]()), "json")
     assert capsys.readouterr().err == f"report  {tmp_path / 'report.html'}\n"
 
 
@@ -425,4 +425,4 @@ def test_a_page_that_cannot_be_made_is_a_warning_after_a_run(
 )
 def test_only_what_is_a_command_is_shown_as_one(remedy: Remedy, commands: list[str]) -> None:
     block = FindingBlock("launch", Verdict.FAIL, "rank-killed", (), ())
-    assert [one for fix in fixes([(("node-a",), remedy)], block) for one in fix.commands] == commands
+    assert [one for fix in shown_fixes([(("node-a",), remedy)], block) for one in fix.commands] == commands

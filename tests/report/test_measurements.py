@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runbook.model.safe_text import ascii_only
+from runbook.model.safe_text import ascii_text
 from runbook.report.measurements import bandwidth_line, links_map, sparkline
 
 from .varied import links_of
@@ -29,7 +29,7 @@ def test_who_sends_slowly_has_a_dark_row() -> None:
     head, *rows = links_map(links_of(nodes, "node-b", partners=2))
     assert head.startswith("links, rows send to columns: ░░ usual")
     assert rows == ["node-a    ░░░░", "node-b  ██  ██", "node-c  ░░░░"]
-    assert ascii_only(rows[1]) == "node-b  ##  ##"
+    assert ascii_text(rows[1]) == "node-b  ##  ##"
 
 
 def test_a_link_that_was_not_measured_is_a_dot() -> None:

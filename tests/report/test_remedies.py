@@ -6,8 +6,8 @@ from runbook.model.redact import Redactor
 from runbook.model.remedy import Remedy, RemedyStep
 from runbook.model.secrets import Secret
 from runbook.model.verdict import Finding, Outcome, Verdict
-from runbook.report.folding import FindingBlock, blocks
-from runbook.report.run_record import record
+from runbook.report.folding import FindingBlock, finding_blocks
+from runbook.report.run_record import record_of_events
 
 from .made_up_runs import PAIR, Story
 from .test_console import page
@@ -57,7 +57,7 @@ def told(*findings: Finding, verdict: Verdict = Verdict.FAIL) -> tuple[list[Find
     outcomes = (Outcome(node, verdict, None, (one,)) for node, one in zip(BOTH, findings, strict=True))
     story.step("reach", 1.0, *outcomes)
     events = story.end(verdict, 1, "reach", (findings[0].cause,))
-    return blocks(record(events).stages, [findings[0].cause]), page(events)
+    return finding_blocks(record_of_events(events).stages, [findings[0].cause]), page(events)
 
 
 def test_what_differs_in_the_nodes_own_name_is_said_once() -> None:

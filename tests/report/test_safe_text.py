@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runbook.model.safe_text import ascii_only, cells, lines, one_line, pad, wrap
+from runbook.model.safe_text import (
+    ascii_text,
+    pad_to_width,
+    printable_line,
+    printable_lines,
+    terminal_columns,
+    wrap_to_width,
+)
 
 from .strategies import UNHURRIED
 
@@ -20,7 +27,7 @@ TEXT = st.text(st.characters(codec=None, categories=None), max_size=80) | st.tex
 @UNHURRIED
 @given(TEXT)
 def test_nothing_acts(text: str) -> None:
-    for line in [*lines(text), one_line(text)]:
+    for line in [*printable_lines(text), printable_line(text)]:
         assert all(unicodedata.category(c) not in ("Cc", "Cs", "Zl", "Zp") for c in line)
         assert "\u202e" not in line
         line.encode("utf-8")
@@ -29,16 +36,16 @@ def test_nothing_acts(text: str) -> None:
 @UNHURRIED
 @given(TEXT)
 def test_ascii_is_ascii(text: str) -> None:
-    assert ascii_only(one_line(text)).isascii()
+    assert ascii_text(printable_line(text)).isascii()
 
 
 @UNHURRIED
 @given(st.text("ab 漢e\u0301", max_size=60), st.integers(1, 30))
 def test_wrapping_loses_no_word(text: str, width: int) -> None:
-    text = one_line(text)
-    broken = wrap(text, width)
+    text = printable_line(text)
+    broken = wrap_to_width(text, width)
     assert " ".join(broken) == text
-    assert all(cells(line) <= width or " " not in line for line in broken)
+    assert all(terminal_columns(line) <= width or " " not in line for line in broken)
 
 
 @pytest.mark.parametrize(
@@ -59,14 +66,14 @@ def test_wrapping_loses_no_word(text: str, width: int) -> None:
     ],
 )
 def test_what_is_shown(raw: str, shown: str) -> None:
-    assert one_line(raw) == shown
+    assert printable_line(raw) == shown
 
 
 def test_lines_keep_their_indent() -> None:
-    assert lines("if x:\r\n\tdo\n\n") == ["if x:", "    do"]
+    assert printable_lines("if x:\r\n\tdo\n\n") == ["if x:", "    do"]
 
 
 def test_wide_characters_take_two_cells() -> None:
-    assert cells("漢字") == 4
-    assert cells("e\u0301") == 1
-    assert pad("漢", 4) == "漢  "
+    assert terminal_columns("漢字") == 4
+    assert terminal_columns("e\u0301") == 1
+    assert pad_to_width("漢", 4) == "漢  "

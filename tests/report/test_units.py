@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runbook.model.units import bandwidth_text, bytes_text, seconds_text, significant
+from runbook.model.units import bandwidth_text, bytes_text, seconds_text, significant_digits_text
 
 from .strategies import UNHURRIED
 
@@ -27,13 +27,13 @@ from .strategies import UNHURRIED
     ],
 )
 def test_three_digits_are_kept(number: float, text: str) -> None:
-    assert significant(number) == text
+    assert significant_digits_text(number) == text
 
 
 @UNHURRIED
 @given(st.floats(min_value=1e-9, max_value=1e12))
 def test_three_digits_are_never_far_off(number: float) -> None:
-    text = significant(number)
+    text = significant_digits_text(number)
     assert "e" not in text
     assert float(text) == pytest.approx(number, rel=0.00501)
 

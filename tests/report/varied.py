@@ -10,11 +10,11 @@ from pathlib import Path
 
 from runbook.files.inventory import load_inventory
 from runbook.files.yaml_document import parse_document
-from runbook.launch.ranks import described
+from runbook.launch.ranks import describe_nodes
 from runbook.model.events import Event, Progress, RunFinished, RunStarted
 from runbook.model.remedy import Remedy
 from runbook.model.verdict import Finding, Outcome, Verdict
-from runbook.report.run_json import Result, to_json
+from runbook.report.run_json import Result, event_to_json
 
 from .made_up_runs import PAIR, STORIES, Story, passed
 
@@ -26,7 +26,7 @@ def write_run(folder: Path, events: Iterable[Event], files: Mapping[str, str] | 
     """A run's folder with these events, their result, and further files by their path below it."""
     folder.mkdir(parents=True, exist_ok=True)
     told = list(events)
-    (folder / "events.jsonl").write_text("".join(to_json(event) + "\n" for event in told))
+    (folder / "events.jsonl").write_text("".join(event_to_json(event) + "\n" for event in told))
     if any(isinstance(event, RunFinished) for event in told):
         result = Result()
         for event in told:
@@ -49,7 +49,7 @@ def with_plan(
         own = f", env: {node_env}" if name == started.nodes[-1] else ""
         rack = f", rack: rack{number // 16:02d}" if len(started.nodes) > 64 else ""
         lines.append(f"  {name}: {{address: 10.0.{number // 250}.{number % 250 + 1}{own}{rack}}}")
-    plan = described(load_inventory(parse_document("\n".join(lines), "lab.yml"))[0])
+    plan = describe_nodes(load_inventory(parse_document("\n".join(lines), "lab.yml"))[0])
     return [replace(event, plan=plan) if isinstance(event, RunStarted) else event for event in events]
 
 

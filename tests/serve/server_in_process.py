@@ -13,7 +13,7 @@ from typing import Any
 from starlette.applications import Starlette
 
 from runbook.serve.page import Page, Role
-from runbook.serve.people import Person, csrf_of
+from runbook.serve.people import Person, csrf_token
 from runbook.serve.server import create_app
 from runbook.serve.settings import ServeSettings
 
@@ -55,7 +55,13 @@ class World:
     def as_page(self, role: Role, **more: str) -> list[tuple[str, str | bytes]]:
         """The headers of a page of ours that somebody of this role looks at."""
         cookie = f"runbook-8400={self.sessions[role]}"
-        given = {"host": HOST, "cookie": cookie, "origin": ORIGIN, "x-csrf-token": csrf_of(self.sessions[role]), **more}
+        given = {
+            "host": HOST,
+            "cookie": cookie,
+            "origin": ORIGIN,
+            "x-csrf-token": csrf_token(self.sessions[role]),
+            **more,
+        }
         return [(name.replace("_", "-"), value) for name, value in given.items()]
 
     def as_program(self, role: Role, **more: str) -> list[tuple[str, str | bytes]]:

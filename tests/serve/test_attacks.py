@@ -18,8 +18,8 @@ from starlette.websockets import WebSocket
 
 from runbook.serve import guards
 from runbook.serve.guards import SECURITY_HEADERS, Guarded, TokenBucket
-from runbook.serve.page import READ_METHODS, ROLES, Page, allows
-from runbook.serve.people import Person, csrf_of
+from runbook.serve.page import READ_METHODS, ROLES, Page, role_allows
+from runbook.serve.people import Person, csrf_token
 from serve.server_in_process import HOST, ORIGIN, Answer, Headers, World, filled, world_of
 
 FOREIGN_HOSTS = [
@@ -188,7 +188,7 @@ def test_nothing_is_changed_from_another_origin(origins: tuple[str, ...], tmp_pa
 @pytest.mark.parametrize("token", [None, "", "x", "0" * 64], ids=str)
 def test_nothing_is_changed_without_the_token_of_the_session(token: str | None, tmp_path: Path) -> None:
     async def tried(attacked: Attacked) -> None:
-        other = csrf_of(attacked.world.sessions["viewer"])
+        other = csrf_token(attacked.world.sessions["viewer"])
         for page, method in attacked.changes():
             for wrong in (token, other):
                 headers = without(attacked.world.as_page("admin"), "x-csrf-token")
@@ -202,7 +202,7 @@ def test_the_token_may_also_be_in_the_form(tmp_path: Path) -> None:
     async def tried(attacked: Attacked) -> None:
         kind = ("content-type", "application/x-www-form-urlencoded")
         headers = [*without(attacked.world.as_page("admin"), "x-csrf-token"), kind]
-        right = f"a=1&csrf={csrf_of(attacked.world.sessions['admin'])}".encode()
+        right = f"a=1&csrf={csrf_token(attacked.world.sessions['admin'])}".encode()
         for page, method in attacked.changes():
             if page.kind == "page":
                 assert await attacked.let_through(page, method, headers, body=right)
@@ -267,7 +267,7 @@ def test_nobody_does_what_the_role_does_not_allow(tmp_path: Path) -> None:
             for role in ROLES:
                 for headers in (attacked.world.as_page(role), attacked.world.as_program(role)):
                     through = await attacked.let_through(page, method, headers)
-                    assert bool(through) == allows(role, page.role), (page, method, role)
+                    assert bool(through) == role_allows(role, page.role), (page, method, role)
 
     attack(tmp_path, tried)
 
@@ -287,7 +287,7 @@ def test_a_session_holds_for_no_other_origin_and_a_token_must_be_whole(tmp_path:
             if page.role in ("anyone", "agent"):
                 continue
             for proof in proofs:
-                csrf = ("x-csrf-token", csrf_of(elsewhere))
+                csrf = ("x-csrf-token", csrf_token(elsewhere))
                 headers: Headers = [("host", HOST), ("origin", ORIGIN), csrf, proof]
                 assert await attacked.let_through(page, method, headers) is None, (page, method, proof)
 
@@ -392,18 +392,18 @@ def test_nothing_is_kept_of_what_somebody_sends_who_may_not(tmp_path: Path) -> N
 
     async def tried(attacked: Attacked) -> None:
         kept = list[int]()
-        whole = guards.bounded_body
+        whole = guards.read_bounded_body
 
         async def counted(*arguments: Any, **more: Any) -> bytes:
             kept.append(len(body := await whole(*arguments, **more)))
             return body
 
-        guards.bounded_body = counted
+        guards.read_bounded_body = counted
         try:
             for page, method in attacked.cases():
                 if page.kind == "socket" or page.role in ("anyone", "agent"):
                     continue
-                below = [role for role in ROLES if not allows(role, page.role)]
+                below = [role for role in ROLES if not role_allows(role, page.role)]
                 stranger: Headers = [("host", HOST)]
                 proofs = [stranger, *map(attacked.world.as_page, below), *map(attacked.world.as_program, below)]
                 for proof in proofs:
@@ -414,14 +414,14 @@ def test_nothing_is_kept_of_what_somebody_sends_who_may_not(tmp_path: Path) -> N
                 assert await attacked.let_through(page, method, headers, body=b"{}")
                 assert kept.pop() == (0 if method in READ_METHODS else 2)
         finally:
-            guards.bounded_body = whole
+            guards.read_bounded_body = whole
 
     attack(tmp_path, tried)
 
 
 def test_a_network_of_version_6_has_the_attempts_of_one_address() -> None:
     def counted(address: str) -> str:
-        return guards.counted_as({"client": (address, 50000)})
+        return guards.rate_limit_key({"client": (address, 50000)})
 
     assert counted("2001:db8::1") == counted("2001:db8::ffff:1") == "2001:db8::/64"
     assert counted("2001:db8:0:1::1") != counted("2001:db8::1")

@@ -21,12 +21,12 @@ from ports import free_port
 
 from runbook.model.events import Event, OutcomeReached, Progress, RunStarted, StageStarted
 from runbook.model.verdict import Finding, Outcome
-from runbook.report.run_json import to_json
-from runbook.serve.page import Role, allows
+from runbook.report.run_json import event_to_json
+from runbook.serve.page import Role, role_allows
 from runbook.serve.pages import all_pages
-from runbook.serve.people import People, csrf_of
-from runbook.serve.run_logs import id_of
-from runbook.serve.run_processes import process_start
+from runbook.serve.people import People, csrf_token
+from runbook.serve.run_logs import log_file_id
+from runbook.serve.run_processes import process_start_ticks
 from runbook.serve.store import Store
 from serve.running import Running, running
 from serve.server_in_process import filled
@@ -180,7 +180,7 @@ def test_an_admin_does_everything_by_mouse_and_no_name_is_markup(browser: Browse
 
 def add(server: Running, cookie: str, name: str) -> None:
     """Add a person, as another admin's browser does."""
-    headers = {"Cookie": cookie, "Origin": server.url, "X-CSRF-Token": csrf_of(cookie.partition("=")[2])}
+    headers = {"Cookie": cookie, "Origin": server.url, "X-CSRF-Token": csrf_token(cookie.partition("=")[2])}
     headers["Content-Type"] = "application/json"
     status, said = server.ask("POST", "/api/v1/people", headers, f'{{"name": "{name}", "role": "viewer"}}')
     assert status == 201, said
@@ -221,7 +221,7 @@ def under_way(data: Path) -> Path:
     """A run that this process stands for, so that it goes on: the file of its events."""
     run = data / "runs" / "one"
     (run / "logs").mkdir(parents=True)
-    about = {"pid": os.getpid(), "began": process_start(os.getpid()), "group": "pool", "person": "ann"}
+    about = {"pid": os.getpid(), "began": process_start_ticks(os.getpid()), "group": "pool", "person": "ann"}
     (run / "started.json").write_text(json.dumps(about))
     found = Finding("firewall-drop", "n1 drops TCP 29500", "let it in")
     told: list[Event] = [
@@ -229,7 +229,7 @@ def under_way(data: Path) -> Path:
         StageStarted(1.0, "firewall", "firewall", ("n1", "n2")),
         OutcomeReached(2.0, "firewall", Outcome.failed("n1", found)),
     ]
-    (run / "events.jsonl").write_text("".join(f"{to_json(event)}\n" for event in told))
+    (run / "events.jsonl").write_text("".join(f"{event_to_json(event)}\n" for event in told))
     (run / "console.txt").write_text("".join(f"line {number}\n" for number in range(500)))
     return run
 
@@ -243,7 +243,7 @@ def test_what_a_person_does_on_a_page_outlasts_its_changes(browser: Browser, tmp
         with (run / "console.txt").open("a") as console:
             console.write(f"{text}\n")
         with (run / "events.jsonl").open("a") as events:
-            events.write(to_json(Progress(3.0, "firewall", text)) + "\n")
+            events.write(event_to_json(Progress(3.0, "firewall", text)) + "\n")
 
     with running(tmp_path) as server, logged_in(browser, server) as shown:
         tab = shown.page
@@ -257,7 +257,7 @@ def test_what_a_person_does_on_a_page_outlasts_its_changes(browser: Browser, tmp
         assert details.evaluate("one => one.open")
         assert tab.evaluate("document.activeElement.textContent") == "Logs"
 
-        tab.goto(server.url + "/runs/one/logs?file=" + id_of("console.txt"))
+        tab.goto(server.url + "/runs/one/logs?file=" + log_file_id("console.txt"))
         log = tab.locator("pre.log")
         assert log.evaluate("one => one.scrollTop > 0")  # the end of the file
         happens("a second moment")
@@ -312,7 +312,9 @@ def test_pages_of_a_folder_that_is_used_fit_as_well(browser: Browser, tmp_path: 
                 shown.page.wait_for_url(lambda url: "/login" not in url)
                 seen = 0
                 for page in pages:
-                    if not allows(role, page.role) or page.path.endswith(("/raw", "/{shell}", "/{node}", "/metrics")):
+                    if not role_allows(role, page.role) or page.path.endswith(
+                        ("/raw", "/{shell}", "/{node}", "/metrics")
+                    ):
                         continue
                     answer = shown.page.goto(
                         world.url + filled_in(page.path, version="2")

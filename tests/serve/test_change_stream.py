@@ -15,7 +15,7 @@ from runbook.serve.change_stream import (
     MAX_STREAMS_PER_PERSON,
     Changed,
     Subscriber,
-    messages,
+    event_stream_chunks,
 )
 
 
@@ -133,7 +133,7 @@ def test_the_wire_is_what_browsers_read() -> None:
     async def look() -> None:
         changed = begun()
         with changed.subscribed([], "", "eve") as subscriber:
-            stream = messages(changed, subscriber, 0.01)
+            stream = event_stream_chunks(changed, subscriber, 0.01)
             assert (await anext(stream)).startswith(b"retry: 2000\n")
             assert await anext(stream) == b": still here\n\n"
             changed.publish("groups/train")

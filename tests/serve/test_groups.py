@@ -20,17 +20,17 @@ import pytest
 from runbook.agent.protocol import Enrolment, GpuLoad, Heartbeat
 from runbook.files.inventory import examine_inventory
 from runbook.model.events import Progress
-from runbook.report.run_json import to_json
+from runbook.report.run_json import event_to_json
 from runbook.serve import group_actions as actions
 from runbook.serve import group_form
 from runbook.serve.agent_fleet import Fleet
 from runbook.serve.agent_states import AgentState, RankState
 from runbook.serve.change_stream import Changed
 from runbook.serve.group_files import MAX_GROUP_BYTES, ChangedMeanwhile, NameTaken, NoGroup
-from runbook.serve.group_form import fields_of, opened
+from runbook.serve.group_form import form_fields, open_group_text
 from runbook.serve.pages import nodes
 from runbook.serve.pages.nodes import RankCell, rank_cells
-from runbook.serve.people import csrf_of
+from runbook.serve.people import csrf_token
 from runbook.serve.rendering import moment
 from runbook.serve.run_folders import RunRow
 from runbook.serve.settings import ServeSettings
@@ -65,12 +65,12 @@ def pool(workspace: Workspace) -> None:
 def saved(workspace: Workspace, name: str, **fields: str) -> str:
     """The text after these fields of the form were saved; `node__gn6__gpus` is node.gn6.gpus."""
     given = {field.replace("__", "."): value for field, value in fields.items()}
-    actions.save(workspace, name, given, workspace.groups.read(name).hash, "ann")
+    actions.save_group(workspace, name, given, workspace.groups.read(name).hash, "ann")
     return workspace.groups.read(name).text
 
 
 def moved(workspace: Workspace, target: str, *nodes: str, source: str = "pool") -> list[str]:
-    return actions.move(workspace, [(source, node) for node in nodes], target, "ann", {})
+    return actions.move_nodes(workspace, [(source, node) for node in nodes], target, "ann", {})
 
 
 def table(workspace: Workspace, name: str) -> list[tuple[str, int, int, int]]:
@@ -79,14 +79,14 @@ def table(workspace: Workspace, name: str) -> list[tuple[str, int, int, int]]:
 
 
 def test_the_schema_that_a_new_group_names_is_there(workspace: Workspace) -> None:
-    actions.create(workspace, "train", "ann")
+    actions.create_group(workspace, "train", "ann")
     named = workspace.groups.read("train").text.split("$schema=")[1].splitlines()[0]
     assert json.loads((workspace.groups.folder / named).read_text())["title"].startswith("an inventory")
 
 
 def test_the_seeds_first_example(workspace: Workspace) -> None:
     pool(workspace)
-    actions.create(workspace, "train", "ann")
+    actions.create_group(workspace, "train", "ann")
     moved(workspace, "train", "gn6", "gn39", "gn40", "gn7")
     saved(workspace, "train", master="gn6", backend="gloo", world_size="4")
     assert table(workspace, "train") == [
@@ -99,7 +99,7 @@ def test_the_seeds_first_example(workspace: Workspace) -> None:
 
 def test_the_seeds_second_example(workspace: Workspace) -> None:
     pool(workspace)
-    actions.create(workspace, "train", "ann")
+    actions.create_group(workspace, "train", "ann")
     moved(workspace, "train", "gn7", "gn6")
     saved(workspace, "train", master="gn6", backend="gloo", processes="2", world_size="4")
     assert table(workspace, "train") == [("gn6-0", 0, 0, 0), ("gn6-1", 1, 1, 0), ("gn7-0", 2, 0, 1), ("gn7-1", 3, 1, 1)]
@@ -110,8 +110,8 @@ def test_what_a_browser_cannot_send_back_is_no_change(workspace: Workspace) -> N
     (workspace.groups.folder / "pool.yml").write_text(text.replace("\n", "\r\n"), newline="")
     file = workspace.groups.read("pool")
     sent = {"text": text, "command": "sh -c 'onetwo'", "port": ""}  # a field of one line holds no line break
-    assert actions.propose(workspace, file, sent).changed == []
-    both = actions.propose(workspace, file, sent | {"text": text + "# new\n", "port": "29600"})
+    assert actions.propose_change(workspace, file, sent).changed == []
+    both = actions.propose_change(workspace, file, sent | {"text": text + "# new\n", "port": "29600"})
     assert (both.changed, both.text.count("# new"), both.text.count("port: 29600")) == (["text", "port"], 1, 1)
     assert '"one\\ntwo"' in both.text
 
@@ -133,7 +133,7 @@ env:
 
 def test_a_changed_variable_changes_no_other(workspace: Workspace) -> None:
     (workspace.groups.folder / "pool.yml").write_text(VARIED)
-    shown = fields_of(opened("pool", VARIED))["env"]
+    shown = form_fields(open_group_text("pool", VARIED))["env"]
     sent = re.sub(r"\r\n?|\n", "\r\n", shown)  # by a browser
     text = saved(workspace, "pool", env=sent.replace("C=1", "C=2"))
     assert text == VARIED.replace('C: "1"', 'C: "2"')
@@ -164,10 +164,10 @@ def test_what_was_moved_before_a_group_that_refuses_is_told(tmp_path: Path) -> N
     store, told = Store(tmp_path / "serve.db"), list[str]()
     workspace = Workspace(tmp_path, store, told.append, Fleet(store, ServeSettings(tmp_path), Changed()))
     pool(workspace)
-    actions.create(workspace, "train", "ann")
+    actions.create_group(workspace, "train", "ann")
     told.clear()
     with pytest.raises(actions.Refused, match="no agent has that name"):
-        actions.move(workspace, [("pool", "gn6"), ("", "nobody")], "train", "ann", {})
+        actions.move_nodes(workspace, [("pool", "gn6"), ("", "nobody")], "train", "ann", {})
     assert "gn6" not in workspace.groups.read("pool").text
     assert {"groups/pool", "groups/train"} <= set(told)
     store.close()
@@ -177,7 +177,7 @@ def test_a_file_is_examined_once_for_all_nodes_that_leave_it(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pool(workspace)
-    actions.create(workspace, "train", "ann")
+    actions.create_group(workspace, "train", "ann")
     looked = list[str]()
 
     def examine(document: Any, **more: Any) -> Any:
@@ -218,7 +218,7 @@ def test_nodes_that_the_table_has_no_room_for_are_named(tmp_path: Path) -> None:
 
 def test_a_spare_has_no_rank_and_leaves_with_its_node(workspace: Workspace) -> None:
     pool(workspace)
-    actions.create(workspace, "train", "ann")
+    actions.create_group(workspace, "train", "ann")
     moved(workspace, "train", "gn6", "gn39", "gn40", "gn7")
     text = saved(workspace, "train", spares="gn40, gn7", retries="1", world_size="2")
     assert "  spares: [gn40, gn7]" in text.splitlines()
@@ -246,9 +246,9 @@ def node_lines(workspace: Workspace, name: str) -> list[str]:
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1", "203.0.113.7"], ids=["tunnel", "IPv6", "router"])
 def test_agents_that_dial_from_one_address_are_grouped_and_given_their_own(workspace: Workspace, address: str) -> None:
-    actions.create(workspace, "train", "ann")
+    actions.create_group(workspace, "train", "ann")
     online = agents(one=address, two=address, far="198.51.100.4")
-    actions.move(workspace, [("", name) for name in online], "train", "ann", online)
+    actions.move_nodes(workspace, [("", name) for name in online], "train", "ann", online)
     assert node_lines(workspace, "train") == [
         "  one: {connection: agent}",
         "  two: {connection: agent}",
@@ -263,8 +263,8 @@ def test_agents_that_dial_from_one_address_are_grouped_and_given_their_own(works
 
 
 def test_a_node_by_itself_keeps_the_address_that_its_agent_dialled_from(workspace: Workspace) -> None:
-    actions.create(workspace, "train", "ann")
-    actions.move(workspace, [("", "one")], "train", "ann", agents(one="127.0.0.1", two="127.0.0.1"))
+    actions.create_group(workspace, "train", "ann")
+    actions.move_nodes(workspace, [("", "one")], "train", "ann", agents(one="127.0.0.1", two="127.0.0.1"))
     assert node_lines(workspace, "train") == ["  one: {connection: agent, address: 127.0.0.1}"]
 
 
@@ -302,7 +302,7 @@ def test_a_node_has_the_ranks_that_the_run_gave_it_alone(workspace: Workspace, m
     fleet = {name: replace(agents(**{name: ""})[name], jobs=claims) for name in "abcd"}
 
     def shown() -> dict[str, list[int]]:
-        of_group = nodes._of_group(workspace, workspace.view("train"), fleet)
+        of_group = nodes._rows_of_group(workspace, workspace.view("train"), fleet)
         return {one.name: [cell.rank for cell in one.ranks] for one in of_group}
 
     assert shown() == {"a": [0], "b": [1], "c": [], "d": []}
@@ -314,7 +314,9 @@ def test_a_node_has_the_ranks_that_the_run_gave_it_alone(workspace: Workspace, m
     events = [Progress(1.0, "launch", "c takes the place of a: it broke", "c", None, taken)]
     events.append(Progress(2.0, "launch", 'a says {"spare": {}}', "a"))
     events.append(Progress(2.0, "launch", "odd", "d", None, {"spare": "b"}))
-    (folder / "events.jsonl").write_text("".join(to_json(event) + "\n" for event in reversed(events)) + '{"spare": ')
+    (folder / "events.jsonl").write_text(
+        "".join(event_to_json(event) + "\n" for event in reversed(events)) + '{"spare": '
+    )
     assert shown() == {"a": [], "b": [0], "c": [1], "d": []}  # ranks are given anew
 
 
@@ -327,7 +329,7 @@ def test_a_world_size_that_does_not_fit_is_refused_with_the_reason(workspace: Wo
 
 def test_a_node_takes_along_what_makes_it_reachable_and_ranges_are_split(workspace: Workspace) -> None:
     pool(workspace)
-    actions.create(workspace, "train", "ann")
+    actions.create_group(workspace, "train", "ann")
     moved(workspace, "train", "gn40")
     assert "  gn39: {address: 10.0.0.39}" in workspace.groups.read("pool").text.splitlines()
     assert workspace.groups.read("pool").text.startswith("# the machines of the second room\n")
@@ -379,22 +381,22 @@ def test_what_lint_would_refuse_is_not_saved(workspace: Workspace, field: str, v
 def test_two_people_and_an_editor(workspace: Workspace) -> None:
     pool(workspace)
     seen = workspace.groups.read("pool").hash
-    actions.save(workspace, "pool", {"port": "29600"}, seen, "ann")
+    actions.save_group(workspace, "pool", {"port": "29600"}, seen, "ann")
     with pytest.raises(ChangedMeanwhile):
-        actions.save(workspace, "pool", {"port": "29700"}, seen, "bob")
+        actions.save_group(workspace, "pool", {"port": "29700"}, seen, "bob")
     (workspace.groups.folder / "pool.yml").write_text(POOL + "# by hand\n")
     with pytest.raises(ChangedMeanwhile):
-        actions.delete(workspace, "pool", seen, "bob")
+        actions.delete_group(workspace, "pool", seen, "bob")
     assert [(one.person, one.what) for one in workspace.groups.history("pool")] == [
         ("", "changed outside of this server"),
         ("ann", "changed port"),
         ("", "found"),
     ]
     first = workspace.groups.history("pool")[-1]
-    actions.restore(workspace, "pool", first.id, workspace.groups.read("pool").hash, "bob")
+    actions.restore_version(workspace, "pool", first.id, workspace.groups.read("pool").hash, "bob")
     assert workspace.groups.read("pool").text == POOL
     with pytest.raises(actions.Refused, match="version"):
-        actions.restore(workspace, "pool", 10**9, workspace.groups.read("pool").hash, "bob")
+        actions.restore_version(workspace, "pool", 10**9, workspace.groups.read("pool").hash, "bob")
 
 
 def test_a_page_of_a_group_does_not_read_every_text_that_it_ever_had(
@@ -443,25 +445,25 @@ def test_names(workspace: Workspace) -> None:
     pool(workspace)
     for name in ("", ".hidden", "a/b", "../a", "a b", "x" * 64, "a\n"):
         with pytest.raises(NameTaken):
-            actions.create(workspace, name, "ann")
+            actions.create_group(workspace, name, "ann")
         with pytest.raises(NoGroup):
             workspace.groups.read(name)
     with pytest.raises(NameTaken):
-        actions.create(workspace, "pool", "ann")
-    actions.create(workspace, "train", "ann")
+        actions.create_group(workspace, "pool", "ann")
+    actions.create_group(workspace, "train", "ann")
     with pytest.raises(NameTaken):
         actions.rename(workspace, "train", "pool", workspace.groups.read("train").hash, "ann")
     actions.rename(workspace, "train", "other", workspace.groups.read("train").hash, "ann")
     assert workspace.groups.names() == ["other", "pool"]
     assert [one.what for one in workspace.groups.history("other")] == ["renamed from train", "created"]
-    actions.delete(workspace, "other", workspace.groups.read("other").hash, "ann")
+    actions.delete_group(workspace, "other", workspace.groups.read("other").hash, "ann")
     assert workspace.groups.names() == ["pool"]
 
 
 @pytest.mark.parametrize("name", ["2026", "1.5", "null", "true", "no", "0x10"])
 def test_a_group_may_be_called_what_yaml_takes_for_something_else(workspace: Workspace, name: str) -> None:
     pool(workspace)
-    actions.create(workspace, name, "ann")
+    actions.create_group(workspace, name, "ann")
     moved(workspace, name, "gn6", "gn7")
     look = workspace.view(name)
     assert (look.linted.errors, look.meaning.why, look.meaning.world_size) == ([], "", 2)
@@ -484,10 +486,10 @@ def test_a_secret_in_plain_text_is_not_shown_and_not_lost(workspace: Workspace) 
     look = workspace.view("pool")
     assert SECRET not in look.linted.shown
     assert SECRET not in repr(look.meaning)
-    proposed = actions.propose(workspace, look.file, {"text": look.linted.shown.replace("gn7", "gn8")})
+    proposed = actions.propose_change(workspace, look.file, {"text": look.linted.shown.replace("gn7", "gn8")})
     assert SECRET not in "".join(proposed.difference)
     assert proposed.text == WITH_SECRET.replace("gn7", "gn8")
-    text = actions.editing(look.file, look.linted)
+    text = actions.editable_text(look.file, look.linted)
     assert text is not None
     assert saved(workspace, "pool", port="29600", env="MY_API_KEY=hidden-secret-1\nA=1").count(SECRET) == 1
 
@@ -497,10 +499,10 @@ def test_a_secret_cannot_be_moved_to_where_it_is_shown(workspace: Workspace) -> 
     look = workspace.view("pool")
     stolen = look.linted.shown.replace("name: pool", "name: hidden-secret-1")
     with pytest.raises(actions.Refused):
-        actions.propose(workspace, look.file, {"text": stolen})
+        actions.propose_change(workspace, look.file, {"text": stolen})
     stolen = stolen.replace("env: {MY_API_KEY: hidden-secret-1}", "")
     with pytest.raises(actions.Refused):
-        actions.propose(workspace, look.file, {"text": stolen})
+        actions.propose_change(workspace, look.file, {"text": stolen})
 
 
 @pytest.mark.parametrize(
@@ -521,7 +523,7 @@ def test_a_secret_is_hidden_whether_lint_tells_of_it_or_not(workspace: Workspace
     assert SECRET not in repr((look.linted.findings, look.linted.shown, look.meaning))
     assert not look.linted.closed
     assert "7ab3c45d9e02" not in look.linted.shown
-    proposed = actions.propose(workspace, look.file, {"text": look.linted.shown.replace("gn7", "gn8")})
+    proposed = actions.propose_change(workspace, look.file, {"text": look.linted.shown.replace("gn7", "gn8")})
     assert proposed.text == look.file.text.replace("gn7", "gn8")
 
 
@@ -671,7 +673,7 @@ def test_the_fleet_has_every_node_of_every_group(tmp_path: Path) -> None:
 def test_an_open_page_of_the_fleet_is_sent_what_changes_packed_and_without_a_token(tmp_path: Path) -> None:
     async def look(world: World) -> None:
         page = await world.ask("GET", "/?q=gn", world.as_page("viewer", accept_encoding="gzip"))
-        token = csrf_of(world.sessions["viewer"]).encode()
+        token = csrf_token(world.sessions["viewer"]).encode()
         assert token in page.body
         assert page.header("content-encoding") is None
         whole = await world.ask("GET", "/?q=gn", world.as_page("viewer", x_live="1"))
@@ -714,7 +716,7 @@ def test_a_node_goes_up_and_down_with_its_comment(workspace: Workspace) -> None:
     pool(workspace)
 
     def shifted(node: str, by: int) -> list[str]:
-        actions.shift(workspace, "pool", node, by, workspace.groups.read("pool").hash, "ann")
+        actions.shift_group_node(workspace, "pool", node, by, workspace.groups.read("pool").hash, "ann")
         return [worker for worker, *_ in table(workspace, "pool")]
 
     assert shifted("gn40", -1) == ["gn6-0", "gn40-0", "gn39-0", "gn7-0"]

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from runbook.files.shipped_files import shipped
+from runbook.files.shipped_files import shipped_path
 from serve.server_in_process import World, world_of
 from serve.used_folder import filled, heard, use
 
-DESCRIPTION: dict[str, Any] = json.loads(shipped("schemas", "api.openapi.json").read_text(encoding="utf-8"))
+DESCRIPTION: dict[str, Any] = json.loads(shipped_path("schemas", "api.openapi.json").read_text(encoding="utf-8"))
 OPERATIONS = {
     (path, method.upper()): operation
     for path, methods in DESCRIPTION["paths"].items()

@@ -24,9 +24,9 @@ from profiles import examples
 from runbook.engine.run_folder import JOB_ENDING_FILE
 from runbook.serve import run_logs as logs
 from runbook.serve.pages.nodes import _launch_verdicts
-from runbook.serve.pages.runs import measured
+from runbook.serve.pages.runs import link_measurements
 from runbook.serve.run_folders import NoRun, RunFilter, Runs
-from runbook.serve.run_processes import Processes, Restarts, process_start
+from runbook.serve.run_processes import Processes, Restarts, process_start_ticks
 from runbook.serve.store import Store
 from runbook.transport.agent import SERVER_GONE
 from serve.server_in_process import World, world_of
@@ -135,7 +135,7 @@ def test_of_many_runs_only_those_that_measured_links_are_read(
         return document(id)
 
     monkeypatch.setattr(runs, "document", counted)
-    assert {pair: [one.gbps for one in found] for pair, found in measured(runs, rows).items()} == {
+    assert {pair: [one.gbps for one in found] for pair, found in link_measurements(runs, rows).items()} == {
         ("gn1", "gn2"): [90.0]
     }
     assert read == ["four"]
@@ -186,7 +186,7 @@ def test_what_a_launch_says_is_read_again_only_when_more_is_written(
 
 def parts(data: bytes, **where: int) -> tuple[list[str], bool, bool]:
     """Lines, and whether something is before and after them."""
-    window = logs.window(io.BytesIO(data), **where)
+    window = logs.read_window(io.BytesIO(data), **where)
     return [line.text for line in window.lines], window.begin > 0, window.end < window.size
 
 
@@ -199,32 +199,32 @@ def test_paging_up_and_down_gives_every_line_once(lines: list[str], ended: bool)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(logs, "WINDOW_BYTES", 64)
         stream = io.BytesIO(data)
-        window, up = logs.window(stream), list[str]()
+        window, up = logs.read_window(stream), list[str]()
         while True:
             up = [line.text for line in window.lines] + up
             if window.begin == 0:
                 break
-            window = logs.window(stream, before=window.begin)
-        down, window = list[str](), logs.window(stream, after=0)
+            window = logs.read_window(stream, before=window.begin)
+        down, window = list[str](), logs.read_window(stream, after=0)
         while True:
             down += [line.text for line in window.lines]
             if window.end == window.size:
                 break
-            window = logs.window(stream, after=window.end)
+            window = logs.read_window(stream, after=window.end)
     assert up == down == whole
 
 
 def test_a_place_is_shown_with_what_is_around_it() -> None:
     data = b"".join(b"line %07d\n" % number for number in range(100_000))
     at = data.index(b"line 0050000")
-    window = logs.window(io.BytesIO(data), around=at)
+    window = logs.read_window(io.BytesIO(data), around=at)
     assert at in {line.at for line in window.lines}
     assert len(window.lines) < 12_000
 
 
 def test_what_would_act_is_text_and_long_lines_are_cut() -> None:
     data = b"\x1b[2J\x1b]0;owned\x07\xff<script>\n50 %\r100 %\n" + b"x" * 10_000 + b"\n"
-    lines = logs.window(io.BytesIO(data)).lines
+    lines = logs.read_window(io.BytesIO(data)).lines
     assert [line.text[:40] for line in lines[:2]] == ["\\x1b[2J\\x1b]0;owned\\x07�<script>", "50 %\\r100 %"]
     assert (len(lines[2].text), lines[2].cut) == (logs.MAX_SHOWN_LINE_BYTES, 6000)
 
@@ -232,7 +232,7 @@ def test_what_would_act_is_text_and_long_lines_are_cut() -> None:
 def test_empty_lines_are_lines_whatever_ends_the_others() -> None:
     for end in (b"\n", b"\r\n"):
         data = end.join((b"one", b"", b"50 %\r100 %", b"", b"", b"six", b""))
-        lines = logs.window(io.BytesIO(data)).lines
+        lines = logs.read_window(io.BytesIO(data)).lines
         assert [line.text for line in lines] == ["one", "", "50 %\\r100 %", "", "", "six"]
         assert [data[line.at :].startswith(text) for line, text in zip(lines, (b"one", end), strict=False)] == [
             True,
@@ -243,12 +243,12 @@ def test_empty_lines_are_lines_whatever_ends_the_others() -> None:
 
 def test_a_line_without_an_end_does_not_stop_the_paging() -> None:
     data = b"x" * (3 * logs.WINDOW_BYTES)
-    window, seen = logs.window(io.BytesIO(data)), 0
+    window, seen = logs.read_window(io.BytesIO(data)), 0
     while True:
         seen += window.end - window.begin
         if window.begin == 0:
             break
-        window = logs.window(io.BytesIO(data), before=window.begin)
+        window = logs.read_window(io.BytesIO(data), before=window.begin)
     assert seen == len(data)
 
 
@@ -256,17 +256,17 @@ def test_a_line_longer_than_a_window_is_shown_from_its_end_to_its_beginning() ->
     """The bar of pip or tqdm, with one line break at its end, and lines on both sides."""
     bar = b"\r".join(b"%6d of 20000" % number for number in range(20_000)) + b"\n"
     for data in (bar, b"first\n" * 9 + bar, b"first\n" * 9 + bar + b"last\n"):
-        window, pieces = logs.window(io.BytesIO(data)), list[tuple[int, int]]()
+        window, pieces = logs.read_window(io.BytesIO(data)), list[tuple[int, int]]()
         assert window.lines
         while True:
             pieces.append((window.begin, window.end))
             if window.begin == 0:
                 break
             before = window.begin
-            window = logs.window(io.BytesIO(data), before=before)
+            window = logs.read_window(io.BytesIO(data), before=before)
             assert (window.begin < before, window.end) == (True, before)
         assert pieces[0][1] == len(data)
-    assert logs.window(io.BytesIO(data), before=len(data) - len("last\n")).lines
+    assert logs.read_window(io.BytesIO(data), before=len(data) - len("last\n")).lines
 
 
 @pytest.mark.parametrize(
@@ -289,9 +289,9 @@ def test_a_match_is_quoted_and_its_link_leads_to_it(head: bytes, length: int, pl
     line = bytearray(b"50% \r" * (length // 5 + 1))[:length]
     line[place : place + len(needle)] = needle.encode()
     stream = io.BytesIO(head + bytes(line) + tail)
-    (hit,) = logs.search(stream, needle).hits
+    (hit,) = logs.search_log_file(stream, needle).hits
     assert needle in hit.quoted
-    shown = [one for one in logs.window(stream, around=hit.at).lines if one.at == hit.at]
+    shown = [one for one in logs.read_window(stream, around=hit.at).lines if one.at == hit.at]
     assert [needle in one.text for one in shown] == [True]
 
 
@@ -300,29 +300,29 @@ def test_a_match_is_quoted_and_its_link_leads_to_it(head: bytes, length: int, pl
 def test_every_match_is_counted_once(lines: list[str], needle: str, chunk: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(logs, "_SEARCH_PIECE_BYTES", chunk)
-        found = logs.search(io.BytesIO("\n".join(lines).encode()), needle)
+        found = logs.search_log_file(io.BytesIO("\n".join(lines).encode()), needle)
     assert (found.count, found.exact) == (sum(line.count(needle) for line in lines), True)
 
 
 def test_a_match_across_pieces_of_a_line_without_an_end_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logs, "_SEARCH_PIECE_BYTES", 100)
     data = (b"x" * 97 + b"error") * 50
-    assert logs.search(io.BytesIO(data), "error").count == 50
+    assert logs.search_log_file(io.BytesIO(data), "error").count == 50
 
 
 def test_matches_are_listed_with_their_places_and_more_on_request() -> None:
     data = b"".join(b"%d Error\n" % number for number in range(250)) + b"nothing\n"
-    found = logs.search(io.BytesIO(data), "error", any_case=True)
+    found = logs.search_log_file(io.BytesIO(data), "error", any_case=True)
     assert (found.count, len(found.hits), found.exact) == (250, logs.MAX_HITS, True)
     assert found.hits[1].text == "1 Error"
     assert data[found.hits[1].at :].startswith(b"1 Error")
-    assert logs.search(io.BytesIO(data), "error", any_case=True, skip=200).hits[0].text == "200 Error"
-    assert logs.search(io.BytesIO(data), "error").count == 0
+    assert logs.search_log_file(io.BytesIO(data), "error", any_case=True, skip=200).hits[0].text == "200 Error"
+    assert logs.search_log_file(io.BytesIO(data), "error").count == 0
 
 
 def test_a_search_whose_time_is_over_says_how_far_it_came(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logs, "_SEARCH_PIECE_BYTES", 100)
-    found = logs.search(io.BytesIO(b"an error\n" * 1000), "error", until=time.monotonic() - 1)
+    found = logs.search_log_file(io.BytesIO(b"an error\n" * 1000), "error", until=time.monotonic() - 1)
     assert not found.exact
     assert 0 < found.count < 1000
 
@@ -343,7 +343,7 @@ def test_files_go_by_ids_and_links_are_none(tmp_path: Path) -> None:
     ]
     for name in ("logs/passwd", "secret.env", "../../../etc/passwd", "logs/../secret.env"):
         with pytest.raises(logs.NoFile):
-            logs.find(path, logs.id_of(name))
+            logs.find_log_file(path, logs.log_file_id(name))
 
 
 def test_all_files_of_a_run_are_searched_and_counted(tmp_path: Path) -> None:
@@ -353,11 +353,11 @@ def test_all_files_of_a_run_are_searched_and_counted(tmp_path: Path) -> None:
         (path / "logs" / f"rank-{rank:05d}.gn1.l{rank}.out").write_text("step NaN\n" * rank + "nan\n")
     (path / "logs" / "rank-00009.gn1.l9.out").symlink_to("/etc/passwd")
     later = time.monotonic() + 60
-    found = logs.search_all(path, logs.files(path), "NaN", any_case=False, until=later)
+    found = logs.search_all_files(path, logs.files(path), "NaN", any_case=False, until=later)
     assert (found.count, [count for _, count in found.files], found.exact) == (10, [1, 2, 3, 4], True)
     assert [(file.ranks, line.at) for file, line in found.hits[:3]] == [((1, 1), 0), ((2, 2), 0), ((2, 2), 9)]
-    assert logs.search_all(path, logs.files(path), "nan", any_case=True, until=later).count == 15
-    late = logs.search_all(path, logs.files(path), "nan", any_case=True, until=0.0)
+    assert logs.search_all_files(path, logs.files(path), "nan", any_case=True, until=later).count == 15
+    late = logs.search_all_files(path, logs.files(path), "nan", any_case=True, until=0.0)
     assert (late.count, late.unsearched, late.exact) == (0, 6, False)
 
 
@@ -376,7 +376,7 @@ def test_pages_of_a_run(tmp_path: Path) -> None:
     path = placed(tmp_path, "one", result={"verdict": "fail", "causes": ["firewall-drop"]})
     (path / "logs").mkdir()
     (path / "logs" / "rank-00000.gn1.log").write_text("first\nNCCL WARN <b>bold</b>\nlast\n")
-    file = logs.id_of("logs/rank-00000.gn1.log")
+    file = logs.log_file_id("logs/rank-00000.gn1.log")
 
     async def look(world: World) -> None:
         viewer = world.as_page("viewer")
@@ -430,7 +430,7 @@ def test_a_file_whose_name_is_not_utf8_is_listed_by_the_api(tmp_path: Path) -> N
 def test_searches_wait_for_each_other_and_nothing_waits_for_them(tmp_path: Path) -> None:
     path = placed(tmp_path, "one", result={"verdict": "pass"})
     (path / "console.txt").write_text("a needle\n")
-    file = logs.id_of("console.txt")
+    file = logs.log_file_id("console.txt")
 
     async def look(world: World) -> None:
         viewer = world.as_page("viewer")
@@ -535,7 +535,7 @@ def test_a_wish_that_an_earlier_process_was_told_of_keeps_no_signal_from_the_pre
     store = Store(tmp_path / "serve.db")
     with subprocess.Popen(["sleep", "600"]) as process:
         try:
-            about = {"group": "g", "pid": process.pid, "began": process_start(process.pid)}
+            about = {"group": "g", "pid": process.pid, "began": process_start_ticks(process.pid)}
             (folder / "started.json").write_text(json.dumps(about))
             (folder / JOB_ENDING_FILE).write_text(json.dumps({"person": "ann", "at": time.time(), "now": False}))
             processes = Processes(tmp_path, Runs(tmp_path / "runs", store), lambda topic: None)
@@ -555,7 +555,7 @@ def test_a_signal_is_sent_once(tmp_path: Path) -> None:
         assert process.stdout is not None
         try:
             assert process.stdout.readline() == "ready\n"
-            about = {"group": "g", "pid": process.pid, "began": process_start(process.pid)}
+            about = {"group": "g", "pid": process.pid, "began": process_start_ticks(process.pid)}
             (folder / "started.json").write_text(json.dumps(about))
             processes = Processes(tmp_path, Runs(tmp_path / "runs", store), lambda topic: None)
             processes.end("one", "ann")
@@ -667,6 +667,6 @@ async def until(holds: Callable[[], bool], seconds: float = 180.0) -> None:
 
 
 def test_a_process_is_known_by_its_start() -> None:
-    assert process_start(os.getpid()) != ""
-    assert process_start(os.getpid()) == process_start(os.getpid())
-    assert process_start(2**22 + 1) == ""
+    assert process_start_ticks(os.getpid()) != ""
+    assert process_start_ticks(os.getpid()) == process_start_ticks(os.getpid())
+    assert process_start_ticks(2**22 + 1) == ""

@@ -12,14 +12,14 @@ import pytest
 from runbook.agent.protocol import Enrolment
 from runbook.cli.main import main
 from runbook.model.errors import FilesWrong
-from runbook.serve.settings import ServeSettings, read_options, settings_from
+from runbook.serve.settings import ServeSettings, make_serve_settings, read_options
 from serve.server_in_process import world_of
 
 
 def settings(folder: Path, *origins: str, listen: str = "127.0.0.1:8400") -> ServeSettings:
     (folder / "serve.yml").write_text(json.dumps({"listen": listen, "origins": origins}))
     options = read_options(None, str(folder), str(folder / "serve.yml"), insecure_http=False)
-    return settings_from(options, options.port, people=True)
+    return make_serve_settings(options, options.port, people=True)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 from starlette.routing import Match
 
 from runbook.serve.guards import Guarded
-from runbook.serve.page import ROLES, Page, Role, allows
+from runbook.serve.page import ROLES, Page, Role, role_allows
 from serve.server_in_process import World, world_of
 from serve.used_folder import filled, heard, use
 
@@ -51,7 +51,7 @@ async def forms_of(world: World, role: Role) -> set[Page]:
     """What the forms are for that somebody of this role finds, with a group that runs and with one that does not."""
     found = set()
     for page in world.app.state.pages:
-        if page.kind != "page" or "GET" not in page.methods or not allows(role, page.role) or page.path in BY_LINK:
+        if page.kind != "page" or "GET" not in page.methods or not role_allows(role, page.role) or page.path in BY_LINK:
             continue
         for path in {filled(page.path), filled(page.path, name="idle") if "/groups/" in page.path else page.path}:
             answer = await world.ask("GET", path, world.as_page(role))
@@ -71,9 +71,9 @@ def test_whoever_sees_a_button_may_press_it(role: Role, tmp_path: Path) -> None:
             before = groups.read("pool")
             groups.save("pool", before.text + "# later\n", before.hash, "ann", "a remark")
             seen = await forms_of(world, role)
-            assert [page.path for page in seen if not allows(role, page.role)] == []
+            assert [page.path for page in seen if not role_allows(role, page.role)] == []
             changing = {page for page in world.app.state.pages if page.kind == "page" and "POST" in page.methods}
-            offered = {page for page in changing if allows(role, page.role) and page.path not in BY_LINK}
+            offered = {page for page in changing if role_allows(role, page.role) and page.path not in BY_LINK}
             assert sorted({page.path for page in offered} - {page.path for page in seen}) == []
 
     asyncio.run(look())

@@ -11,11 +11,11 @@ from report.varied import linked, swept, write_run
 from runbook.agent.protocol import Enrolment, GpuLoad, Heartbeat, JobProcess
 from runbook.model.events import Event, OutcomeReached, RunStarted, StageStarted
 from runbook.model.verdict import Finding, Outcome
-from runbook.report.run_json import to_json
+from runbook.report.run_json import event_to_json
 from runbook.serve.agent_fleet import Fleet
-from runbook.serve.agent_states import ranks_of
-from runbook.serve.run_logs import id_of
-from runbook.serve.run_processes import process_start
+from runbook.serve.agent_states import reported_rank_states
+from runbook.serve.run_logs import log_file_id
+from runbook.serve.run_processes import process_start_ticks
 
 JOB = "job-1"
 POOL = """\
@@ -30,7 +30,7 @@ launch:
 VALUES = {
     "groups": {"name": "pool", "version": "1", "shell": "sh", "node": "gn6"},
     "nodes": {"name": "gn6"},
-    "runs": {"id": "goes-on", "file": id_of("console.txt")},
+    "runs": {"id": "goes-on", "file": log_file_id("console.txt")},
 }
 """Of a path's parameters, by what the path is about."""
 
@@ -46,7 +46,7 @@ def use(folder: Path) -> None:
     write_run(folder / "runs" / "three", swept(0.5))
     run = folder / "runs" / "goes-on"
     run.mkdir()
-    about = {"pid": os.getpid(), "began": process_start(os.getpid()), "group": "pool", "person": "ann"}
+    about = {"pid": os.getpid(), "began": process_start_ticks(os.getpid()), "group": "pool", "person": "ann"}
     (run / "started.json").write_text(json.dumps(about))
     nodes = ("gn6", "gn7")
     told: list[Event] = [
@@ -56,7 +56,7 @@ def use(folder: Path) -> None:
             2.0, "firewall", Outcome.failed("gn6", Finding("firewall-drop", "gn6 drops TCP 29500", "let it in"))
         ),
     ]
-    (run / "events.jsonl").write_text("".join(f"{to_json(event)}\n" for event in told))
+    (run / "events.jsonl").write_text("".join(f"{event_to_json(event)}\n" for event in told))
     (run / "console.txt").write_text("a line\nanother line\n")
 
 
@@ -69,7 +69,7 @@ def heard(fleet: Fleet, name: str = "gn6", *, gpu: str = "NVIDIA H100", step: st
         JobProcess(JOB, 1, f"rank-{rank}.{name}.l{rank}", [rank], 4711, step=step, step_age_s=2.0) for rank in (0, 1)
     ]
     member.beat = Heartbeat(1, load=[0.5], cpus=8, gpus=[GpuLoad(0, gpu, 97.0, 40960, 81559)], jobs=kept)
-    member.ranks = ranks_of(kept)
+    member.ranks = reported_rank_states(kept)
     return token
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from runbook.causes.catalogue import of_kind
-from runbook.engine.slurm_drain import MAX_REASON_CHARACTERS, Verdicts, drain, reason
+from runbook.causes.catalogue import causes_of_kind
+from runbook.engine.slurm_drain import MAX_REASON_CHARACTERS, Verdicts, drain, drain_reason
 from runbook.model.events import OutcomeReached
 from runbook.model.verdict import Finding, Outcome
 
@@ -26,8 +26,8 @@ def verdicts(*outcomes: Outcome) -> Verdicts:
 
 
 def test_the_causes_that_stay_with_a_machine_are_nothing_vague() -> None:
-    assert of_kind("of the node")
-    assert not of_kind("of the node") & (of_kind("consequence") | of_kind("vague"))
+    assert causes_of_kind("of the node")
+    assert not causes_of_kind("of the node") & (causes_of_kind("consequence") | causes_of_kind("vague"))
 
 
 def test_a_failed_node_is_bad_and_an_unknown_one_is_not() -> None:
@@ -69,7 +69,7 @@ class Slurm:
 
 
 def ask(monkeypatch: pytest.MonkeyPatch, slurm: Slurm) -> Slurm:
-    monkeypatch.setattr("runbook.transport.slurm.ask", slurm)
+    monkeypatch.setattr("runbook.transport.slurm.run_slurm_program", slurm)
     return slurm
 
 
@@ -117,7 +117,7 @@ def test_a_node_that_slurm_does_not_know_is_said(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_reason_is_one_short_line_without_quotes() -> None:
-    said = reason(finding("packet-loss", 'a "b"\n' + "x" * 500), "20261122-1")
+    said = drain_reason(finding("packet-loss", 'a "b"\n' + "x" * 500), "20261122-1")
     assert len(said) <= MAX_REASON_CHARACTERS
     assert said.endswith("... (20261122-1)")
     assert not set(said) & set("\"'\n\\")

@@ -8,11 +8,20 @@ import pytest
 
 from runbook.cli.inventory_source import inventory_source
 from runbook.files.inventory import examine_inventory
-from runbook.files.inventory_draft import written
+from runbook.files.inventory_draft import draft_text
 from runbook.files.yaml_document import parse_document
-from runbook.importers.slurm_job import JOB_PORTS, PORTS_PER_JOB, draft_of_job, free_port, taken
+from runbook.importers.slurm_job import JOB_PORTS, PORTS_PER_JOB, draft_of_job, first_free_port_block, used_local_ports
 from runbook.model.errors import FilesWrong, Unreachable
-from runbook.transport.slurm import SlurmJob, SlurmNode, ended, hosts, job_in, nodes_in, refusal, unhealthy
+from runbook.transport.slurm import (
+    SlurmJob,
+    SlurmNode,
+    expand_host_list,
+    no_step_failure,
+    parse_slurm_job,
+    parse_slurm_nodes,
+    slurm_stderr_failure,
+    unhealthy,
+)
 
 JOB = """\
 JobId=12 JobName=x JobState=FAILED NodeList=gn99
@@ -54,7 +63,7 @@ CANCELLED = "slurmstepd-node-a: error: *** STEP 1.1 ON node-a CANCELLED AT 2026-
 
 
 def job() -> SlurmJob:
-    return job_in(JOB, "12")
+    return parse_slurm_job(JOB, "12")
 
 
 def test_a_job_is_read_whatever_its_name_pretends() -> None:
@@ -65,8 +74,8 @@ def test_a_job_is_read_whatever_its_name_pretends() -> None:
 
 
 def test_lists_of_hosts_are_taken_apart() -> None:
-    assert hosts("(null)") == hosts("") == ()
-    assert hosts("a[1-2,4]b,c") == ("a1b", "a2b", "a4b", "c")
+    assert expand_host_list("(null)") == expand_host_list("") == ()
+    assert expand_host_list("a[1-2,4]b,c") == ("a1b", "a2b", "a4b", "c")
 
 
 @pytest.mark.parametrize(
@@ -74,16 +83,16 @@ def test_lists_of_hosts_are_taken_apart() -> None:
 )
 def test_a_text_that_is_no_job_is_not_guessed_at(text: str) -> None:
     with pytest.raises(Unreachable, match="tool-output-unknown"):
-        job_in(text, "12")
+        parse_slurm_job(text, "12")
 
 
 def test_an_array_of_jobs_is_not_one_job() -> None:
     with pytest.raises(Unreachable, match="slurm-job-unknown: 12 is 2 jobs"):
-        job_in(JOB + "\n" + JOB, "12")
+        parse_slurm_job(JOB + "\n" + JOB, "12")
 
 
 def test_nodes_are_read_with_what_is_held_against_them() -> None:
-    found = nodes_in(NODES)
+    found = parse_slurm_nodes(NODES)
     assert [node.address for node in found.values()] == ["10.77.146.1", "10.77.146.2", "node-c"]
     assert found["node-b"].states == ("MIXED", "DRAIN")
     assert unhealthy(found["node-a"]) is None
@@ -114,27 +123,27 @@ def test_nodes_are_read_with_what_is_held_against_them() -> None:
     ],
 )
 def test_how_a_job_ended(state: str, restarts: int, why: str, cause: str, says: str) -> None:
-    told = ended(replace(job(), state=state, restarts=restarts), "gn01", (CANCELLED.format(why),))
+    told = no_step_failure(replace(job(), state=state, restarts=restarts), "gn01", (CANCELLED.format(why),))
     assert told is not None
     assert told.cause == cause
     assert says in told.says
 
 
 def test_a_job_that_runs_again_after_a_requeue_has_its_steps() -> None:
-    assert ended(replace(job(), restarts=1), "gn01") is None
+    assert no_step_failure(replace(job(), restarts=1), "gn01") is None
 
 
 def test_a_step_that_was_cancelled_alone_is_not_the_job() -> None:
-    told = ended(job(), "gn01", (CANCELLED.format(""),))
+    told = no_step_failure(job(), "gn01", (CANCELLED.format(""),))
     assert told is not None
     assert "job 12 itself runs on" in told.says
 
 
 def test_a_node_of_another_job() -> None:
-    told = ended(job(), "gn03")
+    told = no_step_failure(job(), "gn03")
     assert told is not None
     assert told.cause == "slurm-node-not-in-job"
-    assert ended(job(), "gn02") is None
+    assert no_step_failure(job(), "gn02") is None
 
 
 @pytest.mark.parametrize(
@@ -156,21 +165,24 @@ def test_a_node_of_another_job() -> None:
     ],
 )
 def test_the_words_of_srun_and_scontrol(words: str, cause: str) -> None:
-    told = refusal(words, "99", "node-b")
+    told = slurm_stderr_failure(words, "99", "node-b")
     assert told is not None
     assert told.cause == cause
 
 
 def test_an_order_that_was_given_up_is_no_credential_that_was_refused() -> None:
     words = "srun: error: Task launch for StepId=1.0 failed on node node-b: Zero Bytes were transmitted or received"
-    told = refusal(words, "1", "node-b", seconds=10.1)
+    told = slurm_stderr_failure(words, "1", "node-b", seconds=10.1)
     assert told is not None
     assert told.cause == "slurm-unreachable"
     assert "full-size packets" in told.says
 
 
 def test_words_that_tell_nothing_are_nobodys_fault() -> None:
-    assert refusal("srun: Job step aborted: Waiting up to 5 seconds for job step to finish.", "99", "node-b") is None
+    assert (
+        slurm_stderr_failure("srun: Job step aborted: Waiting up to 5 seconds for job step to finish.", "99", "node-b")
+        is None
+    )
 
 
 # The inventory of a job.
@@ -188,7 +200,7 @@ def test_what_can_be_no_job_is_refused_and_nobody_is_asked(named: str, monkeypat
 
 def test_a_job_becomes_an_inventory_that_loads() -> None:
     nodes = [SlurmNode(name, f"10.0.0.{n}", (), silent=False, reason="") for n, name in enumerate(job().nodes, 1)]
-    made = written(draft_of_job(job(), nodes, job().gpus, 20_132))
+    made = draft_text(draft_of_job(job(), nodes, job().gpus, 20_132))
     inventory = examine_inventory(parse_document(made, "slurm:12")).inventory
     assert inventory is not None, made
     assert [node.name for node in inventory.nodes] == ["gn01", "gn02", "login1"]
@@ -199,10 +211,10 @@ def test_a_job_becomes_an_inventory_that_loads() -> None:
 
 
 def test_a_port_is_free_with_those_behind_it() -> None:
-    first = free_port(job(), ())
+    first = first_free_port_block(job(), ())
     assert first in JOB_PORTS
-    assert free_port(job(), {first + PORTS_PER_JOB - 1}) == first + PORTS_PER_JOB
-    assert free_port(replace(job(), id="13"), ()) != first
+    assert first_free_port_block(job(), {first + PORTS_PER_JOB - 1}) == first + PORTS_PER_JOB
+    assert first_free_port_block(replace(job(), id="13"), ()) != first
 
 
 def test_the_kernels_tables_of_sockets_are_read() -> None:
@@ -212,4 +224,4 @@ def test_the_kernels_tables_of_sockets_are_read() -> None:
   sl  local_address                         remote_address                        st
   11: 00000000000000000000000000000000:4E2B 00000000000000000000000000000000:0000 0A 0
 """
-    assert taken(table) == {29_500, 20_011}
+    assert used_local_ports(table) == {29_500, 20_011}

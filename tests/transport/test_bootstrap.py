@@ -215,7 +215,7 @@ def test_a_python_that_never_starts_is_no_startup_file() -> None:
 
 @pytest.mark.parametrize("program", [name for name in LOGIN_SHELLS if name not in ("fish", "busybox")])
 def test_a_shell_that_takes_our_program_for_commands_ends_at_its_first_line(program: str, tmp_path: Path) -> None:
-    sent = bootstrap.first_input("python3").split(b"\n", 1)[0] + b"\n touch \xff >it-ran-on\n"
+    sent = bootstrap.bootstrap_input("python3").split(b"\n", 1)[0] + b"\n touch \xff >it-ran-on\n"
     done = subprocess.run([program], input=sent, cwd=tmp_path, timeout=20, capture_output=True, check=False)
     assert list(tmp_path.iterdir()) == [], done
 
@@ -225,7 +225,7 @@ def test_a_shell_that_takes_our_program_for_commands_ends_at_its_first_line(prog
 def test_a_startup_file_that_reads_what_is_ours(start: str, python: str) -> None:
     """Whatever was eaten, no Python takes the rest for a supervisor, and it is not the Pythons that are blamed."""
     program = start + bootstrap.command(python)
-    sent = bootstrap.first_input(python)
+    sent = bootstrap.bootstrap_input(python)
     done = subprocess.run(["sh", "-c", program], input=sent, timeout=40, capture_output=True, check=False)
     assert bootstrap.SUPERVISOR_MARK + b"none" in done.stdout, done
     assert str(bootstrap.EXIT_STDIN_EATEN).encode() in done.stdout.split(), done
@@ -233,7 +233,7 @@ def test_a_startup_file_that_reads_what_is_ours(start: str, python: str) -> None
 
 def test_what_is_sent_first() -> None:
     for python, start in (("python3", b""), ("my python", b"exit #my python\n")):
-        sent = bootstrap.first_input(python)
+        sent = bootstrap.bootstrap_input(python)
         assert sent.startswith(start + b"exit #")
         length, _, rest = sent[len(start) :].partition(b"\n")
         assert int(length.removeprefix(b"exit #")) == len(rest)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runbook.transport import node_answers
-from runbook.transport.frames import MAX_PAYLOAD_BYTES, FrameReader, UnexpectedAnswer, decoded
+from runbook.transport.frames import MAX_PAYLOAD_BYTES, FrameReader, UnexpectedAnswer, decode_json
 
 AT_ONCE = """
 import sys, threading
@@ -30,7 +30,7 @@ for _ in range(150):
         together.wait()
         for one in described:
             try:
-                frames.decoded(b'{"gpu": {}, "targets": [{}], "ibstat": {}}', one)
+                frames.decode_json(b'{"gpu": {}, "targets": [{}], "ibstat": {}}', one)
             except frames.UnexpectedAnswer:
                 pass
     threads = [threading.Thread(target=first) for _ in range(6)]
@@ -82,11 +82,11 @@ def test_bytes_that_are_no_text_can_be_printed() -> None:
     escaped `\\u`."""
     name = b"/data/caf\xe9".decode(errors="surrogateescape")
     said = json.dumps({"path": name, "text": "💥 \\ud800"}).encode()
-    assert decoded(said, dict[str, str]) == {"path": "/data/caf?", "text": "💥 \\ud800"}
+    assert decode_json(said, dict[str, str]) == {"path": "/data/caf?", "text": "💥 \\ud800"}
 
 
 def test_an_answer_is_one_to_what_was_asked() -> None:
     said = json.dumps({"address": None, "ports": {"1": {"free": True}}, "unprivileged": 1024}).encode()
-    assert node_answers.answer("port", {"ports": [1]}, said)["ports"] == {"1": {"free": True}}
+    assert node_answers.decode_answer("port", {"ports": [1]}, said)["ports"] == {"1": {"free": True}}
     with pytest.raises(UnexpectedAnswer, match="it is about 1, and was asked for 1, 2"):
-        node_answers.answer("port", {"ports": [1, 2]}, said)
+        node_answers.decode_answer("port", {"ports": [1, 2]}, said)

@@ -38,16 +38,16 @@ def places(source: str) -> list[tuple[str, int]]:
 
 @pytest.mark.parametrize("name", one_in(3, NAMES))
 def test_only_what_is_for_readers_is_left_out(name: str) -> None:
-    source = node_programs.source(name).decode()
-    assert places(node_programs._short(name)) == places(source)
-    assert node_programs._short(name).count("\n") == source.count("\n")
+    source = node_programs.program_source(name).decode()
+    assert places(node_programs._stripped_source(name)) == places(source)
+    assert node_programs._stripped_source(name).count("\n") == source.count("\n")
 
 
 @pytest.mark.parametrize("name", CALLED)
 def test_a_called_program_runs_with_what_comes_along_and_what_the_supervisor_carries(name: str) -> None:
     """In a Python that finds nothing of ours."""
-    carried = node_programs.started(node_programs.SUPERVISOR_MODULE).decode().rpartition("\nexec(")[0]
-    sent = json.loads(node_programs.called(name))
+    carried = node_programs.standalone_program(node_programs.SUPERVISOR_MODULE).decode().rpartition("\nexec(")[0]
+    sent = json.loads(node_programs.in_supervisor_program(name))
     assert list(sent)[-1] == name
     code = (
         carried
@@ -65,10 +65,10 @@ assert callable(module.look)
 
 def test_a_program_that_is_started_is_one_file() -> None:
     for name in (*PROGRAM_MESSAGES, "keeper", node_programs.SUPERVISOR_MODULE):
-        ast.parse(node_programs.started(name), feature_version=(3, 8))
-        assert b"ModuleType" in node_programs.started(name)
+        ast.parse(node_programs.standalone_program(name), feature_version=(3, 8))
+        assert b"ModuleType" in node_programs.standalone_program(name)
 
 
 def test_a_program_that_needs_nothing_of_ours_is_sent_as_it_is() -> None:
     for name in ("rank", "rank_bandwidth", "stack_on_signal"):
-        assert node_programs.started(name) == node_programs.source(name)
+        assert node_programs.standalone_program(name) == node_programs.program_source(name)

@@ -120,7 +120,7 @@ def logins(
 
     monkeypatch.setattr(site, "_open_one", one)
     monkeypatch.setattr(Awake, "longest", lambda self, since: Pause(held_up_s, 0.0, since + 1))
-    monkeypatch.setattr("runbook.transport.node_sessions.short_of_cpu", lambda: percent)
+    monkeypatch.setattr("runbook.transport.node_sessions.cpu_pressure_percent", lambda: percent)
     site.open(NODES)
     return tried
 
@@ -146,7 +146,7 @@ def test_a_python_that_says_nothing_is_missing_only_where_this_machine_kept_up(
     silent = SilentPython("python-missing", "nothing came of it", "look")
     monkeypatch.setattr(site, "_open", lambda nodes, deadline, **_: {node.name: (node, silent) for node in nodes})
     monkeypatch.setattr(Awake, "longest", lambda self, since: Pause(held_up_s, 0.0, since + 1))
-    monkeypatch.setattr("runbook.transport.node_sessions.short_of_cpu", lambda: 0.0)
+    monkeypatch.setattr("runbook.transport.node_sessions.cpu_pressure_percent", lambda: 0.0)
     site.open(NODES[:1])
     assert isinstance(site.failures["node-a"], NoPython) == proven
 

@@ -26,9 +26,9 @@ from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node, Ssh
 from runbook.transport import ssh, ssh_config
 from runbook.transport.ssh import Logins
-from runbook.transport.ssh_config import LoginTarget, host_port, resolve
+from runbook.transport.ssh_config import LoginTarget, resolve_login, split_host_port
 from runbook.transport.ssh_dial import ProxyCommand, Wire
-from runbook.transport.ssh_errors import unknown_key, why
+from runbook.transport.ssh_errors import ssh_login_failure, unknown_host_key_failure
 from runbook.transport.ssh_keys import Known
 
 TARGET = LoginTarget(
@@ -95,7 +95,7 @@ def classes_of_paramiko() -> set[str]:
 
 def met(error: Exception) -> Unreachable:
     """What an error means on a connection where nothing was heard."""
-    return why(error, TARGET, "node-a", Wire(None))
+    return ssh_login_failure(error, TARGET, "node-a", Wire(None))
 
 
 def test_every_exception_of_paramiko_was_thought_of() -> None:
@@ -135,7 +135,7 @@ def test_a_login_that_takes_too_long_is_not_a_key_that_is_refused() -> None:
 
 
 def test_the_remedy_for_an_unknown_key_names_the_file_and_shows_the_fingerprint() -> None:
-    found = unknown_key(KEY, Known(()), TARGET, "node-a")
+    found = unknown_host_key_failure(KEY, Known(()), TARGET, "node-a")
     assert found.cause == "ssh-host-key-unknown"
     assert "/home/ana/.ssh/known_hosts" in found.remedy
     assert any(KEY.fingerprint in line for line in found.evidence)
@@ -275,7 +275,7 @@ def config(home: Path, text: str) -> None:
 
 def test_without_any_configuration(home: Path) -> None:
     (home / ".ssh" / "id_ed25519").write_text("")
-    target = resolve("10.0.0.1", Ssh(user="ana"))
+    target = resolve_login("10.0.0.1", Ssh(user="ana"))
     assert (target.host, target.port, target.user, target.jump) == ("10.0.0.1", 22, "ana", None)
     assert target.keys == (str(home / ".ssh" / "id_ed25519"),)
     assert target.known_hosts[0] == str(home / ".ssh" / "known_hosts")
@@ -302,18 +302,20 @@ Host node-a
 def test_ssh_config_is_honoured(home: Path) -> None:
     config(home, CONFIG)
     (home / ".ssh" / "cluster").write_text("")
-    target = resolve("node-a", Ssh())
+    target = resolve_login("node-a", Ssh())
     assert (target.host, target.port, target.user, target.jump) == ("10.0.0.7", 2222, "trainer", "bastion")
     assert target.keys == (str(home / ".ssh" / "cluster"),)
     assert target.known_hosts[0] == str(home / ".ssh" / "cluster_hosts")
     assert (target.known_as, target.entry) == ("alpha", "alpha")
-    jump = resolve("bastion", Ssh())
+    jump = resolve_login("bastion", Ssh())
     assert (jump.host, jump.port, jump.user, jump.jump) == ("192.0.2.1", 22, "jumper", None)
 
 
 def test_the_inventory_wins_over_ssh_config(home: Path) -> None:
     config(home, CONFIG)
-    target = resolve("node-b", Ssh(user="ana", port=2200, key="~/.ssh/mine", jump="other", host_keys="accept-new"))
+    target = resolve_login(
+        "node-b", Ssh(user="ana", port=2200, key="~/.ssh/mine", jump="other", host_keys="accept-new")
+    )
     assert (target.host, target.port, target.user, target.jump) == ("node-b", 2200, "ana", "other")
     assert (target.keys, target.explicit_key, target.accept_new) == ((str(home / ".ssh" / "mine"),), True, True)
 
@@ -322,36 +324,36 @@ def test_the_inventory_wins_over_ssh_config(home: Path) -> None:
 def test_included_files(home: Path) -> None:
     (home / "more.conf").write_text("Host node-a\n  HostName 10.0.0.9\n  User included\n")
     config(home, f"Include {home}/more.conf\nHost *\n  User other\n  Port 2022\n")
-    target = resolve("node-a", Ssh())
+    target = resolve_login("node-a", Ssh())
     assert (target.host, target.user, target.port) == ("10.0.0.9", "included", 2022)
 
 
 @needs_ssh
 def test_proxyjump_none_is_no_host_called_none(home: Path) -> None:
     config(home, "Host node-a\n  ProxyJump none\nHost *\n  ProxyJump bastion\n")
-    assert resolve("node-a", Ssh()).jump is None
-    assert resolve("node-b", Ssh()).jump == "bastion"
+    assert resolve_login("node-a", Ssh()).jump is None
+    assert resolve_login("node-b", Ssh()).jump == "bastion"
 
 
 def test_a_chain_of_jumps_is_kept_whole(home: Path) -> None:
     config(home, "Host node-a\n  ProxyJump one,two\n")
-    assert resolve("node-a", Ssh()).jump == "one,two"
-    assert resolve("node-a", Ssh(jump="none")).jump is None
+    assert resolve_login("node-a", Ssh()).jump == "one,two"
+    assert resolve_login("node-a", Ssh(jump="none")).jump is None
 
 
 def test_a_proxy_command_and_a_jump_of_the_inventory(home: Path) -> None:
     config(home, "Host node-a\n  ProxyCommand nc -X 5 -x proxy:1080 %h %p\n")
-    found = resolve("node-a", Ssh()).proxy_command
+    found = resolve_login("node-a", Ssh()).proxy_command
     assert found is not None
     assert found.startswith("nc -X 5 -x proxy:1080")
-    assert resolve("node-a", Ssh(jump="bastion")).proxy_command is None
+    assert resolve_login("node-a", Ssh(jump="bastion")).proxy_command is None
 
 
 @needs_ssh
 def test_a_broken_ssh_config_is_the_users_to_mend(home: Path) -> None:
     config(home, "Host node-a\n  Prot 22\n")
     with pytest.raises(Unreachable) as caught:
-        resolve("node-a", Ssh())
+        resolve_login("node-a", Ssh())
     assert "ssh -G node-a" in caught.value.remedy
     assert "prot" in caught.value.says.lower()
 
@@ -364,21 +366,21 @@ def test_a_configuration_that_takes_too_long_is_not_read_another_way(
     monkeypatch.setattr(ssh_config, "SSH_G_TIMEOUT_S", 0.2)
     config(home, 'Match exec "sleep 30"\n  User slow\nHost *\n  User other\n')
     with pytest.raises(Unreachable) as caught:
-        resolve("node-a", Ssh())
+        resolve_login("node-a", Ssh())
     assert "within 0.2 s" in caught.value.says
 
 
 def test_without_openssh_paramiko_reads_it(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config(home, CONFIG)
     monkeypatch.setattr(shutil, "which", lambda name: None)
-    target = resolve("node-a", Ssh())
+    target = resolve_login("node-a", Ssh())
     assert (target.host, target.port, target.user, target.jump) == ("10.0.0.7", 2222, "trainer", "bastion")
 
 
 def test_identities_only(home: Path) -> None:
     config(home, "Host node-a\n  IdentitiesOnly yes\n")
-    assert resolve("node-a", Ssh()).identities_only
-    assert not resolve("node-b", Ssh()).identities_only
+    assert resolve_login("node-a", Ssh()).identities_only
+    assert not resolve_login("node-b", Ssh()).identities_only
 
 
 @pytest.mark.parametrize(
@@ -392,7 +394,7 @@ def test_identities_only(home: Path) -> None:
     ],
 )
 def test_hosts_with_ports(text: str, host: str, port: int | None) -> None:
-    assert host_port(text) == (host, port)
+    assert split_host_port(text) == (host, port)
 
 
 def test_the_last_words_of_a_proxy_command_outlive_it() -> None:

@@ -12,7 +12,7 @@ import paramiko
 import pytest
 
 from runbook.transport.ssh_dial import Wire
-from runbook.transport.ssh_errors import TurnedAway, why
+from runbook.transport.ssh_errors import TurnedAway, ssh_login_failure
 
 from .test_ssh import TARGET
 
@@ -69,7 +69,7 @@ RESET = ConnectionResetError(104, "Connection reset by peer")
     ],
 )
 def test_first_words(pieces: tuple[bytes | Exception, ...], cause: str, words: str) -> None:
-    found = why(FAILED, TARGET, "node-a", heard(*pieces))
+    found = ssh_login_failure(FAILED, TARGET, "node-a", heard(*pieces))
     assert (found.cause, words in found.says) == (cause, True), found
     assert isinstance(found, TurnedAway) == (words in ("MaxStartups", "PerSourcePenalties"))
 
@@ -78,9 +78,11 @@ def test_first_words(pieces: tuple[bytes | Exception, ...], cause: str, words: s
 def test_silence(pieces: tuple[bytes, ...], words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     wire = heard(*pieces)
     error = paramiko.SSHException("No existing session")
-    assert why(error, TARGET, "node-a", wire).cause == "ssh-handshake-failed"  # an error at once is no silence
+    assert (
+        ssh_login_failure(error, TARGET, "node-a", wire).cause == "ssh-handshake-failed"
+    )  # an error at once is no silence
     monkeypatch.setattr(Wire, "quiet_s", TARGET.banner_s)
-    found = why(error, TARGET, "node-a", wire)
+    found = ssh_login_failure(error, TARGET, "node-a", wire)
     assert (found.cause, words in found.says) == ("ssh-timeout", True)
 
 
@@ -107,7 +109,7 @@ def test_both_sides_are_told_where_nothing_is_in_common(packet: bytes, option: s
     with ours, theirs:
         transport = paramiko.Transport(ours)
         error = paramiko.ssh_exception.IncompatiblePeer("no acceptable something")
-        found = why(error, TARGET, "node-a", wire, transport)
+        found = ssh_login_failure(error, TARGET, "node-a", wire, transport)
     assert found.cause == "ssh-handshake-failed"
     assert f"no algorithm for {option}" in found.says
     assert have in found.says

@@ -12,7 +12,7 @@ import pytest
 from checks.made_up_cluster import node
 
 from runbook.transport import agent, stream
-from runbook.transport.agent import AGENT_SOCKET_FILE, ASK_FRAME, OPENED_FRAME, AgentStream, framed
+from runbook.transport.agent import AGENT_SOCKET_FILE, ASK_FRAME, OPENED_FRAME, AgentStream, agent_frame
 from runbook.transport.stream import ProcessStream, Stream
 
 MUCH = b"x" * (8 << 20)
@@ -54,8 +54,8 @@ def test_a_server_that_does_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
 
         def serve() -> None:
             served.append(listener.accept()[0])
-            assert agent._read(served[0])[0] == ASK_FRAME
-            served[0].sendall(framed(OPENED_FRAME))
+            assert agent._read_frame(served[0])[0] == ASK_FRAME
+            served[0].sendall(agent_frame(OPENED_FRAME))
 
         serving = threading.Thread(target=serve)
         serving.start()

@@ -6,13 +6,13 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from runbook.causes.catalogue import mend
+from runbook.causes.catalogue import remedy_from_page
 from runbook.checks.context import Context, Facts
-from runbook.checks.ibstat import ports_of, select
-from runbook.files.address import one_spelling
+from runbook.checks.ibstat import ports_and_source, select_ports
+from runbook.files.address import normal_spelling
 from runbook.launch.ranks import hca_expression, network_environment, socket_interface
-from runbook.model.command_quoting import word
-from runbook.model.grouping import grouped
+from runbook.model.command_quoting import shell_word
+from runbook.model.grouping import values_by_key
 from runbook.model.inventory import Node
 from runbook.model.nccl_devices import select_interfaces
 from runbook.model.verdict import Outcome
@@ -54,10 +54,10 @@ class SlowReason:
     gbytes: float | None
 
 
-def ask(at: Context) -> dict[str, NodeAdapters | Outcome]:
+def ask_adapters(at: Context) -> dict[str, NodeAdapters | Outcome]:
     """The adapters of every node by name, or the outcome of a node that could not be asked."""
     adapters = at.ask(
-        node_answers.ADAPTERS_PROGRAM, lambda node: {"interfaces": [*interfaces_of(at, node), "lo"]}, timeout_s=6.0
+        node_answers.ADAPTERS_PROGRAM, lambda node: {"interfaces": [*job_interfaces(at, node), "lo"]}, timeout_s=6.0
     )
     rdma = at.inventory.rendezvous.backend == "nccl" and at.ask(
         node_answers.IBSTAT_PROGRAM, lambda node: {}, timeout_s=10.0
@@ -70,49 +70,51 @@ def ask(at: Context) -> dict[str, NodeAdapters | Outcome]:
             continue
         outer = {name: facts for name, facts in answer["interfaces"].items() if name != "lo"}
         inner = {name: facts for name, facts in answer["interfaces"].items() if name == "lo"}
-        found[node.name] = NodeAdapters(outer, tuple(adapters_of(at, node, ib)) if ib else (), inner)
+        found[node.name] = NodeAdapters(outer, tuple(active_rdma_ports(at, node, ib)) if ib else (), inner)
     return found
 
 
-def interfaces_of(at: Context, node: Node) -> list[str]:
+def job_interfaces(at: Context, node: Node) -> list[str]:
     """The interfaces that carry the job's TCP: those that the inventory names, else the interface with the node's
     address."""
     known: Mapping[str, Facts] = at.facts(node.name).get("interfaces", {})
     expression = socket_interface(at.inventory, node)
     if expression and (chosen := select_interfaces(expression, known)):
         return chosen
-    address = one_spelling(at.data_address(node))
+    address = normal_spelling(at.data_address(node))
     return [name for name, facts in known.items() if address in facts["addresses"]]
 
 
-def adapters_of(at: Context, node: Node, answer: IbstatAnswer) -> list[Port]:
+def active_rdma_ports(at: Context, node: Node, answer: IbstatAnswer) -> list[Port]:
     """The active ports that NCCL would use; none if it is set to use no port, or if there are none."""
     if network_environment(at.inventory, node).get("NCCL_IB_DISABLE") == "1":
         return []
-    chosen = select(hca_expression(at.inventory, node), ports_of(answer)[0])
+    chosen = select_ports(hca_expression(at.inventory, node), ports_and_source(answer)[0])
     return [port for port in chosen if port.state == "active"]
 
 
-def reasons(wires: NodeAdapters, others: Sequence[NodeAdapters]) -> list[SlowReason]:
+def slow_adapter_reasons(wires: NodeAdapters, others: Sequence[NodeAdapters]) -> list[SlowReason]:
     """What slows down the node's own adapters, the slowest first. `others` are the adapters of the other nodes."""
-    found = port_reasons(wires, others) if wires.ports else tcp_reasons(wires, others)
+    found = slow_port_reasons(wires, others) if wires.ports else slow_interface_reasons(wires, others)
     return sorted(found, key=lambda reason: (reason.gbytes is None, reason.gbytes or 0.0))
 
 
-def inner_reasons(wires: NodeAdapters) -> list[SlowReason]:
+def slow_loopback_reasons(wires: NodeAdapters) -> list[SlowReason]:
     """What slows down TCP inside the node."""
-    return [reason for name, facts in wires.inner.items() for reason in shapers(name, facts["tc"] or {})]
+    return [reason for name, facts in wires.inner.items() for reason in tc_limit_reasons(name, facts["tc"] or {})]
 
 
-def tcp_reasons(wires: NodeAdapters, others: Sequence[NodeAdapters]) -> list[SlowReason]:
+def slow_interface_reasons(wires: NodeAdapters, others: Sequence[NodeAdapters]) -> list[SlowReason]:
     """What slows down the interfaces that TCP uses: limits of `tc`, half duplex, or a lower rate than on other
     nodes."""
     found: list[SlowReason] = []
     usual = max((other.gbps for other in others if other.gbps), default=None)
     for name, facts in wires.interfaces.items():
-        found += shapers(name, facts["tc"] or {})
+        found += tc_limit_reasons(name, facts["tc"] or {})
         mbit, metal = facts["mbit"], facts["hardware"] or [name]  # a bond has several devices
-        renegotiate = {device: mend("node-slow", "renegotiate", metal=word(device)) for device in metal}
+        renegotiate = {
+            device: remedy_from_page("node-slow", "renegotiate", metal=shell_word(device)) for device in metal
+        }
         for device, duplex in zip(metal, facts["duplex"], strict=False):
             if duplex == "half":
                 proof = f"/sys/class/net/{device}/duplex: half"
@@ -124,19 +126,19 @@ def tcp_reasons(wires: NodeAdapters, others: Sequence[NodeAdapters]) -> list[Slo
     return found
 
 
-def port_reasons(wires: NodeAdapters, others: Sequence[NodeAdapters]) -> list[SlowReason]:
+def slow_port_reasons(wires: NodeAdapters, others: Sequence[NodeAdapters]) -> list[SlowReason]:
     """HCA ports that came up slower than ports of the same name on other nodes; or slower than the fastest of all,
     where no other node has a port of that name. A node's ports may be of several kinds."""
     rates = [(port.name, port.rate_gbps) for each in others for port in each.ports if port.rate_gbps]
-    alike = {name: max(those) for name, those in grouped(rates).items()}
+    alike = {name: max(those) for name, those in values_by_key(rates).items()}
     fastest = max([*alike.values(), *(port.rate_gbps or 0.0 for port in wires.ports)], default=0.0)
     return [
         SlowReason(
             f"{port.name} runs at {port.rate_gbps:g} Gbit/s, where others have {usual:g}",
-            mend(
+            remedy_from_page(
                 "node-slow",
                 "port-renegotiate" if port.ethernet else "port-reset",
-                hca=word(port.hca),
+                hca=shell_word(port.hca),
                 number=port.number,
             ),
             f"{port.name}: Rate {port.rate_gbps:g}",
@@ -147,47 +149,47 @@ def port_reasons(wires: NodeAdapters, others: Sequence[NodeAdapters]) -> list[Sl
     ]
 
 
-def shapers(name: str, tc: Mapping[str, str]) -> list[SlowReason]:
+def tc_limit_reasons(name: str, tc: Mapping[str, str]) -> list[SlowReason]:
     """Limits that `tc` sets: on what leaves (tbf, htb, hfsc, cake, netem, fq) and on what arrives."""
     found: list[SlowReason] = []
 
     def limit(rate: float | None, line: str, what: str = "", where: str = "root") -> bool:
         if rate is not None:
-            says = f"{what}{name} is limited to {mbit_text(rate)} by `tc`"
-            remedy = mend("node-slow", "shaper", name=word(name), root_or_ingress=where)
+            says = f"{what}{name} is limited to {bit_rate_text(rate)} by `tc`"
+            remedy = remedy_from_page("node-slow", "shaper", name=shell_word(name), root_or_ingress=where)
             found.append(SlowReason(says, remedy, line.strip(), rate / 8))
         return rate is not None
 
     for line in tc.get("qdisc", "").splitlines():
         kind = line.partition("qdisc ")[2].partition(" ")[0]
         wanted = {"tbf": "rate", "cake": "bandwidth", "netem": "rate", "fq": "maxrate"}.get(kind)
-        limited = limit(rate_after(wanted, line) if wanted else None, line)
+        limited = limit(tc_rate_after(wanted, line) if wanted else None, line)
         if not limited and kind == "netem" and re.search(r"\b(delay|loss|reorder|corrupt|duplicate)\b", line):
-            remedy = mend("node-slow", "shaper", name=word(name), root_or_ingress="root")
+            remedy = remedy_from_page("node-slow", "shaper", name=shell_word(name), root_or_ingress="root")
             found.append(SlowReason(f"{name} is disturbed by `tc`: {line.strip()}", remedy, line.strip(), None))
     for line in tc.get("class", "").splitlines():
         if re.search(r"class (htb|hfsc) ", line):
-            limit(rate_after("ceil", line) or rate_after("ul m1 0bit d 0us m2", line), line)
+            limit(tc_rate_after("ceil", line) or tc_rate_after("ul m1 0bit d 0us m2", line), line)
     ingress = tc.get("ingress", "")
     if "police" in ingress:
         where = "clsact" if "clsact" in tc.get("qdisc", "") else "ingress"
         line = next((line for line in ingress.splitlines() if "rate" in line), "")
-        limit(rate_after("rate", ingress), line, "what arrives at ", where)
+        limit(tc_rate_after("rate", ingress), line, "what arrives at ", where)
     return found
 
 
-def rate_after(word: str, text: str) -> float | None:
+def tc_rate_after(word: str, text: str) -> float | None:
     """The Gbit/s after this word in the output of `tc`, or None."""
     match = re.search(rf"\b{word} {TC_RATE}", text)
     return float(match[1]) * TC_RATE_UNITS[match[2]] if match else None
 
 
-def mbit_text(gbps: float) -> str:
+def bit_rate_text(gbps: float) -> str:
     """A rate in words; Gbit/s in."""
     return f"{gbps:g} Gbit/s" if gbps >= 1 else f"{gbps * 1000:g} Mbit/s"
 
 
-def wire_text(wires: NodeAdapters) -> list[str]:
+def interface_error_lines(wires: NodeAdapters) -> list[str]:
     """Errors that the interfaces counted since boot, a line for each interface that has any."""
     return [
         f"{name}: {', '.join(f'{key} {count}' for key, count in facts['counters'].items() if count)}"

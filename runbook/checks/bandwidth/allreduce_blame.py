@@ -6,15 +6,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from runbook.causes.catalogue import finding_for, mend
-from runbook.checks.bandwidth.adapters import NodeAdapters, SlowReason, inner_reasons, reasons, wire_text
+from runbook.causes.catalogue import finding_for, remedy_from_page
+from runbook.checks.bandwidth.adapters import (
+    NodeAdapters,
+    SlowReason,
+    interface_error_lines,
+    slow_adapter_reasons,
+    slow_loopback_reasons,
+)
 from runbook.checks.bandwidth.allreduce_bottleneck import Isolation, LinkLayer
-from runbook.checks.bandwidth.normal_busbw import span_text
+from runbook.checks.bandwidth.normal_busbw import rate_range_text
 from runbook.checks.bandwidth.slow_links import Link
 from runbook.checks.ranks.pool import RankMember
-from runbook.model.command_quoting import word
+from runbook.model.command_quoting import shell_word
 from runbook.model.remedy import Remedy
-from runbook.model.units import bandwidth_text, listed, some
+from runbook.model.units import bandwidth_text, first_items_text, name_list_text
 from runbook.model.verdict import Finding
 
 MAX_SLOW_RANK_SHARE = 1 / 3
@@ -39,7 +45,9 @@ class Blame:
     measured: tuple[str, ...] = ()
 
 
-def blame(members: Sequence[RankMember], found: Isolation, wires: Mapping[str, NodeAdapters], gate: float) -> Blame:
+def assign_blame(
+    members: Sequence[RankMember], found: Isolation, wires: Mapping[str, NodeAdapters], gate: float
+) -> Blame:
     """Who is to blame. The innermost layer in which a node stands out decides: a rank that is slow by itself slows down
     every link. `gate` is in GB/s."""
     nodes = list(dict.fromkeys(member.rank.node for member in members))
@@ -47,28 +55,30 @@ def blame(members: Sequence[RankMember], found: Isolation, wires: Mapping[str, N
     own = {
         node: [
             reason
-            for reason in reasons(wires[node], [other for name, other in wires.items() if name != node])
+            for reason in slow_adapter_reasons(wires[node], [other for name, other in wires.items() if name != node])
             if reason.gbytes is None or reason.gbytes < gate
         ]
         for node in nodes
         if node in wires
     }
-    measured = tuple(_measured(found))
+    measured = tuple(_measured_rate_lines(found))
     charges = (
-        _starved(members, found) or _inside(found.inside, home, wires) or _between(found.between, own, members, wires)
+        _slow_rank_findings(members, found)
+        or _inside_node_findings(found.inside, home, wires)
+        or _between_nodes_findings(found.between, own, members, wires)
     )
     if not charges and any(own.values()) and (found.between.rates or found.stopped):
         # No link stands out, but some adapters report a limit below the gate.
-        charges = {node: _limited(node, own[node][0], found.between) for node in nodes if own.get(node)}
+        charges = {node: _adapter_limit_finding(node, own[node][0], found.between) for node in nodes if own.get(node)}
     for node, charge in charges.items():
-        errors = tuple(wire_text(wires[node])) if node in wires else ()
+        errors = tuple(interface_error_lines(wires[node])) if node in wires else ()
         charges[node] = charge.with_evidence(*errors)
     if not charges:
-        return Blame(common=_common(found, gate), remedy=shared_remedy(wires), measured=measured)
-    return Blame(charges, cleared=_cleared(nodes, charges, found), measured=measured)
+        return Blame(common=_common_cause_text(found, gate), remedy=no_culprit_remedy(wires), measured=measured)
+    return Blame(charges, cleared=_clearing_sentences(nodes, charges, found), measured=measured)
 
 
-def _starved(members: Sequence[RankMember], found: Isolation) -> dict[str, Finding]:
+def _slow_rank_findings(members: Sequence[RankMember], found: Isolation) -> dict[str, Finding]:
     """By node, a finding for ranks that are slow even when no other rank takes part, and whose links are slow too: the
     reason is the CPU, GPU or memory of their node."""
     best = max((rate for rate, _ in found.alone.values()), default=0.0)
@@ -96,7 +106,9 @@ def _starved(members: Sequence[RankMember], found: Isolation) -> dict[str, Findi
     return charges
 
 
-def _inside(layer: LinkLayer, home: Mapping[str, str], wires: Mapping[str, NodeAdapters]) -> dict[str, Finding]:
+def _inside_node_findings(
+    layer: LinkLayer, home: Mapping[str, str], wires: Mapping[str, NodeAdapters]
+) -> dict[str, Finding]:
     """By node, a finding for ranks that are slow with other ranks of their node: by NVLink, PCIe, shared memory, or TCP
     over loopback."""
     charges: dict[str, Finding] = {}
@@ -108,13 +120,13 @@ def _inside(layer: LinkLayer, home: Mapping[str, str], wires: Mapping[str, NodeA
             f"the ranks of {node} are slow among themselves, before anything leaves the node: {link} "
             f"{bandwidth_text(layer.rates[link])}, the fastest such pair {bandwidth_text(max(layer.rates.values()))}"
         )
-        remedy = mend("allreduce-slow", "inside", node=node)
-        own = inner_reasons(wires[node]) if node in wires else []
-        charges.setdefault(node, charge_of(node, says, own, remedy))
+        remedy = remedy_from_page("allreduce-slow", "inside", node=node)
+        own = slow_loopback_reasons(wires[node]) if node in wires else []
+        charges.setdefault(node, node_charge_finding(node, says, own, remedy))
     return charges
 
 
-def _between(
+def _between_nodes_findings(
     layer: LinkLayer,
     own: Mapping[str, list[SlowReason]],
     members: Sequence[RankMember],
@@ -133,8 +145,8 @@ def _between(
         way = " and ".join(["sends"] * sends + ["receives"] * receives)
         whoever = ", with every other node" if len(links) > 1 else ""
         says = f"{node} {way} at {slowest}{whoever}; the fastest link carries {best}"
-        charges[node] = charge_of(
-            node, says, own.get(node, []), where_to_look(node, wires), rails_of(layer, links, members)
+        charges[node] = node_charge_finding(
+            node, says, own.get(node, []), inspection_remedy(node, wires), slow_rail_evidence(layer, links, members)
         )
     for link in verdict.paths:
         ends = [link.source, link.destination]
@@ -142,7 +154,7 @@ def _between(
         says = f"{link} carries {bandwidth_text(rates[link])}, where the fastest link carries {best}"
         if explained:  # one end reports that it is the limit
             for node in explained:
-                charges.setdefault(node, charge_of(node, f"{node} is slow: {says}", own[node], ""))
+                charges.setdefault(node, node_charge_finding(node, f"{node} is slow: {says}", own[node], ""))
             continue
         two = len({end for each in rates for end in (each.source, each.destination)}) == 2
         says += (
@@ -151,12 +163,14 @@ def _between(
             else ": only on the way between these two; with other nodes both are fast"
         )
         for node, other in zip(ends, reversed(ends), strict=True):
-            rails = rails_of(layer, [link], members)
-            charges.setdefault(node, charge_of(node, says, [], where_to_look(node, wires), rails, (other,)))
+            rails = slow_rail_evidence(layer, [link], members)
+            charges.setdefault(
+                node, node_charge_finding(node, says, [], inspection_remedy(node, wires), rails, (other,))
+            )
     return charges
 
 
-def charge_of(
+def node_charge_finding(
     node: str,
     says: str,
     own: Sequence[SlowReason],
@@ -172,17 +186,17 @@ def charge_of(
     return Finding(cause, says, remedy, (*evidence, *(each.evidence for each in own)), peers)
 
 
-def where_to_look(node: str, wires: Mapping[str, NodeAdapters]) -> str:
+def inspection_remedy(node: str, wires: Mapping[str, NodeAdapters]) -> str:
     """The remedy for a slow node whose adapters give no reason: which ports or interface to look at."""
     mine = wires.get(node)
     if mine and mine.ports:
         names = ", ".join(port.name for port in mine.ports)
-        return mend("node-slow", "ports", node=node, ports=names)
+        return remedy_from_page("node-slow", "ports", node=node, ports=names)
     name = next(iter(mine.interfaces), "IFACE") if mine else "IFACE"
-    return mend("node-slow", "interface", node=node, name=word(name))
+    return remedy_from_page("node-slow", "interface", node=node, name=shell_word(name))
 
 
-def _limited(node: str, reason: SlowReason, layer: LinkLayer) -> Finding:
+def _adapter_limit_finding(node: str, reason: SlowReason, layer: LinkLayer) -> Finding:
     """The finding for a node whose adapters report a limit below the gate, when no link stands out."""
     says = f"{node} is slow: {reason.says}"
     if layer.rates:
@@ -190,7 +204,7 @@ def _limited(node: str, reason: SlowReason, layer: LinkLayer) -> Finding:
     return Finding("allreduce-slow", says, Remedy.run(f"{reason.command}", node=node), (reason.evidence,))
 
 
-def rails_of(layer: LinkLayer, links: Sequence[Link], members: Sequence[RankMember]) -> tuple[str, ...]:
+def slow_rail_evidence(layer: LinkLayer, links: Sequence[Link], members: Sequence[RankMember]) -> tuple[str, ...]:
     """Evidence about single pairs of ranks that make a link slow: with GPUs each pair has an adapter of its own."""
     labels = {member.rank.rank: member.label for member in members}
     found = []
@@ -206,7 +220,7 @@ def rails_of(layer: LinkLayer, links: Sequence[Link], members: Sequence[RankMemb
     return tuple(found)
 
 
-def _common(found: Isolation, gate: float) -> str:
+def _common_cause_text(found: Isolation, gate: float) -> str:
     """What all nodes have in common when none stands out, in words."""
     if found.stopped:
         return f"which layer is slow could not be measured: {found.stopped}"
@@ -224,40 +238,40 @@ def _common(found: Isolation, gate: float) -> str:
     return "; ".join(parts) or "no rank stands out"
 
 
-def shared_remedy(wires: Mapping[str, NodeAdapters]) -> str:
+def no_culprit_remedy(wires: Mapping[str, NodeAdapters]) -> str:
     """The remedy that says where to look when no node stands out."""
     for mine in wires.values():
         if mine.ports:
-            return mend("allreduce-slow", "adapters")
+            return remedy_from_page("allreduce-slow", "adapters")
         for name in mine.interfaces:
-            return mend("allreduce-slow", "interface", typed=word(name), name=name)
+            return remedy_from_page("allreduce-slow", "interface", typed=shell_word(name), name=name)
     return ""
 
 
-def _cleared(nodes: Sequence[str], charges: Mapping[str, Finding], found: Isolation) -> dict[str, str]:
+def _clearing_sentences(nodes: Sequence[str], charges: Mapping[str, Finding], found: Isolation) -> dict[str, str]:
     """By node, why the nodes that are not charged are fine: the rates of the links among them."""
     free = [node for node in nodes if node not in charges]
     rates = found.between.rates
     among = {link: rate for link, rate in rates.items() if link.source in free and link.destination in free}
-    guilty, others = listed(charges), listed(free)
+    guilty, others = name_list_text(charges), name_list_text(free)
     if not among:
         return {node: f"no measurement points to {node}: {guilty} explains the loss" for node in free}
-    span = span_text(min(among.values()), max(among.values()))
+    span = rate_range_text(min(among.values()), max(among.values()))
     return dict.fromkeys(free, f"{others} move {span} among themselves; what is slow is {guilty}")
 
 
-def _measured(found: Isolation) -> list[str]:
+def _measured_rate_lines(found: Isolation) -> list[str]:
     """The measured rates as lines of evidence, the slowest links first."""
     lines = []
     for name, layer in (("between nodes", found.between), ("inside a node", found.inside)):
         if layer.rates:
             links = sorted(layer.rates, key=lambda link: layer.rates[link])
-            shown = some([f"{link} {bandwidth_text(layer.rates[link])}" for link in links])
+            shown = first_items_text([f"{link} {bandwidth_text(layer.rates[link])}" for link in links])
             up_to = f", up to {bandwidth_text(max(layer.rates.values()))}" if len(links) > 6 else ""
             lines.append(f"{name}: {shown}{up_to}")
     if found.alone:
         rates = [rate for rate, _ in found.alone.values()]
-        lines.append(f"each rank alone, adding up: {span_text(min(rates), max(rates))}")
+        lines.append(f"each rank alone, adding up: {rate_range_text(min(rates), max(rates))}")
     if found.stopped:
         lines.append(f"not everything could be measured: {found.stopped}")
     return lines

@@ -11,14 +11,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from runbook.checks.bandwidth.normal_busbw import span_text
-from runbook.checks.bandwidth.slow_link_search import MeasuringRanks, Search, Unfinished, leaves, look, uneven
+from runbook.checks.bandwidth.normal_busbw import rate_range_text
+from runbook.checks.bandwidth.slow_link_search import (
+    MeasuringRanks,
+    Search,
+    Unfinished,
+    has_uneven_rates,
+    search_slow_links,
+    switch_by_node,
+)
 from runbook.checks.bandwidth.slow_links import Link, Role
 from runbook.checks.context import Context
-from runbook.checks.ranks.evidence import busy_lines, gather
+from runbook.checks.ranks.evidence import busy_program_lines, gather_evidence
 from runbook.checks.ranks.pool import RankPool
 from runbook.model.errors import Unreachable
-from runbook.model.grouping import grouped
+from runbook.model.grouping import values_by_key
 
 GATE_MET_SLOW_SHARE = 0.7
 GATE_MISSED_SLOW_SHARE = 0.5
@@ -46,14 +53,14 @@ class RingVerdict:
         return not (self.sending or self.receiving or self.paths)
 
 
-def ring(ends: Sequence[str]) -> list[Link]:
+def ring_links(ends: Sequence[str]) -> list[Link]:
     """The links from every end to the next. Two ends give both directions, one gives none."""
     if len(ends) < 2:
         return []
     return [Link(end, ends[(index + 1) % len(ends)]) for index, end in enumerate(ends)]
 
 
-def rounds(links: Iterable[Link]) -> list[list[Link]]:
+def disjoint_rounds(links: Iterable[Link]) -> list[list[Link]]:
     """The links in rounds in which no end is on two links, by a greedy choice: two rounds for a ring of an even number
     of ends, else three."""
     found: list[tuple[set[str], list[Link]]] = []
@@ -76,7 +83,7 @@ def slow_links(measured: Mapping[Link, float], gate: float) -> list[Link]:
     return sorted((link for link, rate in measured.items() if rate < min(gate, part * best)), key=measured.__getitem__)
 
 
-def second_look(measured: Mapping[Link, float], gate: float) -> list[Link]:
+def links_to_remeasure(measured: Mapping[Link, float], gate: float) -> list[Link]:
     """Links to measure next: each slow link again, since one slow rate may be chance, and each of its ends with a
     partner that is proven good.
 
@@ -84,9 +91,9 @@ def second_look(measured: Mapping[Link, float], gate: float) -> list[Link]:
     """
     slow = dict.fromkeys(slow_links(measured, gate))
     good = [link for link in measured if link not in slow]
-    circle = circles(measured)
-    senders = grouped((circle[link.source], link.source) for link in good)
-    receivers = grouped((circle[link.source], link.destination) for link in good)
+    circle = rings_by_end(measured)
+    senders = values_by_key((circle[link.source], link.source) for link in good)
+    receivers = values_by_key((circle[link.source], link.destination) for link in good)
     used: dict[str, int] = {}
     wanted: list[Link] = []
 
@@ -107,7 +114,7 @@ def second_look(measured: Mapping[Link, float], gate: float) -> list[Link]:
     return list(dict.fromkeys(wanted))
 
 
-def circles(links: Iterable[Link]) -> dict[str, str]:
+def rings_by_end(links: Iterable[Link]) -> dict[str, str]:
     """For every end, an end that stands for its ring: ranks of one node are no partners for ranks of another."""
     toward: dict[str, str] = {}
 
@@ -121,7 +128,7 @@ def circles(links: Iterable[Link]) -> dict[str, str]:
     return {end: of(end) for end in toward}
 
 
-def judge(first: Mapping[Link, float], second: Mapping[Link, float], gate: float) -> RingVerdict:
+def judge_ring(first: Mapping[Link, float], second: Mapping[Link, float], gate: float) -> RingVerdict:
     """Which ends or paths are to blame, by the ring and by the second look. A link that was slow only once accuses no
     node."""
     suspects = slow_links(first, gate)
@@ -130,8 +137,8 @@ def judge(first: Mapping[Link, float], second: Mapping[Link, float], gate: float
     best = {link: max(first.get(link, 0.0), second.get(link, 0.0)) for link in {**first, **second}}
     slow = set(slow_links(best, gate))
     good = first.keys() - set(suspects)
-    sent_by = grouped((link.source, link) for link in best)
-    received_by = grouped((link.destination, link) for link in best)
+    sent_by = values_by_key((link.source, link) for link in best)
+    received_by = values_by_key((link.destination, link) for link in best)
     receivers, senders = {link.destination for link in good}, {link.source for link in good}
 
     def whoever_the_partner(mine: list[Link], proven: bool) -> bool:
@@ -148,10 +155,10 @@ def judge(first: Mapping[Link, float], second: Mapping[Link, float], gate: float
             receiving.append(link.destination)
         if link in slow and not sends_slowly and not receives_slowly:
             paths.append(link)
-    return RingVerdict(_once(sending), _once(receiving), tuple(paths))
+    return RingVerdict(_without_duplicates(sending), _without_duplicates(receiving), tuple(paths))
 
 
-def _once(names: Iterable[str]) -> tuple[str, ...]:
+def _without_duplicates(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
@@ -183,7 +190,7 @@ class LinkLayer:
     @property
     def span(self) -> str:
         """The lowest and the highest rate, in words."""
-        return span_text(min(self.rates.values()), max(self.rates.values()))
+        return rate_range_text(min(self.rates.values()), max(self.rates.values()))
 
 
 @dataclass
@@ -199,32 +206,34 @@ class Isolation:
     stopped: str | None = None
 
 
-def isolate(pool: RankPool, at: Context, gate: float) -> Isolation:
+def isolate_bottleneck(pool: RankPool, at: Context, gate: float) -> Isolation:
     """Measures every layer. `gate`: the bus bandwidth, in GB/s, that the AllReduce should have had."""
     found = Isolation()
-    by_node = grouped((member.rank.node, member) for member in pool.members)
+    by_node = values_by_key((member.rank.node, member) for member in pool.members)
     numbers = {member.label: member.rank.rank for member in pool.members}
-    inside = [link for members in by_node.values() for link in ring([member.label for member in members])]
+    inside = [link for members in by_node.values() for link in ring_links([member.label for member in members])]
     try:
         ranks = MeasuringRanks(pool, at, BOTTLENECK_DEADLINE_S)
         at.say("too slow: measuring every rank alone")
         found.alone = ranks.alone()
-        if uneven(found.alone):
-            gather(pool)
-            found.busy = {node: busy_lines(pool, node) for node in by_node}
+        if has_uneven_rates(found.alone):
+            gather_evidence(pool)
+            found.busy = {node: busy_program_lines(pool, node) for node in by_node}
         if inside:
             at.say("too slow: measuring inside each node")
-            _look_inside(ranks, found.inside, inside, numbers, gate)
+            _measure_inside_nodes(ranks, found.inside, inside, numbers, gate)
         if len(by_node) > 1:
             at.say("too slow: measuring between the nodes, each direction")
-            done = look(ranks, pool.members, seconds=BOTTLENECK_DIRECTION_S, leaf_of=leaves(at.nodes), enough=gate)
-            found.between, found.stopped = between(done), done.stopped
+            done = search_slow_links(
+                ranks, pool.members, seconds=BOTTLENECK_DIRECTION_S, leaf_of=switch_by_node(at.nodes), enough=gate
+            )
+            found.between, found.stopped = between_nodes_layer(done), done.stopped
     except (Unfinished, Unreachable) as error:
         found.stopped = str(error)
     return found
 
 
-def between(done: Search) -> LinkLayer:
+def between_nodes_layer(done: Search) -> LinkLayer:
     """The layer of links between nodes, from a search. Only nodes and links far below the others are blamed: a little
     slower does not explain why the AllReduce is slow."""
     judged, best = done.verdict, done.best
@@ -248,7 +257,7 @@ def between(done: Search) -> LinkLayer:
     return LinkLayer(best, {}, rails, verdict)
 
 
-def _look_inside(
+def _measure_inside_nodes(
     ranks: MeasuringRanks, layer: LinkLayer, links: Sequence[Link], numbers: Mapping[str, int], gate: float
 ) -> None:
     """Measures every pair of a ring once, then slow pairs and their ends again. When time is up, what is known
@@ -259,8 +268,8 @@ def _look_inside(
         moved = ranks.meet([(*pair, BOTTLENECK_DIRECTION_S) for pair in pairs.values()])
         return {link: moved[pair].gbytes for link, pair in pairs.items()}
 
-    for group in rounds(links):
+    for group in disjoint_rounds(links):
         layer.first |= measure(group)
-    for group in rounds(second_look(layer.first, gate))[:MAX_SECOND_LOOK_ROUNDS]:
+    for group in disjoint_rounds(links_to_remeasure(layer.first, gate))[:MAX_SECOND_LOOK_ROUNDS]:
         layer.second |= measure(group)
-    layer.verdict = judge(layer.first, layer.second, gate)
+    layer.verdict = judge_ring(layer.first, layer.second, gate)

@@ -9,16 +9,21 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from runbook.causes.catalogue import finding_for, mend
-from runbook.checks.bandwidth.adapters import NodeAdapters, SlowReason, reasons, wire_text
-from runbook.checks.bandwidth.allreduce_blame import charge_of, rails_of, shared_remedy, where_to_look
-from runbook.checks.bandwidth.allreduce_bottleneck import LinkLayer, between
+from runbook.causes.catalogue import finding_for, remedy_from_page
+from runbook.checks.bandwidth.adapters import NodeAdapters, SlowReason, interface_error_lines, slow_adapter_reasons
+from runbook.checks.bandwidth.allreduce_blame import (
+    inspection_remedy,
+    no_culprit_remedy,
+    node_charge_finding,
+    slow_rail_evidence,
+)
+from runbook.checks.bandwidth.allreduce_bottleneck import LinkLayer, between_nodes_layer
 from runbook.checks.bandwidth.slow_link_search import MeasuredLink, Search
 from runbook.checks.bandwidth.slow_links import Endpoint, Judgement, Link, LinksVerdict, Role
 from runbook.checks.network.mesh import too_busy_finding
 from runbook.checks.ranks.pool import RankMember
-from runbook.model.grouping import grouped
-from runbook.model.units import from_to, link_text, listed, significant
+from runbook.model.grouping import values_by_key
+from runbook.model.units import link_rate_text, name_list_text, quantity_range_text, significant_digits_text
 from runbook.model.verdict import Finding
 
 MAX_SHOWN_LINKS = 6
@@ -52,7 +57,7 @@ class LinkFindings:
     warnings: Mapping[str, list[str]] = field(default_factory=dict)
 
 
-def tell(
+def link_search_findings(
     done: Search, members: Sequence[RankMember], wires: Mapping[str, NodeAdapters], floor: float | None
 ) -> LinkFindings:
     """The findings of a search. `floor`: Gbit/s that every node should have at least, or None."""
@@ -71,8 +76,8 @@ class _FindingsOfLinks:
         self.median = self.verdict.normal.median
         self.rates = done.best
         self.found: dict[str, list[Finding]] = {}
-        self.of_link = grouped((each.link, each) for each in done.found)
-        self.of_node = grouped((each.link.end(role).name, each) for each in done.found for role in Role)
+        self.of_link = values_by_key((each.link, each) for each in done.found)
+        self.of_node = values_by_key((each.link.end(role).name, each) for each in done.found for role in Role)
 
     @cached_property
     def lossy_from(self) -> float:
@@ -80,7 +85,7 @@ class _FindingsOfLinks:
 
     @cached_property
     def layer(self) -> LinkLayer:
-        return between(self.done)
+        return between_nodes_layer(self.done)
 
     def findings(self) -> LinkFindings:
         if self.verdict.common and (busy := self._too_busy()):
@@ -88,7 +93,7 @@ class _FindingsOfLinks:
         if self.verdict.common:
             self._all(self._common())
         elif self.floor is not None and self.median * 8 < self.floor:
-            self._all(f"every link is slow: {self._span(self.rates)}, at least {link_text(self.floor)} are due")
+            self._all(f"every link is slow: {self._span(self.rates)}, at least {link_rate_text(self.floor)} are due")
         else:
             for leaf in self.verdict.leaves:
                 self._leaf(leaf)
@@ -125,14 +130,14 @@ class _FindingsOfLinks:
     def _of_usual(self, link: Link) -> str:
         """The best rate of a link in words, with its share of the median."""
         rate = self.rates[link]
-        return f"{gbps(rate)} ({rate / self.median:.0%})" if self.median else gbps(rate)
+        return f"{gbps_text(rate)} ({rate / self.median:.0%})" if self.median else gbps_text(rate)
 
     def _others(self) -> str:
-        return f"the median of all is {gbps(self.median)}"
+        return f"the median of all is {gbps_text(self.median)}"
 
     def _span(self, links: Iterable[Link]) -> str:
         rates = [self.rates[link] for link in links]
-        return from_to(gbps(min(rates)), gbps(max(rates)))
+        return quantity_range_text(gbps_text(min(rates)), gbps_text(max(rates)))
 
     def _evidence(self, links: Iterable[Link]) -> tuple[str, ...]:
         """The slowest of these links as lines of evidence, each with its rounds."""
@@ -157,7 +162,12 @@ class _FindingsOfLinks:
         """Adds the same finding to every node."""
         evidence = self._evidence(self.rates)
         for node in self.done.nodes:
-            self._add(node, Finding("link-slow", says, shared_remedy(self.wires) or mend("link-slow", "all"), evidence))
+            self._add(
+                node,
+                Finding(
+                    "link-slow", says, no_culprit_remedy(self.wires) or remedy_from_page("link-slow", "all"), evidence
+                ),
+            )
 
     def _common(self) -> str:
         """Why no node is named, in words: more links are slow than single nodes explain."""
@@ -182,7 +192,9 @@ class _FindingsOfLinks:
             return []
         others = [wires for name, wires in self.wires.items() if name != node]
         usual = 0.95 * self.median
-        return [one for one in reasons(self.wires[node], others) if one.gbytes is None or one.gbytes < usual]
+        return [
+            one for one in slow_adapter_reasons(self.wires[node], others) if one.gbytes is None or one.gbytes < usual
+        ]
 
     def _node(self, name: str) -> None:
         """Adds the finding for a slow node, with all its slow roles."""
@@ -197,13 +209,13 @@ class _FindingsOfLinks:
         shared = len(mates) > 1 and leaf and all(self.done.leaf_of.get(mate) == leaf for mate in mates)
         evidence = (
             *self._evidence(slow),
-            *rails_of(self.layer, slow, self.members),
+            *slow_rail_evidence(self.layer, slow, self.members),
             *((f"all slow nodes share {leaf}: {', '.join(dict.fromkeys(mates))}",) if shared else ()),
-            *(wire_text(self.wires[name]) if name in self.wires else ()),
+            *(interface_error_lines(self.wires[name]) if name in self.wires else ()),
         )
         peers = tuple(dict.fromkeys(link.destination if link.source == name else link.source for link in slow))
-        where, cause = where_to_look(name, self.wires), self._cause(slow, "node-slow")
-        self._add(name, charge_of(name, says, self._reasons(name), where, evidence, peers, cause))
+        where, cause = inspection_remedy(name, self.wires), self._cause(slow, "node-slow")
+        self._add(name, node_charge_finding(name, says, self._reasons(name), where, evidence, peers, cause))
 
     def _link(self, link: Link) -> None:
         """Adds the findings for a slow link, to both of its ends."""
@@ -216,10 +228,10 @@ class _FindingsOfLinks:
             if two
             else f"only on the way between these two; with other nodes both are {'sound' if lossy else 'fast'}"
         )
-        evidence = (*self._evidence([link]), *rails_of(self.layer, [link], self.members))
+        evidence = (*self._evidence([link]), *slow_rail_evidence(self.layer, [link], self.members))
         for node, other in ((link.source, link.destination), (link.destination, link.source)):
-            where = where_to_look(node, self.wires)
-            self._add(node, charge_of(node, says, self._reasons(node), where, evidence, (other,), cause))
+            where = inspection_remedy(node, self.wires)
+            self._add(node, node_charge_finding(node, says, self._reasons(node), where, evidence, (other,), cause))
 
     def _leaf(self, leaf: Endpoint) -> None:
         """Adds the findings for a slow leaf, to all its nodes."""
@@ -306,7 +318,7 @@ class _FindingsOfLinks:
     def _evidence_of(self, found: Sequence[MeasuredLink]) -> tuple[str, ...]:
         """Measurements that do not count, as lines of evidence."""
         return tuple(
-            f"{each.link}: {gbps(each.moved.gbytes)} in round {each.round + 1}, did not run for "
+            f"{each.link}: {gbps_text(each.moved.gbytes)} in round {each.round + 1}, did not run for "
             f"{each.moved.waited:.2f} of {each.moved.seconds:.2f} s: does not count"
             for each in found[:MAX_SHOWN_LINKS]
         )
@@ -322,8 +334,8 @@ class _FindingsOfLinks:
                 leaves = sorted({end.name for end in self.judged.shared_uplinks})
                 part = f"{worst / self.median:.0%} of the median"
                 text = (
-                    f"links between {listed(leaves)} share an uplink: {len(shared)} of them carried down to "
-                    f"{gbps(worst)} ({part}) beside others, and what was measured alone as much as any"
+                    f"links between {name_list_text(leaves)} share an uplink: {len(shared)} of them carried down to "
+                    f"{gbps_text(worst)} ({part}) beside others, and what was measured alone as much as any"
                 )
                 found[shared[0].source] = [text]
             for link in [link for link in self.verdict.open if link not in shared][:MAX_SHOWN_LINKS]:
@@ -331,7 +343,7 @@ class _FindingsOfLinks:
                     counted = [each.moved for each in self.of_link[link] if each.counts]
                     worst, lost = min(each.gbytes for each in counted), max(each.losses or 0.0 for each in counted)
                     losses = f", {lost:.1%} of the TCP segments lost" if lost >= self.lossy_from else ""
-                    seen = f"{gbps(worst)} ({worst / self.median:.0%} of the median){losses}"
+                    seen = f"{gbps_text(worst)} ({worst / self.median:.0%} of the median){losses}"
                     found.setdefault(link.source, []).append(f"{link} was slow once, {seen}, and nothing confirms it")
         for link in self.done.never_counted[:MAX_SHOWN_LINKS]:
             if not self.found.keys() & {link.source, link.destination}:
@@ -368,7 +380,8 @@ class _FindingsOfLinks:
             (
                 node,
                 (
-                    f"a few bytes to or from {node} take {significant(us)} us one way, elsewhere {significant(usual)}: "
+                    f"a few bytes to or from {node} take {significant_digits_text(us)} us one way, "
+                    f"elsewhere {significant_digits_text(usual)}: "
                     "`ping`, `tc qdisc show`"
                 ),
             )
@@ -395,12 +408,12 @@ class _FindingsOfLinks:
         ]
 
 
-def gbps(gbytes: float) -> str:
+def gbps_text(gbytes: float) -> str:
     """A rate in words; GB/s in, Gbit/s out, as links are rated."""
-    return link_text(gbytes * 8)
+    return link_rate_text(gbytes * 8)
 
 
-def as_metrics(found: Iterable[MeasuredLink]) -> list[dict[str, object]]:
+def link_metrics(found: Iterable[MeasuredLink]) -> list[dict[str, object]]:
     """Measured links as the result has them, in Gbit/s and microseconds, without measurements that do not count."""
     return [
         {
@@ -417,7 +430,7 @@ def as_metrics(found: Iterable[MeasuredLink]) -> list[dict[str, object]]:
     ]
 
 
-def as_csv(done: Search) -> str:
+def measurements_csv(done: Search) -> str:
     """Every measurement as CSV, also those that do not count."""
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")

@@ -21,7 +21,7 @@ from runbook.checks.bandwidth.adapters import NodeAdapters
 from runbook.checks.context import Context
 from runbook.checks.ranks.pool import RankPool
 from runbook.launch.ranks import network_environment
-from runbook.model.units import bandwidth_text, bytes_text, from_to, significant
+from runbook.model.units import bandwidth_text, bytes_text, quantity_range_text, significant_digits_text
 from runbook.model.verdict import Outcome
 
 
@@ -64,7 +64,7 @@ class Expectation:
         """The normal range in words."""
         if self.high is None:
             return f"{bandwidth_text(self.low)} or more"
-        return span_text(self.low, self.high)
+        return rate_range_text(self.low, self.high)
 
     @property
     def plateau_bytes(self) -> float:
@@ -137,25 +137,32 @@ def table() -> Mapping[str, Any]:
     return data
 
 
-def expect(setting: BandwidthSetting) -> Expectation | NotKnown:
+def expected_busbw(setting: BandwidthSetting) -> Expectation | NotKnown:
     """The bus bandwidth that is normal for this setting, or why no number is known."""
-    what = described(setting)
+    what = setting_text(setting)
     if sum(setting.ranks) < 2:
         return NotKnown(what, "one rank sends nothing")
     if setting.backend != "nccl":
-        return _gloo(setting, what)
+        return _expected_with_gloo(setting, what)
     if len(set(setting.gpus)) != 1:
         return NotKnown(what, "the GPUs differ, or torch does not name them")
     rows = _inside_rows(setting)
     if setting.nodes == 1 or setting.one_machine:
         if not rows:
             return NotKnown(what, "no number has been published")
-        low, high = _span(rows)
-        return Expectation(what, low, high, _half(setting, "inside_half_bytes"), _sources(rows), _algorithms(rows))
-    return _between(setting, what, rows)
+        low, high = _busbw_range(rows)
+        return Expectation(
+            what,
+            low,
+            high,
+            _half_bandwidth_bytes(setting, "inside_half_bytes"),
+            _sources_text(rows),
+            _algorithm_ranges_text(rows),
+        )
+    return _expected_between_nodes(setting, what, rows)
 
 
-def described(setting: BandwidthSetting) -> str:
+def setting_text(setting: BandwidthSetting) -> str:
     """The setting in words: `2 nodes of 8 × H100 80GB HBM3 over 8 × 400 Gbit/s`."""
     counts = sorted(set(setting.ranks))
     many = "-".join(str(count) for count in (counts if len(counts) < 2 else (counts[0], counts[-1])))
@@ -188,7 +195,9 @@ def _inside_rows(setting: BandwidthSetting) -> list[Mapping[str, Any]]:
     return named or rows
 
 
-def _between(setting: BandwidthSetting, what: str, rows: list[Mapping[str, Any]]) -> Expectation | NotKnown:
+def _expected_between_nodes(
+    setting: BandwidthSetting, what: str, rows: list[Mapping[str, Any]]
+) -> Expectation | NotKnown:
     """What is normal between nodes with NCCL, from the rates of their adapters and the numbers inside a node."""
     if not setting.adapters or not all(setting.adapters):
         return NotKnown(what, "without HCAs NCCL runs over TCP, where CPUs and sockets decide")
@@ -203,10 +212,10 @@ def _between(setting: BandwidthSetting, what: str, rows: list[Mapping[str, Any]]
     # A GPU sends no faster than its own PCIe slot, however many adapters the node has.
     pairs = zip(setting.adapters, setting.ranks, strict=True)
     line = min(min(sum(rates), ranks * family["adapter_gbps"]) for rates, ranks in pairs) / 8
-    cap = _span(rows)[1] if rows else None
+    cap = _busbw_range(rows)[1] if rows else None
     low, high = (fraction * line for fraction in rule["of_line_rate"])
     if cap:
-        low, high = min(low, _span(rows)[0]), min(high, cap)
+        low, high = min(low, _busbw_range(rows)[0]), min(high, cap)
     note, source = "", f"{rule['source']}, {rule['date']}"
     world = sum(setting.ranks)
     if setting.nodes == 2 and setting.algorithm != "ring" and world > 2:
@@ -215,10 +224,10 @@ def _between(setting: BandwidthSetting, what: str, rows: list[Mapping[str, Any]]
             f"two nodes inflate Tree and NVLS, to {bandwidth_text(min(inflated, cap or inflated))}: "
             "`env: {NCCL_ALGO: RING}` judges the adapters"
         )
-    return Expectation(what, low, high, _half(setting, "between_half_bytes"), source, note)
+    return Expectation(what, low, high, _half_bandwidth_bytes(setting, "between_half_bytes"), source, note)
 
 
-def _gloo(setting: BandwidthSetting, what: str) -> Expectation | NotKnown:
+def _expected_with_gloo(setting: BandwidthSetting, what: str) -> Expectation | NotKnown:
     """What is normal between nodes with gloo, from the rate of their interfaces."""
     rule = table()["gloo"]
     if setting.one_machine or setting.nodes == 1:
@@ -228,34 +237,38 @@ def _gloo(setting: BandwidthSetting, what: str) -> Expectation | NotKnown:
     if setting.link_gbps > rule["up_to_gbps"]:
         return NotKnown(what, rule["beyond"])
     low, high = (fraction * setting.link_gbps / 8 for fraction in rule["of_line_rate"])
-    return Expectation(what, low, high, _half(setting, "gloo_half_bytes"), f"{rule['source']}, {rule['date']}")
+    return Expectation(
+        what, low, high, _half_bandwidth_bytes(setting, "gloo_half_bytes"), f"{rule['source']}, {rule['date']}"
+    )
 
 
-def _span(rows: list[Mapping[str, Any]]) -> tuple[float, float | None]:
+def _busbw_range(rows: list[Mapping[str, Any]]) -> tuple[float, float | None]:
     """The lowest and the highest bus bandwidth of these rows, in GB/s. The highest is None where a row gives none."""
     highs = [row["busbw"][1] for row in rows]
     return min(row["busbw"][0] for row in rows), None if None in highs else max(highs)
 
 
-def _sources(rows: list[Mapping[str, Any]]) -> str:
+def _sources_text(rows: list[Mapping[str, Any]]) -> str:
     return "; ".join(f"{row['source']}, {row['date']}" for row in rows)
 
 
-def _algorithms(rows: list[Mapping[str, Any]]) -> str:
+def _algorithm_ranges_text(rows: list[Mapping[str, Any]]) -> str:
     """The range of each row's algorithm in words, when there are several rows."""
     if len(rows) < 2:
         return ""
     return "; ".join(
-        f"{str(row['algorithm']).upper()} {significant(row['busbw'][0])}-{significant(row['busbw'][1])}" for row in rows
+        f"{str(row['algorithm']).upper()} "
+        f"{significant_digits_text(row['busbw'][0])}-{significant_digits_text(row['busbw'][1])}"
+        for row in rows
     )
 
 
-def _half(setting: BandwidthSetting, key: str) -> float:
+def _half_bandwidth_bytes(setting: BandwidthSetting, key: str) -> float:
     """The message size in bytes at which half of the bandwidth is reached; more nodes need larger messages."""
     return float(table()["ramp"][key]) * max(1.0, math.log2(max(2, setting.nodes)))
 
 
-def link_floor(setting: BandwidthSetting, promised_gbps: float | None = None) -> float | None:
+def link_gbps_floor(setting: BandwidthSetting, promised_gbps: float | None = None) -> float | None:
     """Gbit/s that each node should move at least in one direction, all its ranks together with ranks of one other node;
     None when unknown. `promised_gbps`: what the inventory promises of each adapter."""
     part = float(table()["gate"]["of_low"])
@@ -273,12 +286,12 @@ def link_floor(setting: BandwidthSetting, promised_gbps: float | None = None) ->
     return part * float(table()["adapters"]["of_line_rate"][0]) * min(lines) or None
 
 
-def span_text(low: float, high: float) -> str:
+def rate_range_text(low: float, high: float) -> str:
     """A range of rates in GB/s in words: `328 to 388 GB/s`."""
-    return from_to(bandwidth_text(low), bandwidth_text(high))
+    return quantity_range_text(bandwidth_text(low), bandwidth_text(high))
 
 
-def setting_of(pool: RankPool, at: Context, wires: Mapping[str, NodeAdapters]) -> BandwidthSetting:
+def bandwidth_setting(pool: RankPool, at: Context, wires: Mapping[str, NodeAdapters]) -> BandwidthSetting:
     """The setting of a job. `wires` must have every node."""
     nodes = at.nodes
     said = [member.steps.get("imported", {}).get("gpu") for member in pool.members]

@@ -50,7 +50,7 @@ class Schedule:
         self.leaf_of = dict(leaf_of or {})
         self._groups = groups(self.nodes, self.leaf_of)
         everybody = every_pair or len(nodes) <= MAX_ALL_MEASURED_NODES
-        self._first = round_robin(self.nodes) if everybody else [crossing(self._groups)]
+        self._first = round_robin(self.nodes) if everybody else [leaf_crossing_pairs(self._groups)]
         self._inside = not everybody  # whether a second round is due, inside the groups
 
     def __len__(self) -> int:
@@ -87,7 +87,7 @@ class Schedule:
             for number, node in enumerate(self._of(leaf.name)):
                 booked.with_partner(node, self._elsewhere(node, judged, leaf.role), met, long=True, last=number % 2 > 0)
         for leaf in judged.leaves_to_look_inside:
-            for one, other in neighbours(self._of(leaf.name)):
+            for one, other in neighbour_pairs(self._of(leaf.name)):
                 booked.add(Meeting(one, other))
         for end in judged.nodes_to_confirm:
             partners = self._proven(end.name, judged, [end.role])
@@ -150,7 +150,7 @@ class Schedule:
                 waiting.remove(fresh[0])
                 yield one, fresh[0]
             left += waiting
-        yield from halves(left)
+        yield from half_to_half_pairs(left)
 
 
 class _Round:
@@ -229,7 +229,7 @@ def round_robin(nodes: Sequence[str]) -> list[list[tuple[str, str]]]:
     return found
 
 
-def crossing(grouped: Sequence[Sequence[str]]) -> list[tuple[str, str]]:
+def leaf_crossing_pairs(grouped: Sequence[Sequence[str]]) -> list[tuple[str, str]]:
     """One round that crosses the groups: node k of group a meets node a of group k, so that every two groups meet, as
     far as a group has nodes. The other nodes meet a node of another group where that is possible. The first of a pair
     sends first: about half of each group does, so that an uplink has to carry about half of its nodes at a time."""
@@ -243,16 +243,16 @@ def crossing(grouped: Sequence[Sequence[str]]) -> list[tuple[str, str]]:
                     pair = (group[k], block[k][a])
                     pairs.append(pair if 2 * (k - a) <= len(block) else (pair[1], pair[0]))
     taken = {node for pair in pairs for node in pair}
-    left = halves([node for group in grouped for node in group if node not in taken])
+    left = half_to_half_pairs([node for group in grouped for node in group if node not in taken])
     return pairs + [(other, one) if number % 2 else (one, other) for number, (one, other) in enumerate(left)]
 
 
-def halves(nodes: Sequence[str]) -> list[tuple[str, str]]:
+def half_to_half_pairs(nodes: Sequence[str]) -> list[tuple[str, str]]:
     """Pairs of the first half with the second, in order; with an odd number of nodes the last one rests."""
     half = len(nodes) // 2
     return list(zip(nodes[:half], nodes[half : 2 * half], strict=True))
 
 
-def neighbours(nodes: Sequence[str]) -> list[tuple[str, str]]:
+def neighbour_pairs(nodes: Sequence[str]) -> list[tuple[str, str]]:
     """Pairs of nodes that are next to each other in the list."""
     return list(zip(nodes[::2], nodes[1::2], strict=False))

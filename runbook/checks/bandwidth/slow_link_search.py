@@ -10,13 +10,21 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from runbook.checks.bandwidth.pairing_rounds import Meeting, Schedule
-from runbook.checks.bandwidth.slow_links import Judgement, Link, LinksVerdict, Measured, Normal, normal, verdict
+from runbook.checks.bandwidth.slow_links import (
+    Judgement,
+    Link,
+    LinksVerdict,
+    Measured,
+    Normal,
+    estimate_normal,
+    links_verdict,
+)
 from runbook.checks.context import Context
 from runbook.checks.ranks.pool import Halt, RankMember, RankPool
 from runbook.launch.ranks import Rank
-from runbook.model.grouping import grouped
+from runbook.model.grouping import values_by_key
 from runbook.model.inventory import Node
-from runbook.model.units import counted
+from runbook.model.units import count_text
 
 RANK_ALONE_S = 0.4
 """Seconds for which a rank is measured alone."""
@@ -75,7 +83,7 @@ class MeasuringRanks:
         """By rank, GB/s in its own memory and the share of time without a CPU. When ranks differ much, the better of
         two measurements."""
         found = self._alone()
-        if uneven(found):
+        if has_uneven_rates(found):
             found = {rank: max(again, found.get(rank, again)) for rank, again in self._alone().items()}
         return found
 
@@ -94,7 +102,7 @@ class MeasuringRanks:
             return {"pair": mine.get(rank.rank)}  # each rank gets only its own pair, not those of a thousand others
 
         said = self._run({"trips": trips, "both": both}, "moved", own)
-        found = {(int(each["source"]), int(each["destination"])): _moved(each) for each in said}
+        found = {(int(each["source"]), int(each["destination"])): _parse_measurement(each) for each in said}
         wanted = {way for one, other, _ in pairs for way in ((one, other), (other, one))}
         if missing := wanted - found.keys():
             raise Unfinished(f"rank {min(missing)[1]} did not say what it received from rank {min(missing)[0]}")
@@ -130,7 +138,7 @@ class MeasuringRanks:
             yield halt
 
 
-def _moved(said: Mapping[str, Any]) -> PairMeasured:
+def _parse_measurement(said: Mapping[str, Any]) -> PairMeasured:
     return PairMeasured(
         float(said["gbytes"]),
         float(said["seconds"]),
@@ -141,7 +149,7 @@ def _moved(said: Mapping[str, Any]) -> PairMeasured:
     )
 
 
-def uneven(alone: Mapping[int, tuple[float, float]]) -> bool:
+def has_uneven_rates(alone: Mapping[int, tuple[float, float]]) -> bool:
     """Whether ranks differ so much, measured alone, that they are measured again."""
     rates = [rate for rate, _ in alone.values()]
     return min(rates, default=0.0) < MIN_EVEN_RATE_SHARE * max(rates, default=0.0)
@@ -222,7 +230,7 @@ class Search:
     @property
     def verdict(self) -> LinksVerdict:
         """What the measurements prove. Without measurements no node is accused."""
-        return verdict(self.judge()) if self.measured else LinksVerdict(Normal(0.0, 0.0))
+        return links_verdict(self.judge()) if self.measured else LinksVerdict(Normal(0.0, 0.0))
 
     @property
     def best(self) -> dict[Link, float]:
@@ -251,7 +259,7 @@ class Search:
     @property
     def _tried(self) -> dict[Link, list[MeasuredLink]]:
         """By link, the measurements whose results were needed."""
-        return grouped((each.link, each) for each in self.found if each.meeting.asked)
+        return values_by_key((each.link, each) for each in self.found if each.meeting.asked)
 
     @property
     def too_busy(self) -> list[str]:
@@ -260,7 +268,7 @@ class Search:
         return [name for name in self.judge().untested(self.nodes) if name in tried] if self.found else []
 
 
-def look(
+def search_slow_links(
     ranks: MeasuringRanks,
     members: Sequence[RankMember],
     *,
@@ -273,13 +281,13 @@ def look(
     say: Callable[[str], object] = lambda _: None,
 ) -> Search:
     """Measures in rounds until all is settled. `seconds` is for one direction of a short transfer."""
-    by_node = grouped((member.rank.node, member) for member in members)
+    by_node = values_by_key((member.rank.node, member) for member in members)
     done = Search(tuple(by_node), dict(leaf_of or {}), enough)
     schedule = Schedule(done.nodes, done.leaf_of, every_pair=every_pair)
     judged: Judgement | None = None
     while len(done.nodes) > 1 and (meetings := schedule.round(done.rounds, judged, done.measured, done.again)):
-        say(f"round {done.rounds + 1}: {counted(len(meetings), 'pair')} of nodes")
-        pairs = {each: _rails(by_node, each, seconds) for each in meetings}
+        say(f"round {done.rounds + 1}: {count_text(len(meetings), 'pair')} of nodes")
+        pairs = {each: _timed_rank_pairs(by_node, each, seconds) for each in meetings}
         try:
             moved = ranks.meet([pair for some in pairs.values() for pair in some], trips=trips, both=both)
         except Unfinished as error:
@@ -287,21 +295,25 @@ def look(
                 raise
             done.stopped = str(error)
             break
-        new = [_found(link, done.rounds, each, pairs[each], moved) for each in meetings for link in each.links]
-        done.found += with_counts(done.found, new)
+        new = [
+            _link_measurement(link, done.rounds, each, pairs[each], moved) for each in meetings for link in each.links
+        ]
+        done.found += flag_counting_measurements(done.found, new)
         done.rounds += 1
         judged = done.judge()
     return done
 
 
-def _rails(by_node: Mapping[str, Sequence[RankMember]], meeting: Meeting, seconds: float) -> list[TimedRankPair]:
+def _timed_rank_pairs(
+    by_node: Mapping[str, Sequence[RankMember]], meeting: Meeting, seconds: float
+) -> list[TimedRankPair]:
     """The pairs of ranks of two nodes: ranks with the same place on each. With GPUs each pair has its own adapter."""
     here, there = by_node[meeting.one], by_node[meeting.other]
     lasts = seconds * (LONG_TRANSFER_FACTOR if meeting.long else 1.0)
     return [(one.rank.rank, other.rank.rank, lasts) for one, other in zip(here, there, strict=False)]
 
 
-def _found(
+def _link_measurement(
     link: Link,
     number: int,
     meeting: Meeting,
@@ -326,21 +338,21 @@ def _found(
     return MeasuredLink(link, number, meeting, together, {way: moved[way].gbytes for way in ways})
 
 
-def with_counts(before: Sequence[MeasuredLink], new: Sequence[MeasuredLink]) -> list[MeasuredLink]:
+def flag_counting_measurements(before: Sequence[MeasuredLink], new: Sequence[MeasuredLink]) -> list[MeasuredLink]:
     """The new measurements with `counts`: a slow one does not count if an end had no CPU meanwhile."""
-    usual = normal(each.moved.gbytes for each in (*before, *new))
+    usual = estimate_normal(each.moved.gbytes for each in (*before, *new))
     return [
-        MeasuredLink(each.link, each.round, each.meeting, each.moved, each.rails, not starved(each.moved, usual))
+        MeasuredLink(each.link, each.round, each.meeting, each.moved, each.rails, not is_cpu_starved(each.moved, usual))
         for each in new
     ]
 
 
-def starved(moved: PairMeasured, usual: Normal) -> bool:
+def is_cpu_starved(moved: PairMeasured, usual: Normal) -> bool:
     """Whether the rate is slow, and most of the lost time is explained by an end that did not run."""
     ratio = moved.gbytes / usual.median if usual.median else 1.0
     return ratio < usual.suspect and moved.waited >= MIN_EXPLAINED_SHARE * (1 - ratio) * moved.seconds
 
 
-def leaves(nodes: Sequence[Node]) -> dict[str, str]:
+def switch_by_node(nodes: Sequence[Node]) -> dict[str, str]:
     """The switch of each node, as far as the inventory names it: its leaf, or else its rack."""
     return {node.name: name for node in nodes if (name := node.leaf or node.rack)}

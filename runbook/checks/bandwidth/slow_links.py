@@ -128,7 +128,7 @@ class Normal:
         return 1 - min(max(MIN_MEAN_DROP, MEAN_SIGMAS * self.sigma), MAX_TOLERATED_DROP)
 
 
-def normal(rates: Iterable[float]) -> Normal:
+def estimate_normal(rates: Iterable[float]) -> Normal:
     """What is usual among the sound ones of these rates. Slow rates cannot drag it down: the search starts near the
     top, and takes in every rate that noise explains."""
     ordered = sorted(rates)
@@ -169,29 +169,32 @@ class RelativeRate:
         return self.ratio < self.normal.confirmed
 
 
-def once_fast(rates: Sequence[RelativeRate]) -> bool:
+def has_fast_rate(rates: Sequence[RelativeRate]) -> bool:
     """Whether one of these rates is fast; if others are not, clearly fast."""
     slow = any(rate.suspect for rate in rates)
     return any(not (rate.confirmed if slow else rate.suspect) for rate in rates)
 
 
-def compared(measured: Sequence[Measured], leaf_of: Mapping[str, str]) -> dict[Link, list[RelativeRate]]:
+def relative_rates(measured: Sequence[Measured], leaf_of: Mapping[str, str]) -> dict[Link, list[RelativeRate]]:
     """The relative rates of each link. A rate is compared with rates of its kind (inside a leaf or between leaves), of
     the same round where that has enough."""
     kinds: dict[bool, list[float]] = defaultdict(list)
     company: dict[tuple[bool, int], list[float]] = defaultdict(list)
     for each in measured:
-        crosses = _crosses(each.link, leaf_of)
+        crosses = _crosses_leaves(each.link, leaf_of)
         kinds[crosses].append(each.gbytes)
         if not each.asked:
             company[crosses, each.round].append(each.gbytes)
     every = [each.gbytes for each in measured]
-    usual = {crosses: normal(rates if len(rates) >= MIN_REFERENCE_LINKS else every) for crosses, rates in kinds.items()}
-    own = {place: normal(rates) for place, rates in company.items() if len(rates) >= MIN_REFERENCE_LINKS}
-    noise = normal(every).sigma if every else 0.0  # the spread of a few rates alone may be far too small
+    usual = {
+        crosses: estimate_normal(rates if len(rates) >= MIN_REFERENCE_LINKS else every)
+        for crosses, rates in kinds.items()
+    }
+    own = {place: estimate_normal(rates) for place, rates in company.items() if len(rates) >= MIN_REFERENCE_LINKS}
+    noise = estimate_normal(every).sigma if every else 0.0  # the spread of a few rates alone may be far too small
     found: dict[Link, list[RelativeRate]] = defaultdict(list)
     for each in measured:
-        crosses = _crosses(each.link, leaf_of)
+        crosses = _crosses_leaves(each.link, leaf_of)
         norm = own.get((crosses, each.round), usual[crosses])
         norm = Normal(norm.median, max(norm.sigma, noise))
         ratio = each.gbytes / norm.median if norm.median else 1.0
@@ -199,7 +202,7 @@ def compared(measured: Sequence[Measured], leaf_of: Mapping[str, str]) -> dict[L
     return found
 
 
-def _crosses(link: Link, leaf_of: Mapping[str, str]) -> bool:
+def _crosses_leaves(link: Link, leaf_of: Mapping[str, str]) -> bool:
     """Whether the link goes from one leaf to another."""
     return leaf_of.get(link.source) != leaf_of.get(link.destination)
 
@@ -210,8 +213,8 @@ class Judgement:
     def __init__(self, nodes: Sequence[str], measured: Sequence[Measured], leaf_of: Mapping[str, str]) -> None:
         self.nodes = tuple(nodes)
         self.leaf_of = leaf_of
-        self.rates = compared(measured, leaf_of)
-        self.normal = normal(each.gbytes for each in measured)
+        self.rates = relative_rates(measured, leaf_of)
+        self.normal = estimate_normal(each.gbytes for each in measured)
         self.best = {link: max(rates, key=lambda rate: rate.ratio) for link, rates in self.rates.items()}
         """The best rate of each link: a rate that was reached once is possible."""
         beside = {link: [rate for rate in rates if not rate.alone] for link, rates in self.rates.items()}
@@ -222,7 +225,7 @@ class Judgement:
             for role in Role:
                 self._links[link.end(role)].append(link)
         rates = {end: [self.best[link] for link in links] for end, links in self._links.items()}
-        self._proven = {end for end, of_end in rates.items() if once_fast(of_end)}
+        self._proven = {end for end, of_end in rates.items() if has_fast_rate(of_end)}
 
     def links_of(self, end: Endpoint) -> list[Link]:
         return self._links.get(end, [])
@@ -569,12 +572,12 @@ class LinksVerdict:
         return not (self.nodes or self.links or self.leaves or self.leaf_pairs or self.common)
 
 
-def verdict(judged: Judgement) -> LinksVerdict:
+def links_verdict(judged: Judgement) -> LinksVerdict:
     """The result of a judgement. With a common cause no node is named."""
     if judged.common:
         return LinksVerdict(judged.normal, common=True)
     pairs = judged.slow_leaf_pairs
-    several = in_several(pairs)
+    several = leaves_slow_to_several(pairs)
     leaves = tuple(dict.fromkeys([*judged.accused_leaves, *several]))
     slow = {leaf.name for leaf in leaves}
 
@@ -585,7 +588,7 @@ def verdict(judged: Judgement) -> LinksVerdict:
         return between is not None and any(between.end(role).name in slow for role in Role)
 
     links = [link for link in judged.slow_links if not explained(link)]
-    ends = with_several(judged, links)
+    ends = ends_slow_to_several(judged, links)
     return LinksVerdict(
         judged.normal,
         tuple(dict.fromkeys([*judged.accused, *ends])),
@@ -597,13 +600,13 @@ def verdict(judged: Judgement) -> LinksVerdict:
     )
 
 
-def in_several(pairs: Sequence[Link]) -> list[Endpoint]:
+def leaves_slow_to_several(pairs: Sequence[Link]) -> list[Endpoint]:
     """Leaves from which the paths to several others are slow (or to which): their own uplink is the reason."""
     ends = [pair.end(role) for pair in pairs for role in Role]
     return [end for end in dict.fromkeys(ends) if ends.count(end) > 1]
 
 
-def with_several(judged: Judgement, links: Sequence[Link]) -> list[Endpoint]:
+def ends_slow_to_several(judged: Judgement, links: Sequence[Link]) -> list[Endpoint]:
     """Ends that several slow links have in common, at least half of all links that were measured there: a single fast
     link, which may be chance, does not make each slow link a fault of its own."""
     shared: dict[Endpoint, int] = defaultdict(int)

@@ -13,11 +13,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from runbook.checks.context import Context
-from runbook.files.address import ipv4_first, is_ip
+from runbook.files.address import is_ip, preferred_address
 from runbook.firewall.evaluate import DEFAULT_EPHEMERAL_PORTS
-from runbook.model.grouping import grouped
+from runbook.model.grouping import values_by_key
 from runbook.model.inventory import Inventory
-from runbook.model.units import some, spans_of
+from runbook.model.units import first_items_text, range_texts
 
 PortRanges = Sequence[tuple[int, int]]
 """Ranges of ports, both ends included."""
@@ -103,20 +103,20 @@ class Dial:
         return f"{self.source} → {self.address}:{self.port}: {self.says}"
 
 
-def seen_of(dials: Sequence[Dial]) -> list[str]:
+def dial_summary_lines(dials: Sequence[Dial]) -> list[str]:
     """What was seen, in one line for each source, address and outcome."""
-    lines = grouped(((dial.source, dial.address, dial.outcome), dial) for dial in dials)
+    lines = values_by_key(((dial.source, dial.address, dial.outcome), dial) for dial in dials)
     return [f"{source} → {where}, {ports_text(some)}: {some[0].says}" for (source, where, _), some in lines.items()]
 
 
 def ports_text(dials: Iterable[Dial]) -> str:
     """The ports of these dials in words: `TCP 29500-29510, 41927`."""
-    return f"TCP {folded(dials)}"
+    return f"TCP {folded_ports(dials)}"
 
 
-def folded(dials: Iterable[Dial]) -> str:
+def folded_ports(dials: Iterable[Dial]) -> str:
     """The ports of these dials, with consecutive ones as a range: `29500-29510, 41927`."""
-    return some(spans_of(sorted({dial.port for dial in dials})))
+    return first_items_text(range_texts(sorted({dial.port for dial in dials})))
 
 
 def needed_ports(inventory: Inventory, dials: Iterable[Dial], handed_out: PortRanges = ()) -> list[tuple[int, int]]:
@@ -142,7 +142,7 @@ def ephemeral_range(dials: list[Dial], handed_out: PortRanges = ()) -> tuple[int
     return min(lows), max(highs)
 
 
-def why_so_many(dials: Iterable[Dial], remedy: str, handed_out: PortRanges = ()) -> tuple[str, ...]:
+def ephemeral_ports_reason(dials: Iterable[Dial], remedy: str, handed_out: PortRanges = ()) -> tuple[str, ...]:
     """A line that says why a remedy opens the ports that the kernel hands out, when it does."""
     dials = list(dials)
     if not any(dial.kind == "ephemeral" for dial in dials):
@@ -153,17 +153,17 @@ def why_so_many(dials: Iterable[Dial], remedy: str, handed_out: PortRanges = ())
     return (f"why: {low}-{high} are the ports that the kernel picks, on which the ranks exchange their data",)
 
 
-def number(at: Context, name: str) -> str:
+def numeric_node_address(at: Context, name: str) -> str:
     """The numeric address at which a node is dialled. Where the inventory has a name, the nodes know better than this
     machine what it means: of several addresses it is one of the node's own."""
     written = at.data_address(at.inventory.node(name))
-    found, own = numeric(at, written), at.own_addresses(name)
+    found, own = numeric_address(at, written), at.own_addresses(name)
     if found == written or found in own or not own:
         return found
-    return ipv4_first(own)
+    return preferred_address(own)
 
 
-def numeric(at: Context, address: str) -> str:
+def numeric_address(at: Context, address: str) -> str:
     """An address as a number. For a name, the address that it has on this machine, or UNRESOLVED_ADDRESS if it has
     none."""
     try:
@@ -172,11 +172,11 @@ def numeric(at: Context, address: str) -> str:
         known = at.run.looked_up
         if address not in known:
             names = {address, *(node.address for node in at.nodes if not is_ip(node.address))}
-            known.update(looked_up(names - known.keys()))
+            known.update(look_up_names(names - known.keys()))
         return known[address]
 
 
-def looked_up(names: Collection[str]) -> dict[str, str]:
+def look_up_names(names: Collection[str]) -> dict[str, str]:
     """The first address of each name, or UNRESOLVED_ADDRESS where there is none within NAME_LOOKUP_TIMEOUT_S:
     getaddrinfo itself has no deadline."""
     found, left = dict.fromkeys(names, UNRESOLVED_ADDRESS), list(names)

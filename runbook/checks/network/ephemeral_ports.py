@@ -6,14 +6,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from runbook.causes.catalogue import finding_for, mend
+from runbook.causes.catalogue import finding_for, remedy_from_page
 from runbook.checks.context import Context, Facts
-from runbook.checks.network.dial import seen_of
+from runbook.checks.network.dial import dial_summary_lines
 from runbook.checks.network.mesh import Mesh
 from runbook.firewall.evaluate import DEFAULT_EPHEMERAL_PORTS
-from runbook.model.grouping import grouped
+from runbook.model.grouping import values_by_key
 from runbook.model.inventory import Node
-from runbook.model.units import counted
+from runbook.model.units import count_text
 from runbook.model.verdict import Finding
 
 NO_PORT_CAUSE = "ephemeral-ports-exhausted"
@@ -46,50 +46,50 @@ def port_range(facts: Mapping[str, Any]) -> tuple[int, int] | None:
     return (low, high) if low <= high else None
 
 
-def how_many(facts: Mapping[str, Any]) -> int | None:
+def ephemeral_port_count(facts: Mapping[str, Any]) -> int | None:
     """The number of ports that a node's kernel hands out; None when it is not known."""
     bounds = port_range(facts)
     return None if bounds is None else bounds[1] - bounds[0] + 1
 
 
-def too_few(at: Context, node: Node) -> bool:
+def has_too_few_ports(at: Context, node: Node) -> bool:
     """Whether the node's kernel hands out fewer ports than the ranks there need at least."""
-    ports = how_many(at.facts(node.name))
+    ports = ephemeral_port_count(at.facts(node.name))
     return ports is not None and ports < MIN_PORTS_PER_RANK * node.slots
 
 
 def few_ports_warning(facts: Mapping[str, Any]) -> list[str]:
     """A warning when the kernel hands out fewer than MIN_EPHEMERAL_PORTS ports."""
-    bounds, ports = port_range(facts), how_many(facts)
+    bounds, ports = port_range(facts), ephemeral_port_count(facts)
     if bounds is None or ports is None or ports >= MIN_EPHEMERAL_PORTS:
         return []
-    few = f"the kernel has only {counted(ports, 'port')} ({bounds[0]}-{bounds[1]}) for all that dials or listens"
-    return [f"{few}: a large job needs more; `{mend(NO_PORT_CAUSE, 'more')}` is usual"]
+    few = f"the kernel has only {count_text(ports, 'port')} ({bounds[0]}-{bounds[1]}) for all that dials or listens"
+    return [f"{few}: a large job needs more; `{remedy_from_page(NO_PORT_CAUSE, 'more')}` is usual"]
 
 
-def without_ports(mesh: Mesh) -> dict[str, list[str]]:
+def nodes_without_ports(mesh: Mesh) -> dict[str, list[str]]:
     """By node, what was met on nodes that had no port for our listeners or dials."""
     found: dict[str, list[str]] = {}
     for name, errors in mesh.occupied.items():
         if any(not error["port"] for error in errors):
             found[name] = ["bind(0): no port is free"]
-    for name, dials in grouped((dial.source, dial) for dial in mesh.dials if dial.outcome == "unsent").items():
-        found[name] = [*found.get(name, ()), *seen_of(dials)]
+    for name, dials in values_by_key((dial.source, dial) for dial in mesh.dials if dial.outcome == "unsent").items():
+        found[name] = [*found.get(name, ()), *dial_summary_lines(dials)]
     return found
 
 
-def exhausted(
+def port_exhaustion_findings(
     at: Context, seen: Mapping[str, Sequence[str]], peers: Mapping[str, Sequence[str]] | None = None
 ) -> dict[str, Finding]:
     """By node, a finding for each node in `seen`, which gives the lines that show that no port is left there."""
-    sockets = _ask(at, list(seen))
+    sockets = _count_sockets(at, list(seen))
     return {
-        node: _finding(at, node, sockets.get(node), list(lines), tuple((peers or {}).get(node, ())))
+        node: _port_exhaustion_finding(at, node, sockets.get(node), list(lines), tuple((peers or {}).get(node, ())))
         for node, lines in seen.items()
     }
 
 
-def _ask(at: Context, names: Collection[str]) -> dict[str, Facts]:
+def _count_sockets(at: Context, names: Collection[str]) -> dict[str, Facts]:
     """By node, how the node itself counts its sockets. Nodes that cannot count or do not answer in time are left
     out."""
 
@@ -104,7 +104,9 @@ def _ask(at: Context, names: Collection[str]) -> dict[str, Facts]:
     }
 
 
-def _finding(at: Context, node: str, sockets: Facts | None, seen: list[str], peers: tuple[str, ...]) -> Finding:
+def _port_exhaustion_finding(
+    at: Context, node: str, sockets: Facts | None, seen: list[str], peers: tuple[str, ...]
+) -> Finding:
     """The finding for a node without a free port. `sockets`: the node's own count, or None; `seen`: lines of
     evidence."""
     bounds = (sockets["low"], sockets["high"]) if sockets else port_range(at.facts(node))
@@ -124,7 +126,7 @@ def _finding(at: Context, node: str, sockets: Facts | None, seen: list[str], pee
     lines = [
         *seen[:4],
         f"net.ipv4.ip_local_port_range of {node}: {' '.join(map(str, bounds)) if bounds else 'unknown'}",
-        *(_who(node, sockets) if sockets else [f"who holds them: `{SOCKET_HOLDERS_COMMAND}`"]),
+        *(_socket_holder_lines(node, sockets) if sockets else [f"who holds them: `{SOCKET_HOLDERS_COMMAND}`"]),
     ]
     holder = next((one["pid"] for one in sockets["holders"] if one["pid"]), None) if sockets else None
     way = "holder" if holder else "holders"
@@ -139,7 +141,7 @@ def _finding(at: Context, node: str, sockets: Facts | None, seen: list[str], pee
     )
 
 
-def _who(node: str, sockets: Facts) -> list[str]:
+def _socket_holder_lines(node: str, sockets: Facts) -> list[str]:
     """The node's counts of sockets, and the processes that hold them, as lines of evidence."""
     ports = sockets["high"] - sockets["low"] + 1
     states = f"{sockets['connected']} connected, {sockets['listening']} listening, {sockets['waiting']} in TIME_WAIT"
@@ -148,7 +150,7 @@ def _who(node: str, sockets: Facts) -> list[str]:
     if sockets["reserved"]:
         lines.append(f"net.ipv4.ip_local_reserved_ports of {node}: {sockets['reserved']} of them")
     for one in sockets["holders"][:4]:
-        number = counted(one["sockets"], "socket")
+        number = count_text(one["sockets"], "socket")
         if one["pid"] is None:
             lines.append(f"user {one['user']} holds {number}; root can see which process: `{SOCKET_HOLDERS_COMMAND}`")
         else:

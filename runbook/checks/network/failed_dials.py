@@ -12,33 +12,38 @@ from runbook.checks.context import Context
 from runbook.checks.network.dial import (
     UNMEASURED,
     Dial,
-    folded,
+    dial_summary_lines,
+    ephemeral_ports_reason,
+    folded_ports,
     needed_ports,
-    number,
-    numeric,
+    numeric_address,
+    numeric_node_address,
     ports_text,
-    seen_of,
-    why_so_many,
 )
-from runbook.checks.network.ephemeral_ports import exhausted, port_range
-from runbook.checks.network.packet_filters import by_policy, peers_of, rules_of, unseen
-from runbook.checks.network.pairs import BlamedNodes, groupings
-from runbook.checks.network.routing import Sent, gone, turned_away
+from runbook.checks.network.ephemeral_ports import port_exhaustion_findings, port_range
+from runbook.checks.network.packet_filters import (
+    network_policy_finding,
+    peer_addresses,
+    rules_of,
+    unexplained_pods_evidence,
+)
+from runbook.checks.network.pairs import BlamedNodes, node_groupings
+from runbook.checks.network.routing import Sent, refusing_policy_finding, unusable_path_finding
 from runbook.firewall.collected_rules import Evidence
 from runbook.firewall.evaluate import DEFAULT_EPHEMERAL_PORTS, Flow, NumberRange
 from runbook.firewall.explain_connection import (
     Blocked,
     Ends,
     Seen,
-    also_small,
-    command_line,
+    combined_remedy,
     explain_blocked,
-    sent_elsewhere,
-    sure,
+    explain_redirection,
+    is_certainly_blocked,
+    stops_small_packets,
 )
-from runbook.model.command_quoting import word
-from runbook.model.grouping import grouped
-from runbook.model.units import counted, listed
+from runbook.model.command_quoting import shell_word
+from runbook.model.grouping import values_by_key
+from runbook.model.units import count_text, name_list_text
 from runbook.model.verdict import Finding
 
 MAX_DIAL_EVIDENCE_LINES = 10
@@ -69,12 +74,12 @@ class Accusation:
 
     def placed(self, blame: BlamedNodes, dials: Sequence[Dial]) -> Accusation:
         """A guess, moved to the end of these dials that other failed dials share; without such an end, unchanged."""
-        shared = [name for name in _ends(dials) if len(blame.nodes.get(name, ())) > 1]
+        shared = [name for name in _end_nodes(dials) if len(blame.nodes.get(name, ())) > 1]
         if len(shared) != 1 and not (blame.apart and self.node in shared):
             return self
         name = shared[0] if len(shared) == 1 else self.node
         peers = blame.nodes[name]
-        why = blame.apart or f"what fails with {listed(peers)} has {name} in common"
+        why = blame.apart or f"what fails with {name_list_text(peers)} has {name} in common"
         finding = replace(self.finding, says=f"{why}: {self.finding.says}", peers=tuple(peers))
         return replace(self, node=name, finding=finding, common=f"{dials[0].outcome} {dials[0].source == name}")
 
@@ -85,7 +90,7 @@ class Accusation:
         differ = remedies and mine.remedy != its.remedy
         finding = replace(
             mine,
-            remedy=command_line(remedies, self.node) if differ else mine.remedy,
+            remedy=combined_remedy(remedies, self.node) if differ else mine.remedy,
             evidence=tuple(dict.fromkeys((*mine.evidence, *its.evidence)))[:MAX_DIAL_EVIDENCE_LINES],
             peers=tuple(dict.fromkeys((*mine.peers, *its.peers))),
         )
@@ -138,13 +143,13 @@ class Trouble:
         good = [dial for dial in dials if dial.outcome == "open"]
         involved = {name for dial in bad for name in (dial.source, dial.destination)}
         if fresh := sorted(involved - set(evidence or ())):
-            evidence = {**(evidence or {}), **rules_of(at, fresh, peers_of(at, bad))}
+            evidence = {**(evidence or {}), **rules_of(at, fresh, peer_addresses(at, bad))}
         return cls(at, bad, good, evidence or {}, [dial for dial in dials if dial.outcome == UNMEASURED])
 
     @cached_property
     def _good_between(self) -> Mapping[frozenset[str], list[Dial]]:
         """The dials that opened, by the two nodes at their ends."""
-        return grouped((frozenset((dial.source, dial.destination)), dial) for dial in self.good)
+        return values_by_key((frozenset((dial.source, dial.destination)), dial) for dial in self.good)
 
     def _opened_between(self, dial: Dial) -> Sequence[Dial]:
         """The dials between the same two nodes, either way, that opened."""
@@ -155,7 +160,9 @@ class Trouble:
         """Failed dials in groups: one for each source, destination and outcome, with all its ports; a node with itself
         last."""
         itself_last = sorted(self.bad, key=lambda dial: dial.source == dial.destination)
-        return list(grouped(((dial.source, dial.destination, dial.outcome), dial) for dial in itself_last).values())
+        return list(
+            values_by_key(((dial.source, dial.destination, dial.outcome), dial) for dial in itself_last).values()
+        )
 
     def unexplained(self) -> list[Dial]:
         """Dials to try again: of each pair, some dials that met silence, when no rule surely accounts for it and
@@ -167,8 +174,9 @@ class Trouble:
             if dials[0].outcome == "dropped" and not self._clean(dials[0]) and self._gone(dials[0]) is None:
                 found += [
                     dial
-                    for dial in spread(dials, MIN_CLEAN_CONNECTIONS)
-                    if not sure(self.blocked([dial])) and not ((reason := self._turned_away(dial)) and reason[2])
+                    for dial in sample_dials(dials, MIN_CLEAN_CONNECTIONS)
+                    if not is_certainly_blocked(self.blocked([dial]))
+                    and not ((reason := self._turned_away(dial)) and reason[2])
                 ]
         return found
 
@@ -178,7 +186,7 @@ class Trouble:
         found: list[Dial] = []
         for dials in self.groups:
             if dials[0].source != dials[0].destination and not (
-                dials[0].outcome in FILTER_OUTCOMES and sure(self.blocked(dials[:1]))
+                dials[0].outcome in FILTER_OUTCOMES and is_certainly_blocked(self.blocked(dials[:1]))
             ):
                 found += dials
         return found
@@ -197,7 +205,7 @@ class Trouble:
         for node, finding in self._unsent().items():
             found[node].append(Accusation(node, finding))
         judged = self._judged()
-        blame = self._blame({_ends(dials) for dials, accusation in judged if accusation.guess})
+        blame = self._blame({_end_nodes(dials) for dials, accusation in judged if accusation.guess})
         for dials, first in judged:
             accusation = first.placed(blame, dials) if first.guess else first
             accusations = found[accusation.node]
@@ -225,7 +233,7 @@ class Trouble:
     def _by_likely_rule(self, judged: list[tuple[list[Dial], Accusation]]) -> list[tuple[list[Dial], Accusation]]:
         """The groups that one rule most likely stops in one direction, joined, so that one command opens all of
         them."""
-        joined = grouped(
+        joined = values_by_key(
             ((one.node, one.rule, dials[0].source == one.node) if one.rule else id(dials), (dials, one))
             for dials, one in judged
         )
@@ -242,15 +250,15 @@ class Trouble:
     def _blame(self, bad: Iterable[frozenset[str]]) -> BlamedNodes:
         """The nodes to blame for these failed pairs. A node's trouble with itself is left out."""
         tried = {frozenset((dial.source, dial.destination)) for dial in (*self.good, *self.bad)}
-        return BlamedNodes.of((pair for pair in bad if len(pair) > 1), tried, groupings(self.at))
+        return BlamedNodes.of((pair for pair in bad if len(pair) > 1), tried, node_groupings(self.at))
 
     def _unsent(self) -> dict[str, Finding]:
         """By node, a finding for a node that had no port left to dial from."""
         dials = [dial for dial in self.bad if dial.outcome == "unsent"]
         sources = dict.fromkeys(dial.source for dial in dials)
-        return exhausted(
+        return port_exhaustion_findings(
             self.at,
-            {source: seen_of([dial for dial in dials if dial.source == source]) for source in sources},
+            {source: dial_summary_lines([dial for dial in dials if dial.source == source]) for source in sources},
             {source: sorted({d.destination for d in dials if d.source == source} - {source}) for source in sources},
         )
 
@@ -260,7 +268,7 @@ class Trouble:
         for dials in self.groups:
             blocked = self.blocked(dials[:1]) if dials[0].outcome in FILTER_OUTCOMES else None
             key: tuple[object, ...] = (dials[0].source, dials[0].destination, dials[0].outcome)
-            if blocked is not None and sure(blocked):
+            if blocked is not None and is_certainly_blocked(blocked):
                 key = (blocked.rule, *((name, one.leg) for name, one in blocked.explanations if one.blocks))
             joined.setdefault(key, []).extend(dials)
         return list(joined.values())
@@ -274,7 +282,7 @@ class Trouble:
         ]
         return explain_blocked(
             FILTER_OUTCOMES[first.outcome],
-            replace(self._flow(first), ports=folded(alike)),
+            replace(self._flow(first), ports=folded_ports(alike)),
             self._ends(dials),
             listener_was_up=first.mode != "knock",
         )
@@ -282,7 +290,7 @@ class Trouble:
     def elsewhere(self, dials: Sequence[Dial]) -> Blocked | None:
         """The NAT rule that made another program than our listener answer these dials; None when there is none."""
         first = dials[0]
-        return sent_elsewhere(self._flow(first), self._ends(dials))
+        return explain_redirection(self._flow(first), self._ends(dials))
 
     def _flow(self, dial: Dial) -> Flow:
         """The packets of a dial, as firewall rules see them."""
@@ -322,7 +330,7 @@ class Trouble:
         return []
 
     def _numbers(self, names: Iterable[str]) -> Iterator[str]:
-        return (number(self.at, name) for name in names)
+        return (numeric_node_address(self.at, name) for name in names)
 
     @cached_property
     def _tried_with(self) -> Mapping[str, set[str]]:
@@ -340,16 +348,16 @@ class Trouble:
 
     def source_of(self, dial: Dial) -> str:
         """The address that the dialler's kernel chose, which is the one that rules at the other end see."""
-        return dial.local or number(self.at, dial.source)
+        return dial.local or numeric_node_address(self.at, dial.source)
 
     def destination_of(self, dial: Dial) -> str:
         """The numeric address that was dialled."""
-        return dial.remote or numeric(self.at, dial.address)
+        return dial.remote or numeric_address(self.at, dial.address)
 
     def _mtu(self, name: str) -> int | None:
         """The MTU of the node's interface to its peers; None when it is not known."""
         entries = self.at.facts(name).get("interfaces", {}).values()
-        address = number(self.at, name)
+        address = numeric_node_address(self.at, name)
         return next((entry["mtu"] for entry in entries if address in entry["addresses"]), None)
 
     def _judge(self, dials: list[Dial]) -> Accusation:
@@ -362,14 +370,14 @@ class Trouble:
     def _misled(self, dials: list[Dial]) -> Accusation | None:
         """The accusation for dials that did not lead to the other node: because of a name, a NAT rule, or a lost
         address. Else None."""
-        first, seen = dials[0], tuple(seen_of(dials))
+        first, seen = dials[0], tuple(dial_summary_lines(dials))
         source, destination = first.source, first.destination
         if first.outcome == "unresolvable":
             says = f"{source} cannot resolve {first.address}"
             finding = finding_for("name-unresolvable", says, seen, (destination,), way="node", source=source)
             return Accusation(source, finding)
         if first.outcome in ("stranger", *ESTABLISHED_OUTCOMES) and (led := self.elsewhere(dials)):
-            finding = shown(Finding(led.cause, led.says, led.remedy, led.evidence), led.node, dials)
+            finding = with_dial_evidence(Finding(led.cause, led.says, led.remedy, led.evidence), led.node, dials)
             return Accusation(led.node, finding, led.rule, led.remedies, source == destination)
         if first.outcome == "stranger":
             finding = finding_for(
@@ -384,37 +392,43 @@ class Trouble:
             return Accusation(destination, finding, guess=True)
         if first.outcome in ("dropped", "rejected") and (missing := self._gone(first)):
             node, finding = missing
-            return Accusation(node, shown(finding, node, dials))
+            return Accusation(node, with_dial_evidence(finding, node, dials))
         return None
 
     def _not_filtered(self, dials: list[Dial], blocked: Blocked | None) -> Accusation | None:
         """The accusation for dials that no rule surely explains, or None. `blocked`: what the rules make of the
         dials."""
-        first, seen = dials[0], tuple(seen_of(dials))
+        first, seen = dials[0], tuple(dial_summary_lines(dials))
         source, destination = first.source, first.destination
-        if not sure(blocked) and (refused := self._turned_away(first)):
+        if not is_certainly_blocked(blocked) and (refused := self._turned_away(first)):
             node, finding, _ = refused
-            return Accusation(node, shown(finding, node, dials))
-        if first.outcome == "dropped" and not sure(blocked) and (policy := by_policy(self.at, dials, seen)):
+            return Accusation(node, with_dial_evidence(finding, node, dials))
+        if (
+            first.outcome == "dropped"
+            and not is_certainly_blocked(blocked)
+            and (policy := network_policy_finding(self.at, dials, seen))
+        ):
             return Accusation(*policy)
         ends = self.evidence.get(source), self.evidence.get(destination)
-        if first.errno in ("ENETUNREACH", "EHOSTUNREACH") and not rejects(*ends):
+        if first.errno in ("ENETUNREACH", "EHOSTUNREACH") and not can_rules_reject(*ends):
             says = f"{source} cannot reach {destination} ({first.address}): {first.errno}"
             finding = finding_for(
-                "no-route", says, seen, (destination,), way="node", source=source, address=word(first.address)
+                "no-route", says, seen, (destination,), way="node", source=source, address=shell_word(first.address)
             )
             return Accusation(source, finding)
         by_chance = blocked is not None and blocked.by_chance
         quiet = first.outcome in ("dropped", "silent", "lost")
-        if quiet and not sure(blocked) and not by_chance and (lossy := self._lossy(dials)):
-            return Accusation(destination, lossy_link(source, destination, lossy, seen), guess=True)
-        if first.outcome in ESTABLISHED_OUTCOMES and not (blocked and (sure(blocked) or blocked.remedies)):
+        if quiet and not is_certainly_blocked(blocked) and not by_chance and (lossy := self._lossy(dials)):
+            return Accusation(destination, lossy_link_finding(source, destination, lossy, seen), guess=True)
+        if first.outcome in ESTABLISHED_OUTCOMES and not (
+            blocked and (is_certainly_blocked(blocked) or blocked.remedies)
+        ):
             return Accusation(destination, self._broken(dials, seen), guess=True)
         return None
 
     def _filtered(self, dials: list[Dial], blocked: Blocked | None) -> Accusation:
         """The accusation for dials that a rule stops, or that nothing known explains."""
-        first, seen = dials[0], seen_of(dials)
+        first, seen = dials[0], dial_summary_lines(dials)
         source, destination = first.source, first.destination
         if blocked is None:
             says = f"{destination} refuses {source} on {ports_text(dials)} although our listener was up"
@@ -422,29 +436,32 @@ class Trouble:
             return Accusation(destination, finding, guess=True)
         cause, says = blocked.cause, blocked.says
         ends = Ends.of(self.evidence, source, destination)
-        if first.outcome == "lost" and not also_small(blocked, self._flow(first), ends):
+        if first.outcome == "lost" and not stops_small_packets(blocked, self._flow(first), ends):
             cause = "mtu-blackhole"
             says = f"full-size packets from {source} to {destination} vanish while small ones pass: {says}"
         # without this sentence the finding would only name ephemeral ports, which are random
-        elif self._only_data_ports(dials) and (sure(blocked) or not blocked.rule):
+        elif self._only_data_ports(dials) and (is_certainly_blocked(blocked) or not blocked.rule):
             cause = "data-ports-blocked"
             says = (
                 f"the rendezvous port {self.at.inventory.rendezvous.port} opens, but the ports on which the ranks "
                 f"exchange data do not: {says}"
             )
-        more = () if sure(blocked) else unseen(self.at, dials)
-        evidence = (*more, *why_so_many(dials, blocked.remedy, self._handed_out(dials)), *blocked.evidence)
-        finding = shown(Finding(cause, says, blocked.remedy, evidence), blocked.node, dials)
+        more = () if is_certainly_blocked(blocked) else unexplained_pods_evidence(self.at, dials)
+        evidence = (*more, *ephemeral_ports_reason(dials, blocked.remedy, self._handed_out(dials)), *blocked.evidence)
+        finding = with_dial_evidence(Finding(cause, says, blocked.remedy, evidence), blocked.node, dials)
         guess = blocked.between or blocked.unread
         return Accusation(blocked.node, finding, blocked.rule, blocked.remedies, source == destination, guess)
 
     def _gone(self, dial: Dial) -> tuple[str, Finding] | None:
         """What an end has lost since the run began (an address or a route), with that node. It explains a failure
         before any rule does."""
-        near, far = (dial.source, number(self.at, dial.source)), (dial.destination, self.destination_of(dial))
+        near, far = (
+            (dial.source, numeric_node_address(self.at, dial.source)),
+            (dial.destination, self.destination_of(dial)),
+        )
         for (name, address), (_, peer) in ((near, far), (far, near)):
             if dial.source != dial.destination and (
-                found := gone(self.at, name, address, peer, self.evidence.get(name))
+                found := unusable_path_finding(self.at, name, address, peer, self.evidence.get(name))
             ):
                 return name, found
         return None
@@ -467,7 +484,7 @@ class Trouble:
         reasons = [
             (name, *found)
             for name, sent, what in ways
-            if (found := turned_away(name, sent, what, self.evidence.get(name))) is not None
+            if (found := refusing_policy_finding(name, sent, what, self.evidence.get(name))) is not None
         ]
         return max(reasons, key=lambda one: one[2], default=None)
 
@@ -501,9 +518,9 @@ class Trouble:
         if not slow and repeated < MIN_RETRANSMITTED_SEGMENTS:
             return None
         unread = None in (self.evidence.get(dials[0].source), self.evidence.get(dials[0].destination))
-        if unread and dials[0].outcome == "dropped" and not _by_chance(dials, same):
+        if unread and dials[0].outcome == "dropped" and not _is_chance_loss(dials, same):
             return None
-        several = f"{counted(len(slow), 'connection')} opened only after several tries"
+        several = f"{count_text(len(slow), 'connection')} opened only after several tries"
         seen = [f"{several} (up to {max(d.tries for d in slow)})"] if slow else []
         seen += [f"{repeated} segments had to be sent again"] if repeated else []
         never = "never" if dials[0].outcome == "dropped" else "opened and carried nothing through"
@@ -524,11 +541,11 @@ class Trouble:
             seen,
             (first.source,),
             way="between",
-            filter=word(f"tcp port {first.port} and host {self.destination_of(first)}"),
+            filter=shell_word(f"tcp port {first.port} and host {self.destination_of(first)}"),
         )
 
 
-def spread(dials: Sequence[Dial], count: int) -> Sequence[Dial]:
+def sample_dials(dials: Sequence[Dial], count: int) -> Sequence[Dial]:
     """At most `count` of these dials, spread over all kinds and ports, with the first and the last."""
     if len(dials) <= count:
         return dials
@@ -536,7 +553,7 @@ def spread(dials: Sequence[Dial], count: int) -> Sequence[Dial]:
     return [ordered[at * (len(ordered) - 1) // (count - 1)] for at in range(count)]
 
 
-def _by_chance(dials: Sequence[Dial], opened: Sequence[Dial]) -> bool:
+def _is_chance_loss(dials: Sequence[Dial], opened: Sequence[Dial]) -> bool:
     """Whether a path may have lost every try of a dial by chance, if it loses packets at the rate that was seen on the
     dials that opened. A dial that opens carries at least two packets through: its own, and the data it is there to
     send."""
@@ -545,12 +562,12 @@ def _by_chance(dials: Sequence[Dial], opened: Sequence[Dial]) -> bool:
     return rate ** max(dial.tries for dial in dials) >= MIN_CHANCE
 
 
-def _ends(dials: Sequence[Dial]) -> frozenset[str]:
+def _end_nodes(dials: Sequence[Dial]) -> frozenset[str]:
     """The two nodes of these dials, all of which are between the same two."""
     return frozenset((dials[0].source, dials[0].destination))
 
 
-def lossy_link(source: str, destination: str, lossy: str, seen: tuple[str, ...]) -> Finding:
+def lossy_link_finding(source: str, destination: str, lossy: str, seen: tuple[str, ...]) -> Finding:
     """The finding for loss that no rule explains: on the link between two nodes, or inside one node."""
     own = source == destination
     where = f"that {source} sends to itself" if own else f"between {source} and {destination}"
@@ -565,13 +582,13 @@ def lossy_link(source: str, destination: str, lossy: str, seen: tuple[str, ...])
     )
 
 
-def shown(finding: Finding, node: str, dials: Sequence[Dial]) -> Finding:
+def with_dial_evidence(finding: Finding, node: str, dials: Sequence[Dial]) -> Finding:
     """The finding, with what was seen of these dials before its own evidence, and with their other ends as peers."""
     ends = dict.fromkeys(name for dial in dials for name in (dial.source, dial.destination))
-    evidence = (*seen_of(dials)[:4], *finding.evidence)[:MAX_DIAL_EVIDENCE_LINES]
+    evidence = (*dial_summary_lines(dials)[:4], *finding.evidence)[:MAX_DIAL_EVIDENCE_LINES]
     return replace(finding, evidence=evidence, peers=tuple(name for name in ends if name != node))
 
 
-def rejects(*evidence: Evidence | None) -> bool:
+def can_rules_reject(*evidence: Evidence | None) -> bool:
     """Whether a rule could have sent an `unreachable`. Without any rules, the routing did."""
     return any(one is None or one.bases(4) or one.bases(6) for one in evidence)

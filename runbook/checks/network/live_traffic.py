@@ -13,15 +13,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from runbook.checks.context import Context
-from runbook.checks.network.dial import number
+from runbook.checks.network.dial import numeric_node_address
 from runbook.checks.network.ephemeral_ports import port_range
 from runbook.checks.network.failed_dials import Trouble
 from runbook.checks.network.mesh import Mesh, Want
 from runbook.checks.network.packet_filters import rules_of
-from runbook.checks.network.routing import smaller
+from runbook.checks.network.routing import shrunk_mtu_finding
 from runbook.firewall.collected_rules import Evidence
 from runbook.firewall.evaluate import DEFAULT_EPHEMERAL_PORTS, Flow
-from runbook.firewall.explain_connection import Blocked, Ends, explain_blocked, sure
+from runbook.firewall.explain_connection import Blocked, Ends, explain_blocked, is_certainly_blocked
 from runbook.model.inventory import Node
 from runbook.model.units import bytes_text
 from runbook.model.verdict import Finding
@@ -83,7 +83,7 @@ def between(at: Context, *, timeout_s: float = 5.0) -> Between:
     if len(at.nodes) < 2:
         return Between()
     names = [node.name for node in at.nodes]
-    numbers = {name: number(at, name) for name in names}
+    numbers = {name: numeric_node_address(at, name) for name in names}
     peers = {name: [address for other, address in numbers.items() if other != name] for name in names}
     pool = ThreadPoolExecutor(2, thread_name_prefix="between")
     seeing = pool.submit(rank_connections, at)
@@ -91,7 +91,7 @@ def between(at: Context, *, timeout_s: float = 5.0) -> Between:
     reading = pool.submit(rules_of, at, names, peers, timeout_s=at.left_s) if few else None
     pool.shutdown(wait=False)
     with Mesh(at, lambda _: [Want(0, "ephemeral"), Want(0, "ephemeral")], reply_s=LIVE_REPLY_TIMEOUT_S) as mesh:
-        mesh.dial(("greet", "up", "down"), extra=lambda peer: door(at, peer))
+        mesh.dial(("greet", "up", "down"), extra=lambda peer: rendezvous_dial_target(at, peer))
         evidence = reading.result() if reading else None
         trouble = Trouble.of(at, mesh.dials, evidence)
         if unexplained := trouble.unexplained():
@@ -99,7 +99,7 @@ def between(at: Context, *, timeout_s: float = 5.0) -> Between:
     # Rank 0 may have closed its store; the ranks show that better than a refused dial.
     dials = [dial for dial in mesh.dials if not (dial.mode == "knock" and dial.outcome == "refused")]
     seen = seeing.result()
-    streams = joined_up(at, seen)
+    streams = joined_connections(at, seen)
     if evidence is None:
         involved = set(trouble.evidence) | {
             name for stream in streams if stream.still for name in (stream.client, stream.server)
@@ -109,11 +109,11 @@ def between(at: Context, *, timeout_s: float = 5.0) -> Between:
     for name, listed in Trouble.of(at, dials, evidence).findings().items():
         findings[name] += listed
     for name in names if not findings else ():
-        if shrunk := smaller(at, name, evidence.get(name)):
+        if shrunk := shrunk_mtu_finding(at, name, evidence.get(name)):
             findings[name].append(replace(shrunk, peers=tuple(other for other in names if other != name)))
     reported = {frozenset((dial.source, dial.destination)) for dial in dials if dial.outcome != "open"}
     reported |= {frozenset((name, other)) for name in findings for other in names}
-    for name, finding in all_stopped(at, streams, evidence, reported):
+    for name, finding in stopped_connection_findings(at, streams, evidence, reported):
         findings[name].append(finding)
     return Between(
         {name: tuple(listed) for name, listed in findings.items()},
@@ -126,7 +126,7 @@ def between(at: Context, *, timeout_s: float = 5.0) -> Between:
     )
 
 
-def door(at: Context, peer: Node) -> Sequence[tuple[str, int, str]]:
+def rendezvous_dial_target(at: Context, peer: Node) -> Sequence[tuple[str, int, str]]:
     """The rendezvous, when the peer is the master: the ranks meet there alone."""
     rendezvous = at.inventory.rendezvous
     return [(rendezvous.address, rendezvous.port, "rendezvous")] if peer.name == rendezvous.master else []
@@ -144,11 +144,11 @@ def rank_connections(at: Context) -> dict[str, RankConnections]:
 def names_by_address(at: Context) -> dict[str, str]:
     """The node that has each address that ranks may dial."""
     owner = {address: node.name for node in at.nodes for address in at.own_addresses(node.name)}
-    owner.update({number(at, node.name): node.name for node in at.nodes})
+    owner.update({numeric_node_address(at, node.name): node.name for node in at.nodes})
     return owner
 
 
-def joined_up(at: Context, seen: Mapping[str, RankConnections]) -> list[RankConnection]:
+def joined_connections(at: Context, seen: Mapping[str, RankConnections]) -> list[RankConnection]:
     """The connections between nodes, each once, joined from what both ends see; those that stand still come first."""
     owner = names_by_address(at)
     listening = {name: {one["port"] for one in answer["listening"]} for name, answer in seen.items()}
@@ -182,7 +182,7 @@ def joined_up(at: Context, seen: Mapping[str, RankConnections]) -> list[RankConn
     return sorted(found.values(), key=lambda stream: not stream.still)
 
 
-def all_stopped(
+def stopped_connection_findings(
     at: Context, streams: Iterable[RankConnection], evidence: Mapping[str, Evidence | None], known: set[frozenset[str]]
 ) -> Iterator[tuple[str, Finding]]:
     """The rules that stop connections, each with its node: at most one between two nodes, and none for pairs that are
@@ -193,12 +193,14 @@ def all_stopped(
         ends = frozenset((stream.client, stream.server))
         if not stream.still and time.monotonic() > until:
             return
-        if ends not in known and (found := stopped(at, stream, evidence)):
+        if ends not in known and (found := stopped_connection_finding(at, stream, evidence)):
             known.add(ends)
             yield found
 
 
-def stopped(at: Context, stream: RankConnection, evidence: Mapping[str, Evidence | None]) -> tuple[str, Finding] | None:
+def stopped_connection_finding(
+    at: Context, stream: RankConnection, evidence: Mapping[str, Evidence | None]
+) -> tuple[str, Finding] | None:
     """The rule that stops an established connection, and its node, or None. For a connection that stands still the rule
     need not be certain."""
     handed_out = {port_range(at.facts(name)) or DEFAULT_EPHEMERAL_PORTS for name in (stream.client, stream.server)}
@@ -214,9 +216,9 @@ def stopped(at: Context, stream: RankConnection, evidence: Mapping[str, Evidence
             packet_length=length,
         )
         blocked = explain_blocked("lost", flow, replace(Ends.of(evidence, stream.client, stream.server), ports=ports))
-        if sure(blocked):
+        if is_certainly_blocked(blocked):
             break
-    if blocked is None or not (sure(blocked) or (stream.still and blocked.remedies)):
+    if blocked is None or not (is_certainly_blocked(blocked) or (stream.still and blocked.remedies)):
         return None
     others = tuple(name for name in (stream.client, stream.server) if name != blocked.node)
     return blocked.node, Finding(

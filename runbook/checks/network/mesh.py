@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from runbook.causes.catalogue import finding_for
-from runbook.checks.context import Context, Facts, no_answer
+from runbook.checks.context import Context, Facts, no_answer_outcome
 from runbook.checks.network.dial import OPENED_FIRST_TRY, UNMEASURED, Dial
 from runbook.checks.network.pairs import MAX_ALL_DIALLED_NODES, Pairs
 from runbook.model.errors import Unreachable
-from runbook.model.grouping import grouped
+from runbook.model.grouping import values_by_key
 from runbook.model.inventory import Node
 from runbook.model.verdict import Finding, Outcome
 from runbook.transport.frames import UnexpectedAnswer
@@ -107,7 +107,7 @@ class Mesh:
         started = self._at.each(lambda node: self._start(node, plans[node.name]), paced=True)
         for name, result in started.items():
             if result is not None:
-                self.silent[name] = no_answer(name, "mesh", result)
+                self.silent[name] = no_answer_outcome(name, "mesh", result)
         return self
 
     def _start(self, node: Node, wants: Sequence[Want]) -> Answer | None:
@@ -121,7 +121,7 @@ class Mesh:
         self._remotes[node.name] = remote
         for message in remote.messages(min(LISTENING_TIMEOUT_S, self._at.left_s)):
             refused = Counter(error["port"] for error in message["errors"])
-            bound = [want for want in wants if not _taken_from(refused, want.port)]
+            bound = [want for want in wants if not _take_counted_port(refused, want.port)]
             ports = message["ports"]
             if len(ports) != len(bound) or any(w.port not in (0, port) for w, port in zip(bound, ports, strict=True)):
                 raise UnexpectedAnswer(f"it listens on {ports}, and was asked for {[want.port for want in bound]}")
@@ -183,7 +183,10 @@ class Mesh:
         repetition. `dials` stays as it is."""
         silent = dict(self.silent)
         found = self._sent(
-            grouped((dial.source, dial) for dial in dials), PATIENT_DIAL_TIMEOUT_S, MAX_CONCURRENT_DIALS, chosen=True
+            values_by_key((dial.source, dial) for dial in dials),
+            PATIENT_DIAL_TIMEOUT_S,
+            MAX_CONCURRENT_DIALS,
+            chosen=True,
         )
         self.silent = silent
         return found
@@ -209,7 +212,7 @@ class Mesh:
 
     def _once_more(self, failed: Sequence[Dial], within_s: float) -> list[Dial]:
         """The results of dialling these again, which also take their place in `dials`."""
-        orders = grouped((dial.source, dial) for dial in failed)
+        orders = values_by_key((dial.source, dial) for dial in failed)
         rounds = max(1, int(within_s / 2 / PATIENT_DIAL_TIMEOUT_S))
         at_once = max(MIN_CONCURRENT_REDIALS, math.ceil(max(map(len, orders.values())) / rounds))
         self.busy = {}
@@ -229,7 +232,7 @@ class Mesh:
         found = self._sent(orders, open_s, at_once, most_s)
         for dial in found:
             if dial.outcome == UNMEASURED and dial.source in self._awake:
-                self.busy[dial.source] = busiest(self.busy.get(dial.source), self._awake[dial.source])
+                self.busy[dial.source] = report_with_longer_pause(self.busy.get(dial.source), self._awake[dial.source])
         unheard = sorted(
             {dial.destination for dial in found if dial.outcome in PROGRAM_FAULT_OUTCOMES} & set(self.listening)
         )
@@ -239,8 +242,8 @@ class Mesh:
         self._sent(dict.fromkeys(unheard, ()), open_s, at_once)  # without dials: only asks how late they ran since
         for name in unheard:
             for load in (before.get(name), self._awake.get(name)):
-                if load and sleepy(load):
-                    self.busy[name] = busiest(self.busy.get(name), load)
+                if load and may_seem_silent(load):
+                    self.busy[name] = report_with_longer_pause(self.busy.get(name), load)
         return [
             replace(dial, outcome=UNMEASURED)
             if dial.outcome in PROGRAM_FAULT_OUTCOMES and dial.destination in self.busy
@@ -290,7 +293,7 @@ class Mesh:
         for name, result in self._at.each(one, sources, paced=True).items():
             if result is not None:
                 self._mute.add(name)
-                self.silent[name] = no_answer(name, "mesh", result)
+                self.silent[name] = no_answer_outcome(name, "mesh", result)
         return found
 
     def _longest_s(self, dials: int, open_s: float, at_once: int) -> float:
@@ -315,7 +318,7 @@ class Mesh:
             remote.over.wait(max(0.0, deadline - time.monotonic()))
 
 
-def _taken_from(counts: Counter[int], port: int) -> bool:
+def _take_counted_port(counts: Counter[int], port: int) -> bool:
     """Whether `counts` still has the port; takes one of it away."""
     counts[port] -= 1
     return counts[port] >= 0
@@ -327,12 +330,12 @@ MIN_CPU_GAP_S = 0.5
 """Seconds. A program that got no CPU for so long at a time may have seemed silent to the other end."""
 
 
-def sleepy(awake: AwakeFacts) -> bool:
+def may_seem_silent(awake: AwakeFacts) -> bool:
     """Whether a program ran so late, or was so short of descriptors, that its peers may have taken it for silent."""
     return float(awake["latest_s"]) >= MIN_CPU_GAP_S or int(awake.get("shut_out", 0)) > 0
 
 
-def too_busy(node: str, awake: AwakeFacts | None, what: str) -> Finding:
+def starved_node_finding(node: str, awake: AwakeFacts | None, what: str) -> Finding:
     """The finding for a node that was too busy for `what` to be measured. `awake`: how late the program there ran, or
     None."""
     seen: Mapping[str, Any] = awake or {}
@@ -357,6 +360,6 @@ def too_busy_finding(node: str, seen: str, evidence: Iterable[str]) -> Finding:
     return finding_for(TOO_BUSY_CAUSE, f"{node} was too busy to be measured: {seen}", tuple(evidence), node=node)
 
 
-def busiest(one: AwakeFacts | None, other: AwakeFacts) -> AwakeFacts:
+def report_with_longer_pause(one: AwakeFacts | None, other: AwakeFacts) -> AwakeFacts:
     """Of two reports of one node, the one with the longer pause."""
     return other if one is None or float(other["latest_s"]) >= float(one["latest_s"]) else one

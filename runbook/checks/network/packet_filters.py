@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from runbook.causes.catalogue import finding_for
 from runbook.checks.context import Context
-from runbook.checks.network.dial import Dial, number, numeric, ports_text
+from runbook.checks.network.dial import Dial, numeric_address, numeric_node_address, ports_text
 from runbook.firewall.collected_rules import Evidence
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node
@@ -58,13 +58,13 @@ def rules_of(
     return evidence
 
 
-def peers_of(at: Context, dials: Iterable[Dial]) -> dict[str, list[str]]:
+def peer_addresses(at: Context, dials: Iterable[Dial]) -> dict[str, list[str]]:
     """By node, the addresses of its peers in these dials."""
-    addresses = {node.name: number(at, node.name) for node in at.nodes}
+    addresses = {node.name: numeric_node_address(at, node.name) for node in at.nodes}
     found: dict[str, set[str]] = defaultdict(set)
     for dial in dials:
         found[dial.source].add(addresses[dial.destination])
-        found[dial.source].add(dial.remote or numeric(at, dial.address))
+        found[dial.source].add(dial.remote or numeric_address(at, dial.address))
         found[dial.destination].add(dial.local or addresses[dial.source])
     return {name: sorted(listed) for name, listed in found.items()}
 
@@ -76,14 +76,14 @@ UNEXPLAINED_PODS_EVIDENCE = (
 """The line of evidence for dials between pods that nothing explains."""
 
 
-def by_policy(at: Context, dials: Sequence[Dial], seen: tuple[str, ...]) -> tuple[str, Finding] | None:
+def network_policy_finding(at: Context, dials: Sequence[Dial], seen: tuple[str, ...]) -> tuple[str, Finding] | None:
     """The guilty pod's node and the finding, when NetworkPolicies allow none of these dials between two pods; None when
     that is not known."""
     first = dials[0]
     source, destination = at.run.site.pod(first.source), at.run.site.pod(first.destination)
     if source is None or destination is None or source.host_network or destination.host_network:
         return None
-    found = [_forbidden(at, source, destination, dial) for dial in dials]
+    found = [_forbidding_policies(at, source, destination, dial) for dial in dials]
     forbids = found[0]
     if forbids is None or any(one is None or one.egress != forbids.egress for one in found):
         return None
@@ -107,17 +107,17 @@ def by_policy(at: Context, dials: Sequence[Dial], seen: tuple[str, ...]) -> tupl
     )
 
 
-def _forbidden(at: Context, source: Pod, destination: Pod, dial: Dial) -> Forbids | None:
+def _forbidding_policies(at: Context, source: Pod, destination: Pod, dial: Dial) -> Forbids | None:
     """The policies that forbid this dial, and the direction; None when there are none, or the policies cannot be
     read."""
-    from runbook.firewall.network_policy import End, forbidden, policies_in  # only pods have policies
+    from runbook.firewall.network_policy import End, forbidden, parse_network_policies  # only pods have policies
 
     near, far = (End(pod.namespace, pod.address, pod.labels) for pod in (source, destination))
     policies = []
     for name in {source.namespace: dial.source, destination.namespace: dial.destination}.values():
         node = next(node for node in at.nodes if node.name == name)
         try:
-            policies += policies_in(at.run.site.pods.policies(node))
+            policies += parse_network_policies(at.run.site.pods.policies(node))
         except (Unreachable, ValueError):
             return None
     try:
@@ -126,7 +126,7 @@ def _forbidden(at: Context, source: Pod, destination: Pod, dial: Dial) -> Forbid
         return None
 
 
-def unseen(at: Context, dials: Sequence[Dial]) -> tuple[str, ...]:
+def unexplained_pods_evidence(at: Context, dials: Sequence[Dial]) -> tuple[str, ...]:
     """Lines of evidence: a note for dials between pods that nothing else explains."""
     pod = next((p for name in (dials[0].destination, dials[0].source) if (p := at.run.site.pod(name))), None)
     return () if pod is None or pod.host_network else (UNEXPLAINED_PODS_EVIDENCE.format(namespace=pod.namespace),)

@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from itertools import permutations
 
 from runbook.checks.context import Context
-from runbook.checks.network.dial import number
-from runbook.model.grouping import grouped
+from runbook.checks.network.dial import numeric_node_address
+from runbook.model.grouping import values_by_key
 from runbook.model.node_ranges import fold
-from runbook.model.units import listed
+from runbook.model.units import name_list_text
 from runbook.model.verdict import Finding
 
 MAX_ALL_DIALLED_NODES = 16
@@ -81,7 +81,7 @@ class Pairs:
         return "" if len(self) >= every else f"{len(self):,} of {every:,} pairs; `pairs: all` tries every one"
 
 
-def chosen(
+def choose_pairs(
     names: Sequence[str], master: str, groupings: Sequence[Mapping[str, str]] = (), wanted: str = "auto"
 ) -> Pairs:
     """The pairs to try. `groupings`: mappings from nodes to their subnet, rack or another group that may be cut off as
@@ -93,14 +93,14 @@ def chosen(
     pairs = [(name, names[(at + step) % count]) for at, name in enumerate(names) for step in steps]
     pairs += [(name, master) for name in names]
     for grouping in groupings:
-        pairs += _crossing(members(names, grouping))
+        pairs += _group_crossing_pairs(members_by_group(names, grouping))
     return Pairs.of(names, pairs)
 
 
-def groupings(at: Context) -> list[Mapping[str, str]]:
+def node_groupings(at: Context) -> list[Mapping[str, str]]:
     """Groupings of the nodes: by subnet, as far as their addresses show it, and by rack and leaf from the inventory. A
     grouping with only one group is left out."""
-    numbers = {node.name: ipaddress.ip_address(number(at, node.name)) for node in at.nodes}
+    numbers = {node.name: ipaddress.ip_address(numeric_node_address(at, node.name)) for node in at.nodes}
     subnets = {
         name: str(ipaddress.ip_network((address, SUBNET_BITS[address.version]), strict=False))
         for name, address in numbers.items()
@@ -110,12 +110,12 @@ def groupings(at: Context) -> list[Mapping[str, str]]:
     return [grouping for grouping in (subnets, racks, leaves) if len(set(grouping.values())) > 1]
 
 
-def members(names: Iterable[str], grouping: Mapping[str, str]) -> list[list[str]]:
+def members_by_group(names: Iterable[str], grouping: Mapping[str, str]) -> list[list[str]]:
     """The nodes of each group, for nodes that have one."""
-    return list(grouped((grouping[name], name) for name in names if name in grouping).values())
+    return list(values_by_key((grouping[name], name) for name in names if name in grouping).values())
 
 
-def _crossing(groups: Sequence[Sequence[str]]) -> list[tuple[str, str]]:
+def _group_crossing_pairs(groups: Sequence[Sequence[str]]) -> list[tuple[str, str]]:
     """Pairs that cross each two groups. Member k of one group meets member k of the other, or the indexes are swapped,
     so that no node is everybody's partner. Groups of hardly more than one node each show nothing, so they give no
     pairs."""
@@ -138,7 +138,9 @@ def _crossing(groups: Sequence[Sequence[str]]) -> list[tuple[str, str]]:
     ]
 
 
-def around(tried: Pairs, failed: Iterable[tuple[str, str]], groupings: Sequence[Mapping[str, str]] = ()) -> Pairs:
+def pairs_around_failures(
+    tried: Pairs, failed: Iterable[tuple[str, str]], groupings: Sequence[Mapping[str, str]] = ()
+) -> Pairs:
     """More pairs, which show whether a node, a link or the way between two groups is at fault: each end of a failed
     pair with other nodes, first those of the far end's group."""
     names = list(tried.peers)
@@ -157,7 +159,7 @@ def around(tried: Pairs, failed: Iterable[tuple[str, str]], groupings: Sequence[
     return Pairs.of(names, more)
 
 
-def culprits(pairs: Iterable[frozenset[str]]) -> Mapping[str, list[str]]:
+def nodes_to_blame(pairs: Iterable[frozenset[str]]) -> Mapping[str, list[str]]:
     """Nodes to blame, each with the other ends of its bad pairs.
 
     The node in more bad pairs than any other is what they have in common. Where no node stands out (two nodes, one
@@ -203,13 +205,13 @@ class BlamedNodes:
     ) -> BlamedNodes:
         """The nodes to blame for the bad ones of the tried pairs."""
         bad, tried = set(bad), set(tried)
-        nodes = culprits(bad)
+        nodes = nodes_to_blame(bad)
         if not any(len(peers) == len(bad) for peers in nodes.values()):  # else one node explains all bad pairs
             for grouping in groupings:
-                if found := _apart(bad, tried, grouping):
+                if found := _blamed_groups(bad, tried, grouping):
                     return found
-            if sides := _two_sides(bad, tried):
-                return _between_sides(*sides, bad, tried)
+            if sides := _separated_sides(bad, tried):
+                return _blamed_sides(*sides, bad, tried)
         return cls(nodes)
 
     @property
@@ -225,43 +227,45 @@ class BlamedNodes:
         return replace(finding, says=f"{finding.says}; {self.apart}") if self.apart else finding
 
 
-def _apart(bad: set[frozenset[str]], tried: set[frozenset[str]], grouping: Mapping[str, str]) -> BlamedNodes | None:
+def _blamed_groups(
+    bad: set[frozenset[str]], tried: set[frozenset[str]], grouping: Mapping[str, str]
+) -> BlamedNodes | None:
     """The nodes to blame when all bad pairs cross groups, and nearly all pairs between these groups are bad; else
     None."""
 
     def groups(pair: frozenset[str]) -> frozenset[str]:
         return frozenset(grouping.get(name, "") for name in pair)
 
-    between = grouped((groups(pair), pair) for pair in bad)
-    crossed = grouped((groups(pair), pair) for pair in tried)
+    between = values_by_key((groups(pair), pair) for pair in bad)
+    crossed = values_by_key((groups(pair), pair) for pair in tried)
     for couple, pairs in between.items():
-        ends = members(frozenset().union(*pairs), grouping)
+        ends = members_by_group(frozenset().union(*pairs), grouping)
         if len(couple) < 2 or "" in couple or any(len(names) < 2 for names in ends):
             return None
         if (len(crossed[couple]) - len(pairs)) * MIN_PAIRS_PER_EXCEPTION > len(crossed[couple]):
             return None
-    guilty = culprits(between)
-    nodes = grouped(
+    guilty = nodes_to_blame(between)
+    nodes = values_by_key(
         (name, other)
         for pair in sorted(map(sorted, bad))
         for name, other in permutations(pair)
         if grouping[name] in guilty
     )
-    return BlamedNodes(nodes, _ways(guilty))
+    return BlamedNodes(nodes, _separated_groups_text(guilty))
 
 
-def _ways(guilty: Mapping[str, Sequence[str]]) -> str:
+def _separated_groups_text(guilty: Mapping[str, Sequence[str]]) -> str:
     """Which groups cannot talk, in words that name each two groups once: `rack r0 and each of rack r1 and rack r2`."""
     told: set[frozenset[str]] = set()
     ways: list[str] = []
     for one in sorted(guilty):
         fresh = [other for other in sorted(guilty[one]) if frozenset((one, other)) not in told]
         told |= {frozenset((one, other)) for other in fresh}
-        ways += [ends(one, fresh)] if fresh else []
+        ways += [ends_text(one, fresh)] if fresh else []
     return ", and between ".join(ways)
 
 
-def _two_sides(bad: set[frozenset[str]], tried: set[frozenset[str]]) -> tuple[set[str], set[str]] | None:
+def _separated_sides(bad: set[frozenset[str]], tried: set[frozenset[str]]) -> tuple[set[str], set[str]] | None:
     """Two sets of at least two nodes between which every tried pair is bad, while no other pair is; else None.
     Something separates them, whatever the inventory calls them."""
     far: dict[str, set[str]] = defaultdict(set)
@@ -283,7 +287,7 @@ def _two_sides(bad: set[frozenset[str]], tried: set[frozenset[str]]) -> tuple[se
     return sides if crossing == bad else None
 
 
-def _between_sides(
+def _blamed_sides(
     one: set[str], other: set[str], bad: Iterable[frozenset[str]], tried: Iterable[frozenset[str]]
 ) -> BlamedNodes:
     """The nodes to blame when two sides cannot talk: the few that are cut off from the many, or both sides if neither
@@ -295,23 +299,23 @@ def _between_sides(
         many = set(rest)
     cut_off = 2 * len(few) < len(many)
     ways = (way for pair in sorted(map(sorted, bad)) for way in permutations(pair))
-    nodes = grouped((name, peer) for name, peer in ways if name in few or not cut_off)
+    nodes = values_by_key((name, peer) for name, peer in ways if name in few or not cut_off)
     if cut_off and many == rest:
         return BlamedNodes(nodes, f"{fold(sorted(few))} and the rest")
     return BlamedNodes(nodes, " and ".join(fold(sorted(side)) for side in sorted((few, many), key=min)))
 
 
-def ends(name: str, peers: Iterable[str]) -> str:
+def ends_text(name: str, peers: Iterable[str]) -> str:
     """The two ends of something wrong, in words: `node-a and node-b`, or `node-a and each of node-b and node-c`."""
     others = list(peers)
-    return f"{name} and {'each of ' if len(others) > 1 else ''}{several(others)}"
+    return f"{name} and {'each of ' if len(others) > 1 else ''}{names_text(others)}"
 
 
 MAX_LISTED_NAMES = 6
 """How many names are listed one by one."""
 
 
-def several(names: Sequence[str]) -> str:
+def names_text(names: Sequence[str]) -> str:
     """These names in words: `node-a and node-b`. More than MAX_LISTED_NAMES are shown as ranges, which leave none out:
     `node-[a-d,i-l]`."""
-    return listed(names) if len(names) <= MAX_LISTED_NAMES else fold(names)
+    return name_list_text(names) if len(names) <= MAX_LISTED_NAMES else fold(names)

@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
-from runbook.causes.catalogue import finding_for, mend
+from runbook.causes.catalogue import finding_for, remedy_from_page
 from runbook.checks.context import Context
-from runbook.checks.reach.interfaces import NO_CARRIER, unusable
-from runbook.files.address import in_network, is_link_local
-from runbook.firewall.evaluate import NumberRange, Truth, both, flip
-from runbook.model.command_quoting import word
+from runbook.checks.reach.interfaces import NO_CARRIER, unusable_interface_finding
+from runbook.files.address import is_in_network, is_link_local
+from runbook.firewall.evaluate import NumberRange, Truth, truth_and, truth_inverted
+from runbook.model.command_quoting import shell_word
 from runbook.model.verdict import Finding
 
 if TYPE_CHECKING:
@@ -57,18 +57,18 @@ class RouteRefusal:
     narrow: bool = False  # the rule is about some ports, users or marks only
 
 
-def refusal(sent: Sent, way: Mapping[str, Any]) -> RouteRefusal | None:
+def first_route_refusal(sent: Sent, way: Mapping[str, Any]) -> RouteRefusal | None:
     """The refusal that the kernel meets first, in the order of the rules. If none is certain, the first that it may
     meet; None when there is none.
 
     `way` has the `rules` and the `routes` that match the address.
     """
     perhaps: RouteRefusal | None = None
-    for rule in sorted(way.get("rules") or [], key=_priority):
+    for rule in sorted(way.get("rules") or [], key=_rule_priority):
         try:
-            matches = _matches(rule, sent)
+            matches = _rule_selects(rule, sent)
             routes = way.get("routes") or []
-            found = matches is not False and _leads(rule, routes, sent.address, certain=matches is True)
+            found = matches is not False and _follow_rule(rule, routes, sent.address, certain=matches is True)
         except (ValueError, KeyError, TypeError, OverflowError):
             continue  # a rule in an unknown form: which packets it selects, and where it leads, is not known
         if matches is False:
@@ -82,24 +82,24 @@ def refusal(sent: Sent, way: Mapping[str, Any]) -> RouteRefusal | None:
     return perhaps
 
 
-def _priority(rule: Mapping[str, Any]) -> int:
+def _rule_priority(rule: Mapping[str, Any]) -> int:
     priority = rule.get("priority")
     return priority if isinstance(priority, int) else 0
 
 
-def _matches(rule: Mapping[str, Any], sent: Sent) -> Truth:
+def _rule_selects(rule: Mapping[str, Any], sent: Sent) -> Truth:
     """Whether a policy rule selects these packets; None when that cannot be decided."""
-    tests = [_covers(rule, "dst", sent.address), _covers(rule, "src", sent.source)]
-    tests += [_selects(key, rule, sent) for key in selectors(rule)]
-    return flip(reduce(both, tests), "not" in rule)
+    tests = [_rule_covers_address(rule, "dst", sent.address), _rule_covers_address(rule, "src", sent.source)]
+    tests += [_selector_matches(key, rule, sent) for key in rule_selectors(rule)]
+    return truth_inverted(reduce(truth_and, tests), "not" in rule)
 
 
-def selectors(rule: Mapping[str, Any]) -> list[str]:
+def rule_selectors(rule: Mapping[str, Any]) -> list[str]:
     """The keys of a policy rule that select packets by more than source and destination address."""
     return [key for key in rule if key not in NON_SELECTOR_KEYS and not key.endswith(("_end",))]
 
 
-def _selects(key: str, rule: Mapping[str, Any], sent: Sent) -> Truth:
+def _selector_matches(key: str, rule: Mapping[str, Any], sent: Sent) -> Truth:
     """Whether one selector of a policy rule selects these packets; None when that cannot be decided."""
     name = key.removesuffix("_start")
     if key == "ipproto":
@@ -121,7 +121,7 @@ def _selects(key: str, rule: Mapping[str, Any], sent: Sent) -> Truth:
     return None
 
 
-def _leads(
+def _follow_rule(
     rule: Mapping[str, Any],
     routes: Iterable[Mapping[str, Any]],
     address: str,
@@ -132,11 +132,11 @@ def _leads(
     next rule."""
     text, narrow = rule_text(rule), _is_narrow(rule)
     target = ipaddress.ip_address(address)
-    remove = _remove(rule, address)
+    remove = _delete_rule_remedy(rule, address)
     if rule.get("action") in REFUSING_ROUTE_TYPES:
         return RouteRefusal(f"policy rule `{text}` refuses it", remove, certain, text, narrow)
     table = str(rule.get("table", "main"))
-    best = _best(rule, routes, address)
+    best = _best_route(rule, routes, address)
     if best is None:
         return False
     kind = best.get("type", "unicast")
@@ -145,71 +145,80 @@ def _leads(
     words = f"{kind} {best['dst']}" + (f" table {table}" if table != "main" else "")
     via = f", to which policy rule `{text}` leads," if table not in ("main", "local", "default") else ""
     # A rule for few packets was made for just this, so the rule goes; another rule's table may serve other packets.
-    fix = remove if narrow else mend("no-route", "delete", family=family(target), route=typed(words))
+    fix = (
+        remove
+        if narrow
+        else remedy_from_page("no-route", "delete", family=ip_family_switch(target), route=quoted_route(words))
+    )
     return RouteRefusal(f"route `{words}`{via} refuses it", fix, certain, text, narrow)
 
 
 def _is_narrow(rule: Mapping[str, Any]) -> bool:
     """Whether the rule is about some ports, users or marks only."""
-    return bool(selectors(rule)) or "not" in rule
+    return bool(rule_selectors(rule)) or "not" in rule
 
 
-def _remove(rule: Mapping[str, Any], address: str) -> str:
+def _delete_rule_remedy(rule: Mapping[str, Any], address: str) -> str:
     """The remedy that deletes a policy rule."""
-    version = family(ipaddress.ip_address(address))
-    return mend("no-route", "rule", family=version, priority=word(rule.get("priority")))
+    version = ip_family_switch(ipaddress.ip_address(address))
+    return remedy_from_page("no-route", "rule", family=version, priority=shell_word(rule.get("priority")))
 
 
-def _best(rule: Mapping[str, Any], routes: Iterable[Mapping[str, Any]], address: str) -> Mapping[str, Any] | None:
+def _best_route(rule: Mapping[str, Any], routes: Iterable[Mapping[str, Any]], address: str) -> Mapping[str, Any] | None:
     """The route to the address that the kernel takes in the rule's table; None when there is none."""
     table = str(rule.get("table", "main"))
     routes = [route for route in routes if str(route.get("table", "main")) == table]
-    routes = [route for route in routes if in_network(address, str(route.get("dst")))]
-    return max(routes, key=lambda route: (_length(str(route["dst"])), -int(route.get("metric", 0))), default=None)
+    routes = [route for route in routes if is_in_network(address, str(route.get("dst")))]
+    return max(
+        routes, key=lambda route: (_prefix_length(str(route["dst"])), -int(route.get("metric", 0))), default=None
+    )
 
 
-def detour(sent: Sent, way: Mapping[str, Any]) -> RouteRefusal | None:
+def policy_rule_detour(sent: Sent, way: Mapping[str, Any]) -> RouteRefusal | None:
     """The policy rule that surely leads these packets, but not other packets to the same address, to another gateway or
     interface; else None. This does not prove that the packets are lost there."""
     try:
-        rules = sorted(way.get("rules") or [], key=_priority)
-        here = _taken(sent, rules, way.get("routes") or [])
-        rest = _taken(sent, [rule for rule in rules if not _is_narrow(rule)], way.get("routes") or [])
+        rules = sorted(way.get("rules") or [], key=_rule_priority)
+        here = _rule_and_route_taken(sent, rules, way.get("routes") or [])
+        rest = _rule_and_route_taken(sent, [rule for rule in rules if not _is_narrow(rule)], way.get("routes") or [])
     except (ValueError, KeyError, TypeError, OverflowError):
         return None  # a rule or route in an unknown form
-    if here is None or rest is None or not _is_narrow(here[0]) or _next_hop(here[1]) == _next_hop(rest[1]):
+    if here is None or rest is None or not _is_narrow(here[0]) or _next_hop_text(here[1]) == _next_hop_text(rest[1]):
         return None
-    text, usual = rule_text(here[0]), _next_hop(rest[1])
-    why = f"policy rule `{text}` leads these packets {_next_hop(here[1])}, and all else to {sent.address} goes {usual}"
-    return RouteRefusal(why, _remove(here[0], sent.address), False, text, narrow=True)
+    text, usual = rule_text(here[0]), _next_hop_text(rest[1])
+    why = (
+        f"policy rule `{text}` leads these packets {_next_hop_text(here[1])}, and all "
+        f"else to {sent.address} goes {usual}"
+    )
+    return RouteRefusal(why, _delete_rule_remedy(here[0], sent.address), False, text, narrow=True)
 
 
-def _taken(
+def _rule_and_route_taken(
     sent: Sent, rules: Iterable[Mapping[str, Any]], routes: Sequence[Mapping[str, Any]]
 ) -> tuple[Mapping[str, Any], Mapping[str, Any]] | None:
     """The policy rule, and the route in its table, by which the kernel sends these packets; None when it sends none, or
     when that cannot be decided."""
     for rule in rules:
-        matches = _matches(rule, sent)
-        best = _best(rule, routes, sent.address) if matches is not False else None
+        matches = _rule_selects(rule, sent)
+        best = _best_route(rule, routes, sent.address) if matches is not False else None
         if best is None or best.get("type") == "throw":
             continue
         return (rule, best) if matches and best.get("type", "unicast") == "unicast" else None
     return None
 
 
-def _next_hop(route: Mapping[str, Any]) -> str:
+def _next_hop_text(route: Mapping[str, Any]) -> str:
     """Where a route sends packets, in words."""
     via = f"to the gateway {route['gateway']} " if "gateway" in route else ""
     return f"{via}over {route.get('dev', '?')}"
 
 
-def typed(route: str) -> str:
+def quoted_route(route: str) -> str:
     """A route in the words of `ip route`, each quoted as one word of a command."""
-    return " ".join(map(word, route.split()))
+    return " ".join(map(shell_word, route.split()))
 
 
-def _covers(rule: Mapping[str, Any], key: str, address: str | None) -> Truth:
+def _rule_covers_address(rule: Mapping[str, Any], key: str, address: str | None) -> Truth:
     """Whether a rule's `from` or `to` includes this address; None when the address is not known."""
     wanted = rule.get(key, "all")
     if wanted == "all":
@@ -217,7 +226,7 @@ def _covers(rule: Mapping[str, Any], key: str, address: str | None) -> Truth:
     if address is None:
         return None
     length = rule.get(f"{key}len")
-    return in_network(address, f"{wanted}/{length}" if length is not None else str(wanted))
+    return is_in_network(address, f"{wanted}/{length}" if length is not None else str(wanted))
 
 
 def rule_text(rule: Mapping[str, Any]) -> str:
@@ -237,30 +246,32 @@ def rule_text(rule: Mapping[str, Any]) -> str:
     return (
         f"{rule.get('priority')}: {'not ' if 'not' in rule else ''}from {end('src') if 'src' in rule else 'all'}"
         + (f" to {end('dst')}" if rule.get("dst", "all") != "all" else "")
-        + "".join(selector(key) for key in selectors(rule))
+        + "".join(selector(key) for key in rule_selectors(rule))
         + (f" {rule['action']}" if rule.get("action") in REFUSING_ROUTE_TYPES else f" lookup {rule.get('table')}")
     )
 
 
-def _length(network: str) -> int:
+def _prefix_length(network: str) -> int:
     """The length of a network's prefix; 0 for `default`."""
     return 0 if network == "default" else ipaddress.ip_network(network, strict=False).prefixlen
 
 
-def family(thing: ipaddress.IPv4Address | ipaddress.IPv6Address | ipaddress.IPv4Network | ipaddress.IPv6Network) -> str:
+def ip_family_switch(
+    thing: ipaddress.IPv4Address | ipaddress.IPv6Address | ipaddress.IPv4Network | ipaddress.IPv6Network,
+) -> str:
     """The switch of `ip` for this IP version, with a space after it; "" for IPv4."""
     return "-6 " if thing.version == 6 else ""
 
 
-def gone(at: Context, node: str, address: str, peer: str, evidence: Evidence | None) -> Finding | None:
+def unusable_path_finding(at: Context, node: str, address: str, peer: str, evidence: Evidence | None) -> Finding | None:
     """Why no packet can use a node's own `address`, or get from the node to the address `peer`, whatever the firewall
     rules say; None when nothing is missing."""
     if evidence is None:
         return None
-    return _no_address(at, node, address, evidence) or _no_route(node, peer, evidence)
+    return _lost_address_finding(at, node, address, evidence) or _no_route_finding(node, peer, evidence)
 
 
-def _no_address(at: Context, node: str, address: str, evidence: Evidence) -> Finding | None:
+def _lost_address_finding(at: Context, node: str, address: str, evidence: Evidence) -> Finding | None:
     """The finding for an address that the node has lost since the run began, or None."""
     before = at.facts(node).get("interfaces", {})
     name = next((name for name, entry in before.items() if address in entry["addresses"]), None)
@@ -273,7 +284,9 @@ def _no_address(at: Context, node: str, address: str, evidence: Evidence) -> Fin
         return finding_for("interface-missing", says, seen, way="lost", node=node)
     if now.state in NO_CARRIER:
         entry = {"state": now.state, "flags": list(now.flags), "addresses": list(now.addresses)}
-        return unusable(at.inventory.node(node), name, entry, name, (f"when the run began, it carried {address}",))
+        return unusable_interface_finding(
+            at.inventory.node(node), name, entry, name, (f"when the run began, it carried {address}",)
+        )
     if any(address in entry.addresses for entry in evidence.interfaces.values()):
         return None
     version = ipaddress.ip_address(address).version
@@ -284,13 +297,13 @@ def _no_address(at: Context, node: str, address: str, evidence: Evidence) -> Fin
         f"{node} has lost its address {address}: {name} now has {', '.join(now.prefixes) or 'none'}",
         (f"when the run began, {name} of {node} had {address}",),
         way="lost-address",
-        address=word(address),
-        length=word(str(length)),
-        name=word(name),
+        address=shell_word(address),
+        length=shell_word(str(length)),
+        name=shell_word(name),
     )
 
 
-def smaller(at: Context, node: str, evidence: Evidence | None) -> Finding | None:
+def shrunk_mtu_finding(at: Context, node: str, evidence: Evidence | None) -> Finding | None:
     """The finding for an interface whose MTU shrank, or None: connections that were open before still send packets that
     no longer fit."""
     for name, entry in at.facts(node).get("interfaces", {}).items():
@@ -298,31 +311,33 @@ def smaller(at: Context, node: str, evidence: Evidence | None) -> Finding | None
         if now is not None and now.mtu and entry.get("mtu") and now.mtu < entry["mtu"]:
             says = f"the MTU of {name} on {node} is {now.mtu} now; when the run began, it was {entry['mtu']}"
             seen = (f"{node}: {name} mtu {now.mtu}",)
-            return finding_for("mtu-blackhole", says, seen, way="interface", name=word(name), mtu=word(entry["mtu"]))
+            return finding_for(
+                "mtu-blackhole", says, seen, way="interface", name=shell_word(name), mtu=shell_word(entry["mtu"])
+            )
     return None
 
 
-def _no_route(node: str, peer: str, evidence: Evidence) -> Finding | None:
+def _no_route_finding(node: str, peer: str, evidence: Evidence) -> Finding | None:
     """The finding when the node has no route to the address `peer`, or None."""
     refused = evidence.no_route_to(peer)
     if refused is None:
         return None
-    found = refusal(Sent(peer), refused) or RouteRefusal(
-        "", mend("no-route", "missing", node=node, peer=peer), certain=False
+    found = first_route_refusal(Sent(peer), refused) or RouteRefusal(
+        "", remedy_from_page("no-route", "missing", node=node, peer=peer), certain=False
     )
     says = f"{node} has no route to {peer}" + (f": {found.why}" if found.why else "")
     return Finding("no-route", says, found.fix, (f"{node}: ip route get {peer}: {refused['error']}",))
 
 
-def turned_away(node: str, sent: Sent, what: str, evidence: Evidence | None) -> tuple[Finding, bool] | None:
+def refusing_policy_finding(node: str, sent: Sent, what: str, evidence: Evidence | None) -> tuple[Finding, bool] | None:
     """The finding for a policy rule that refuses just these packets to a reachable peer, or leads them elsewhere, and
     whether the rule is surely the reason; None when there is none."""
     if evidence is None:
         return None
     sent, ways = replace(sent, uid=evidence.facts.get("uid"), marks=evidence.marks), evidence.ways_to(sent.address)
-    found, does = refusal(sent, ways), "has no route for"
+    found, does = first_route_refusal(sent, ways), "has no route for"
     if found is None or not found.narrow:
-        found, does = detour(sent, ways), "loses"
+        found, does = policy_rule_detour(sent, ways), "loses"
     if found is None:
         return None
     most_likely = "" if found.certain else "most likely "

@@ -6,21 +6,21 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from runbook.causes.catalogue import finding_for, mend
+from runbook.causes.catalogue import finding_for, remedy_from_page
 from runbook.checks.ping.observations import Observations, version
 from runbook.files.address import is_ip, is_link_local, is_loopback
 from runbook.launch.ranks import socket_interface
-from runbook.model.command_quoting import word
+from runbook.model.command_quoting import shell_word
 from runbook.model.inventory import Node
 from runbook.model.remedy import Remedy
-from runbook.model.units import listed
+from runbook.model.units import name_list_text
 from runbook.model.verdict import Finding
 
 MIN_SLOW_LOOKUP_S = 2.0
 """Seconds. A lookup that takes longer has waited for a name server that did not answer."""
 
 
-def names_used(met: Iterable[Node], rendezvous: str) -> list[str]:
+def names_to_resolve(met: Iterable[Node], rendezvous: str) -> list[str]:
     """The names that a node resolves when it meets these nodes: the rendezvous and every address of theirs that is a
     name."""
     return sorted({address for address in (rendezvous, *(node.address for node in met)) if not is_ip(address)})
@@ -34,14 +34,18 @@ def name_findings(seen: Observations, node: Node) -> list[Finding]:
         return []
     meant: dict[str, str] = {other.address: other.name for other in at.nodes}
     meant.setdefault(at.inventory.rendezvous.address, at.inventory.rendezvous.master)
-    names = ((name, lookup) for name, lookup in answer["names"].items() if not _nobody_dials(seen, node, name, lookup))
+    names = (
+        (name, lookup)
+        for name, lookup in answer["names"].items()
+        if not _is_undialled_loopback_name(seen, node, name, lookup)
+    )
     found = [_name_finding(seen, node, name, meant[name], lookup) for name, lookup in names]
     if at.inventory.rendezvous.backend == "gloo" and not socket_interface(at.inventory, node):
         found.append(own_name_finding(seen, node))
     return [finding for finding in found if finding is not None]
 
 
-def _nobody_dials(seen: Observations, node: Node, name: str, lookup: Mapping[str, Any]) -> bool:
+def _is_undialled_loopback_name(seen: Observations, node: Node, name: str, lookup: Mapping[str, Any]) -> bool:
     """Whether this is the node's own name, which means loopback there and which the job does not use: by an interface
     in the inventory, peers dial another address."""
     return (
@@ -56,7 +60,7 @@ def name_warnings(seen: Observations, node: Node) -> Iterator[str]:
     it."""
     lookups: Mapping[str, Mapping[str, Any]] = seen.answers[node.name]["names"]
     for name, said in lookups.items():
-        if len(seen.at.nodes) > 1 and _nobody_dials(seen, node, name, said):
+        if len(seen.at.nodes) > 1 and _is_undialled_loopback_name(seen, node, name, said):
             means = ", ".join(said["addresses"])
             yield f"harmless to this job: its own name {name} means {means} there; peers dial the interface's address"
     slow = {
@@ -67,11 +71,13 @@ def name_warnings(seen: Observations, node: Node) -> Iterator[str]:
     if slow:
         name, seconds = max(slow.items(), key=lambda item: item[1])
         yield (
-            f"looking up {name} takes {seconds:.1f} s: {_servers(seen, node)} in /etc/resolv.conf answers late or never"
+            f"looking up {name} takes {seconds:.1f} s: {_name_servers_text(seen, node)} in "
+            "/etc/resolv.conf answers late or never"
         )
     elif seen.answers[node.name]["reverse_late"]:
         yield (
-            f"{_servers(seen, node)} in /etc/resolv.conf does not answer: torch asks for the name of every machine "
+            f"{_name_servers_text(seen, node)} in /etc/resolv.conf does not answer: torch "
+            "asks for the name of every machine "
             "that it connects to, and its ranks start 5 s later or more"
         )
 
@@ -86,10 +92,10 @@ def _name_finding(seen: Observations, node: Node, name: str, target: str, lookup
     if seen.data_address(target) in truth:
         right = seen.data_address(target)
     peers = (target,) if target != node.name else ()
-    fix = _fix(node, name, right, lookup["in_hosts"])
+    fix = _name_remedy(node, name, right, lookup["in_hosts"])
     lines = tuple(f"{node.name}: /etc/hosts:{number}: {text}" for number, text in lookup["in_hosts"])
     if not addresses:
-        return _unresolvable(seen, node, name, lookup, fix, peers)
+        return _unresolvable_name_finding(seen, node, name, lookup, fix, peers)
     means = ", ".join(addresses)
     looked_up = (f"getaddrinfo({name}) on {node.name}: {means}", *lines)
     if all(is_loopback(address) for address in addresses):
@@ -106,7 +112,7 @@ def _name_finding(seen: Observations, node: Node, name: str, target: str, lookup
         spoken = {version(address) for address in seen.own[node.name] if not is_link_local(address)}
         if version(first) != version(right) and version(first) not in spoken:
             return None  # addresses of an IP version that this machine does not use are not dialled
-        means = listed(addresses)
+        means = name_list_text(addresses)
         says = f"on {node.name} the name {name} means {means}, and {first}, which is dialled first, is not {target}'s"
         cause = "name-resolves-to-loopback" if is_loopback(first) else "name-wrong-address"
         return Finding(cause, says, fix, looked_up, peers)
@@ -128,28 +134,28 @@ def _name_finding(seen: Observations, node: Node, name: str, target: str, lookup
     return Finding("name-wrong-address", says, fix, evidence, peers)
 
 
-def _unresolvable(
+def _unresolvable_name_finding(
     seen: Observations, node: Node, name: str, lookup: Mapping[str, Any], fix: str, peers: tuple[str, ...]
 ) -> Finding:
     """The finding for a name that the node cannot resolve, with the reason as far as it is known."""
-    servers, answer = _servers(seen, node), seen.answers[node.name]
+    servers, answer = _name_servers_text(seen, node), seen.answers[node.name]
     late = f" within {lookup['seconds']:.1f} s" if lookup["seconds"] >= MIN_SLOW_LOOKUP_S else ""
     says = f"{node.name} cannot resolve {name}" + (f": no answer{late} from {servers}" if late else "")
     evidence = [f"getaddrinfo({name}) on {node.name} finds nothing{late}; /etc/resolv.conf: {servers}"]
     sources = answer.get("name_sources") or ""
     if reason := answer.get("hosts_unreadable"):
         says += f": the login user may not read /etc/hosts there ({reason})"
-        fix = mend("name-unresolvable", "unreadable")
+        fix = remedy_from_page("name-unresolvable", "unreadable")
     elif lookup["in_hosts"]:
         evidence += [f"{node.name}: /etc/hosts:{number}: {text}" for number, text in lookup["in_hosts"]]
         asked = sources.split()[1:]
         before = asked[: asked.index("files")] if "files" in asked else asked
         if sources and "files" not in asked:
             says += f": it is in /etc/hosts, and /etc/nsswitch.conf (`{sources}`) does not look there"
-            fix = mend("name-unresolvable", "not-looked-up")
+            fix = remedy_from_page("name-unresolvable", "not-looked-up")
         elif before and (late or any("return" in one.lower() for one in before)):  # `resolve [!UNAVAIL=return] files`
             says += f"; it is in /etc/hosts, and /etc/nsswitch.conf (`{sources}`) has others asked before that"
-            fix = mend("name-unresolvable", "not-looked-up")
+            fix = remedy_from_page("name-unresolvable", "not-looked-up")
     else:
         instead = "a name in DNS, or the IP address in the inventory, mends it as well"
         evidence.append(f"{name} is not in /etc/hosts of {node.name}; {instead}")
@@ -168,7 +174,7 @@ def own_name_finding(seen: Observations, node: Node, *, interface_helps: bool = 
     own: list[str] = answer["own"]["addresses"] or []
     hostname = answer["hostname"]
     truth = seen.own[node.name]
-    bound = gloo_announces(seen, node)
+    bound = gloo_announced_address(seen, node)
     if truth and is_loopback(bound):
         means = ", ".join(own)
         if not own:
@@ -179,10 +185,10 @@ def own_name_finding(seen: Observations, node: Node, *, interface_helps: bool = 
             cause = "name-wrong-address"
             what = f"resolves its own host name {hostname} to {means}, none of its addresses, and gloo then"
         right = seen.numeric(node.name) if seen.numeric(node.name) in truth else truth[0]
-        fix = _fix(node, hostname, right, answer["own"]["in_hosts"])
-        if twin := _of_that_name(seen, node, own):
+        fix = _name_remedy(node, hostname, right, answer["own"]["in_hosts"])
+        if twin := _node_with_same_hostname(seen, node, own):
             what = f"has the host name of {twin}, {hostname}, which means {means}, as a clone of it has, and gloo then"
-            fix = mend("name-wrong-address", "host-name", node=node.name, fresh=word(node.name))
+            fix = remedy_from_page("name-wrong-address", "host-name", node=node.name, fresh=shell_word(node.name))
         return Finding(
             cause,
             f"{node.name} {what} tells its peers to dial {bound}",
@@ -194,10 +200,10 @@ def own_name_finding(seen: Observations, node: Node, *, interface_helps: bool = 
                 else "JAX's gloo knows no other way to its address: an interface in the inventory does not help",
             ),
         )
-    return _other_family(seen, node, own, interface_helps=interface_helps)
+    return _mixed_ip_version_finding(seen, node, own, interface_helps=interface_helps)
 
 
-def _of_that_name(seen: Observations, node: Node, means: Sequence[str]) -> str:
+def _node_with_same_hostname(seen: Observations, node: Node, means: Sequence[str]) -> str:
     """Another node that has this node's host name, and to which the name leads; "" when there is none."""
     at, hostname = seen.at, seen.answers[node.name]["hostname"]
     others = (name for address in means for name in seen.owners.get(address, ()))
@@ -205,7 +211,9 @@ def _of_that_name(seen: Observations, node: Node, means: Sequence[str]) -> str:
     return next((name for name in apart if seen.answers[name]["hostname"] == hostname), "")
 
 
-def _other_family(seen: Observations, node: Node, own: list[str], *, interface_helps: bool) -> Finding | None:
+def _mixed_ip_version_finding(
+    seen: Observations, node: Node, own: list[str], *, interface_helps: bool
+) -> Finding | None:
     """The finding when this node resolves its own host name to one IP version and most others theirs to the other, or
     None."""
     hostname = seen.answers[node.name]["hostname"]
@@ -222,7 +230,7 @@ def _other_family(seen: Observations, node: Node, own: list[str], *, interface_h
     mine, its = ("IPv6", "IPv4") if version(own[0]) == 6 else ("IPv4", "IPv6")
     return finding_for(
         "ipv6-ipv4-mixing",
-        f"{node.name} resolves its own host name {hostname} to {own[0]} ({mine}), while {listed(unlike)} "
+        f"{node.name} resolves its own host name {hostname} to {own[0]} ({mine}), while {name_list_text(unlike)} "
         f"announce{'s' if len(unlike) == 1 else ''} {its}: gloo cannot connect the two",
         tuple(f"getaddrinfo of its own host name on {name}: {address}" for name, address in first.items()),
         tuple(unlike),
@@ -230,7 +238,7 @@ def _other_family(seen: Observations, node: Node, own: list[str], *, interface_h
     )
 
 
-def gloo_announces(seen: Observations, node: Node) -> str:
+def gloo_announced_address(seen: Observations, node: Node) -> str:
     """The address that gloo tells its peers: the first address of the node's own host name that gloo can bind. Without
     one, gloo warns and takes loopback."""
     own = seen.answers[node.name]["own"]
@@ -238,27 +246,27 @@ def gloo_announces(seen: Observations, node: Node) -> str:
     return next((one for one in (own and own["addresses"]) or () if is_loopback(one) or one in truth), "127.0.0.1")
 
 
-def _fix(node: Node, name: str, right: str, lines: Sequence[Sequence[Any]]) -> str:
+def _name_remedy(node: Node, name: str, right: str, lines: Sequence[Sequence[Any]]) -> str:
     """The remedy that makes a name mean the address `right` on a node. The /etc/hosts of a container or pod is a mount,
     which `sed -i` cannot replace and which the next start writes anew."""
     if not node.entry and node.connection != "kubernetes":
-        return correct_hosts(name, right, lines)
+        return hosts_file_command(name, right, lines)
     way = "add-host" if node.entry else "host-aliases"
-    return mend("name-wrong-address", way, node=node.name, name=name, right=right)
+    return remedy_from_page("name-wrong-address", way, node=node.name, name=name, right=right)
 
 
-def correct_hosts(name: str, right: str, lines: Sequence[Sequence[Any]]) -> str:
+def hosts_file_command(name: str, right: str, lines: Sequence[Sequence[Any]]) -> str:
     """The command that makes a name mean an address: it removes the name from other lines of /etc/hosts and adds a
     line."""
-    append = f"echo {word(f'{right} {name}')} | sudo tee -a /etc/hosts"
+    append = f"echo {shell_word(f'{right} {name}')} | sudo tee -a /etc/hosts"
     if not lines:
         return Remedy.run(append)
     quoted = re.sub(r"([^\w-])", r"\\\1", name)
     where = "; ".join(rf"{number}s/[[:space:]]{quoted}([[:space:]#]|$)/\1/gI" for number, _ in lines)
-    return Remedy.run(f"sudo sed -i -E {word(where)} /etc/hosts && {append}")
+    return Remedy.run(f"sudo sed -i -E {shell_word(where)} /etc/hosts && {append}")
 
 
-def _servers(seen: Observations, node: Node) -> str:
+def _name_servers_text(seen: Observations, node: Node) -> str:
     """The name servers of the node, in words."""
     servers = seen.answers[node.name]["nameservers"]
     return ", ".join(f"nameserver {server}" for server in servers) or "no nameserver"

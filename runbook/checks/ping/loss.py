@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from itertools import permutations
 from typing import TYPE_CHECKING
 
-from runbook.causes.catalogue import finding_for, mend
+from runbook.causes.catalogue import finding_for, remedy_from_page
 from runbook.checks.context import Facts
 from runbook.checks.network.dial import ANY_PORT, Dial
-from runbook.checks.network.pairs import ends
+from runbook.checks.network.pairs import ends_text
 from runbook.checks.ping.observations import Observations, Pair, version
-from runbook.model.command_quoting import word
+from runbook.model.command_quoting import shell_word
 from runbook.model.remedy import Remedy
 from runbook.model.verdict import Finding
 
@@ -53,24 +53,24 @@ class Loss:
         return self.lost / self.sent
 
 
-def losses(seen: Observations, pairs: Iterable[Pair]) -> list[Loss]:
+def echo_losses(seen: Observations, pairs: Iterable[Pair]) -> list[Loss]:
     """The loss of each pair of which some echoes came back and others did not, in both rounds together. A single
     missing echo says nothing: a busy host answers late."""
     found = []
     for pair in pairs:
         if not pair.echoes_lost:
             continue
-        sent, lost = _counted(pair)
-        if lost < 2 and len(_rounds(pair)) > 1:
+        sent, lost = _sent_and_lost_echoes(pair)
+        if lost < 2 and len(_echo_rounds(pair)) > 1:
             continue
-        flows, once = _flows(seen, pair), _lost_once(pair)
+        flows, once = _is_tcp_lossless(seen, pair), _is_loss_momentary(pair)
         found.append(Loss(pair, sent, lost, lost <= sent * MAX_LOSS_SHARE or flows or once, flows, once))
     return found
 
 
-def loses(pair: Pair) -> bool:
+def has_excess_loss(pair: Pair) -> bool:
     """Whether more echoes are lost than chance explains."""
-    sent, lost = _counted(pair)
+    sent, lost = _sent_and_lost_echoes(pair)
     return pair.echoes_lost and lost > sent * MAX_LOSS_SHARE
 
 
@@ -79,12 +79,12 @@ def loss_findings(seen: Observations, found: Iterable[Loss]) -> dict[str, list[F
     bad = [loss for loss in found if not loss.harmless]
     blame = seen.blame(loss.pair.ends for loss in bad)
     return {
-        name: [blame.told(_finding(seen, name, peers, [loss for loss in bad if name in loss.pair.ends]))]
+        name: [blame.told(_loss_finding(seen, name, peers, [loss for loss in bad if name in loss.pair.ends]))]
         for name, peers in blame.nodes.items()
     }
 
 
-def warning(loss: Loss) -> str:
+def loss_warning(loss: Loss) -> str:
     """The note about a loss that does not fail the run. When TCP loses nothing, it begins with `harmless`."""
     pair = loss.pair
     share = f"{loss.lost} of {loss.sent} pings ({100 * loss.share:.1f} %)"
@@ -97,60 +97,67 @@ def warning(loss: Loss) -> str:
     return f"{share} between {pair.source} and {pair.peer} are lost: {why}"
 
 
-def _finding(seen: Observations, name: str, peers: list[str], found: list[Loss]) -> Finding:
+def _loss_finding(seen: Observations, name: str, peers: list[str], found: list[Loss]) -> Finding:
     """The finding for packets that are lost between a node and these peers."""
     sent, lost = sum(loss.sent for loss in found), sum(loss.lost for loss in found)
     interface = seen.data_interface(name) or "IFACE"
-    says = f"{lost} of {sent} echoes between {ends(name, peers)} are lost ({100 * lost / sent:.0f} %)"
-    says += _direction(seen, name, peers)
-    summaries = [f"{loss.pair.source} → {loss.pair.peer}: {line}" for loss in found for line in _summary(loss)]
-    tcp = [dial for peer in peers for dial in _tcp_between(seen, name, peer)]
+    says = f"{lost} of {sent} echoes between {ends_text(name, peers)} are lost ({100 * lost / sent:.0f} %)"
+    says += _lossy_direction_text(seen, name, peers)
+    summaries = [
+        f"{loss.pair.source} → {loss.pair.peer}: {line}" for loss in found for line in _ping_summary_lines(loss)
+    ]
+    tcp = [dial for peer in peers for dial in _tcp_dials_between(seen, name, peer)]
     felt = sorted(tcp, key=lambda dial: -(dial.retransmitted or 0))
     return finding_for(
         "packet-loss",
         says,
-        (*summaries[:4], *(_felt(dial) for dial in felt[:4])),
+        (*summaries[:4], *(_tcp_loss_text(dial) for dial in felt[:4])),
         tuple(peers),
         way="interface",
         name=name,
-        interface=word(interface),
+        interface=shell_word(interface),
     )
 
 
-def _rounds(pair: Pair) -> list[Facts]:
+def _echo_rounds(pair: Pair) -> list[Facts]:
     """The rounds with counts: the first round of echoes, and the longer one that follows when some were lost."""
     return [one for one in (pair.small, pair.target.get("again")) if one and one.get("sent")]
 
 
-def _counted(pair: Pair) -> tuple[int, int]:
+def _sent_and_lost_echoes(pair: Pair) -> tuple[int, int]:
     """How many echoes were sent, and how many of them were lost."""
-    rounds = _rounds(pair)
+    rounds = _echo_rounds(pair)
     sent = sum(one["sent"] for one in rounds)
     return sent, max(0, sent - sum(one["received"] for one in rounds))
 
 
-def _lost_once(pair: Pair) -> bool:
+def _is_loss_momentary(pair: Pair) -> bool:
     """Whether there was a second round, and it lost at most one echo: a lasting loss would show there."""
     again = pair.target.get("again") or {}
     return int(again.get("sent", 0)) >= MIN_ECHOES and again["sent"] - again.get("received", 0) <= 1
 
 
-def _summary(loss: Loss) -> list[str]:
+def _ping_summary_lines(loss: Loss) -> list[str]:
     return [
-        line for one in _rounds(loss.pair) for line in str(one.get("raw", "")).splitlines() if "transmitted" in line
+        line
+        for one in _echo_rounds(loss.pair)
+        for line in str(one.get("raw", "")).splitlines()
+        if "transmitted" in line
     ]
 
 
-def _felt(dial: Dial) -> str:
+def _tcp_loss_text(dial: Dial) -> str:
     """The loss that one TCP connection met, as a line of evidence."""
     again = f", {dial.retransmitted} packets sent again" if dial.retransmitted else ""
     return f"{dial.source} → {dial.destination}: TCP {dial.says} after {dial.seconds:.2f} s{again}"
 
 
-def _direction(seen: Observations, name: str, peers: list[str]) -> str:
+def _lossy_direction_text(seen: Observations, name: str, peers: list[str]) -> str:
     """The direction that loses packets, as the end of a sentence, when only one does: the sender counts what it sent
     again. "" where a count is not known, or where the counts differ no more than equal losses would by chance."""
-    counts = [(_sent_again(seen.pair(name, peer)), _sent_again(seen.pair(peer, name))) for peer in peers]
+    counts = [
+        (_retransmitted_packets(seen.pair(name, peer)), _retransmitted_packets(seen.pair(peer, name))) for peer in peers
+    ]
     if any(None in both for both in counts):
         return ""
     sends, arrives = (sum(count or 0 for count in way) for way in zip(*counts, strict=True))
@@ -163,12 +170,12 @@ def _direction(seen: Observations, name: str, peers: list[str]) -> str:
     )
 
 
-def _sent_again(pair: Pair | None) -> int | None:
+def _retransmitted_packets(pair: Pair | None) -> int | None:
     """How many packets the source sent again in its round trips to the peer; None when that is not known."""
     return pair.round_trips.retransmitted if pair and pair.round_trips else None
 
 
-def _tcp_between(seen: Observations, one: str, other: str) -> list[Dial]:
+def _tcp_dials_between(seen: Observations, one: str, other: str) -> list[Dial]:
     """Full-size transfers and round trips between two nodes, both ways."""
     found: list[Dial] = []
     for pair in (seen.pair(one, other), seen.pair(other, one)):
@@ -177,18 +184,18 @@ def _tcp_between(seen: Observations, one: str, other: str) -> list[Dial]:
     return found
 
 
-def _flows(seen: Observations, pair: Pair) -> bool:
+def _is_tcp_lossless(seen: Observations, pair: Pair) -> bool:
     """Whether TCP got through both ways without losing anything."""
-    dials = _tcp_between(seen, pair.source, pair.peer)
+    dials = _tcp_dials_between(seen, pair.source, pair.peer)
     if not dials or any(dial.outcome != "open" for dial in dials):
         return False
-    counted = [_sent_again(seen.pair(*way)) for way in ((pair.source, pair.peer), (pair.peer, pair.source))]
+    counted = [_retransmitted_packets(seen.pair(*way)) for way in ((pair.source, pair.peer), (pair.peer, pair.source))]
     if None in counted:
         return all(dial.seconds < MIN_RETRANSMITTED_DIAL_S for dial in dials)
     return not any(counted)
 
 
-def chance_findings(seen: Observations, losing: Iterable[Pair]) -> dict[str, list[Finding]]:
+def random_drop_findings(seen: Observations, losing: Iterable[Pair]) -> dict[str, list[Finding]]:
     """By node, a finding for its rule that drops some packets of these pairs, TCP among them; empty when no rule
     does."""
     from runbook.firewall.evaluate import Flow
@@ -227,8 +234,8 @@ def chance_findings(seen: Observations, losing: Iterable[Pair]) -> dict[str, lis
         fix = Remedy.run(*dict.fromkeys(one.allow for _, _, one in those if one.allow))
         finding = Finding(
             "firewall-drop",
-            f"{name} drops some of the packets between {ends('itself', others)}, by count or by chance: {rule}",
-            fix or mend("firewall-drop", "by-chance", name=name),
+            f"{name} drops some of the packets between {ends_text('itself', others)}, by count or by chance: {rule}",
+            fix or remedy_from_page("firewall-drop", "by-chance", name=name),
             tuple(
                 dict.fromkeys([*echoes[:4], f"{name}: {rule}", *(line for _, _, one in those for line in one.caveats)])
             )[:10],

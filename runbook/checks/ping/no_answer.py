@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 
 from runbook.causes.catalogue import finding_for
 from runbook.checks.network.dial import ANY_PORT
-from runbook.checks.network.pairs import BlamedNodes, several
-from runbook.checks.network.routing import typed
-from runbook.checks.ping.observations import Observations, Pair, pairs_with
-from runbook.checks.ping.routes import netmask, wrong_address
+from runbook.checks.network.pairs import BlamedNodes, names_text
+from runbook.checks.network.routing import quoted_route
+from runbook.checks.ping.observations import Observations, Pair, pairs_with_findings
+from runbook.checks.ping.routes import narrow_netmask_reason, wrong_address_finding
 from runbook.files.address import is_ip
-from runbook.model.command_quoting import word
+from runbook.model.command_quoting import shell_word
 from runbook.model.remedy import Remedy
-from runbook.model.units import counted
+from runbook.model.units import count_text
 from runbook.model.verdict import Finding, FindingsByNode
 from runbook.parsers.ping import cause_of_reason
 
@@ -49,18 +49,18 @@ def silence_findings(seen: Observations, pairs: list[Pair]) -> FindingsByNode:
     left: list[Pair] = []
     for pair in pairs:
         guilty, finding = (
-            _no_room_for_neighbours(seen, pair)
-            or _not_its_own(seen, pair)
-            or _refuses_itself(seen, pair)
-            or _led_astray(seen, pair)
-            or _no_arp(seen, pair, evidence)
-            or _reverse_path(seen, pair, proven=True)
-            or _rule(seen, pair, evidence)
-            or _ipsec(seen, pair, evidence)
-            or _short_lived(seen, pair, evidence)
-            or _router(seen, pair)
-            or _gateway(seen, pair)
-            or _reverse_path(seen, pair, proven=False)
+            _full_neighbour_table_finding(seen, pair)
+            or _foreign_address_finding(seen, pair)
+            or _refusing_kernel_finding(seen, pair)
+            or _misrouted_packets_finding(seen, pair)
+            or _blocked_arp_finding(seen, pair, evidence)
+            or _reverse_path_filter_finding(seen, pair, proven=True)
+            or _blocking_rule_finding(seen, pair, evidence)
+            or _ipsec_policy_finding(seen, pair, evidence)
+            or _low_ttl_finding(seen, pair, evidence)
+            or _router_refusal_finding(seen, pair)
+            or _wrong_gateway_finding(seen, pair)
+            or _reverse_path_filter_finding(seen, pair, proven=False)
             or (None, None)
         )
         if guilty is None or finding is None:
@@ -68,18 +68,20 @@ def silence_findings(seen: Observations, pairs: list[Pair]) -> FindingsByNode:
         else:
             found[guilty].append(finding)
     # What explains the silence of one direction explains that of the other as well.
-    explained = pairs_with(found)
+    explained = pairs_with_findings(found)
     left = [pair for pair in left if pair.ends not in explained]
     blame = seen.blame(pair.ends for pair in left)
     for name, peers in blame.nodes.items():
         if blame.between:
-            found[name].append(_nothing_between(seen, blame, left, tuple(peers)))
+            found[name].append(_separated_groups_finding(seen, blame, left, tuple(peers)))
         else:
-            found[name].append(_nobody(seen, name, peers, [pair for pair in left if name in pair.ends]))
+            found[name].append(
+                _unexplained_silence_finding(seen, name, peers, [pair for pair in left if name in pair.ends])
+            )
     return dict(found)
 
 
-def _no_room_for_neighbours(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
+def _full_neighbour_table_finding(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
     """A full neighbour table at either end: its kernel sends nothing to further neighbours."""
     family = "ipv6" if ":" in pair.numeric else "ipv4"
     table, asking = {"ipv6": ("ndisc_cache", "neighbour discovery"), "ipv4": ("arp_cache", "ARP")}[family]
@@ -103,20 +105,22 @@ def _no_room_for_neighbours(seen: Observations, pair: Pair) -> tuple[str, Findin
                 SYSCTL_UNTIL_BOOT,
             ),
             tuple({pair.source, pair.peer} - {name}),
-            family=word(family),
+            family=shell_word(family),
         )
     return None
 
 
-def _not_its_own(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
+def _foreign_address_finding(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
     """The finding when the peer's address is on none of its interfaces."""
     own = seen.own[pair.peer]
     if not is_ip(pair.address) or not own or pair.numeric in own:
         return None
-    return pair.peer, wrong_address(seen, pair.peer, "no machine answers there", tuple(pair.echo_says()), pair.source)
+    return pair.peer, wrong_address_finding(
+        seen, pair.peer, "no machine answers there", tuple(pair.echo_says()), pair.source
+    )
 
 
-def _refuses_itself(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
+def _refusing_kernel_finding(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
     """The finding when one end's own kernel refuses to send, with an errno that no packet causes: a route does that,
     even where there is no iproute2 to show it."""
     for way in filter(None, (pair, seen.pair(pair.peer, pair.source))):
@@ -130,22 +134,22 @@ def _refuses_itself(seen: Observations, pair: Pair) -> tuple[str, Finding] | Non
                 (str(refused), *way.echo_says()),
                 (way.peer,),
                 way="refusing",
-                kind=word(kind),
+                kind=shell_word(kind),
                 source=way.source,
             )
     return None
 
 
-def _led_astray(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
+def _misrouted_packets_finding(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
     """The finding when one end sends packets for the other elsewhere: to a gateway, because its netmask leaves the
     other out, or by another interface, whose network includes the other."""
     for way in (pair, seen.pair(pair.peer, pair.source)):
         used = way.route.get("dev") if way else None
         if way is None or used is None:
             continue
-        shown = (_way(way), *map(str, way.dials[:2]))
+        shown = (_packet_path_text(way), *map(str, way.dials[:2]))
         if via := way.route.get("via"):
-            if narrow := netmask(seen, way):
+            if narrow := narrow_netmask_reason(seen, way):
                 says = f"{way.source} sends what is for {way.peer} ({way.numeric}) to the gateway {via}: {narrow[0]}"
                 return way.source, Finding("no-route", says, narrow[1], shown, (way.peer,))
             continue
@@ -161,14 +165,14 @@ def _led_astray(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
                 shown,
                 (way.peer,),
                 way="overlap",
-                used=word(used),
+                used=shell_word(used),
                 source=way.source,
-                own=word(own),
+                own=shell_word(own),
             )
     return None
 
 
-def _reverse_path(seen: Observations, pair: Pair, *, proven: bool) -> tuple[str, Finding] | None:
+def _reverse_path_filter_finding(seen: Observations, pair: Pair, *, proven: bool) -> tuple[str, Finding] | None:
     """The finding when the peer would send its answers by another interface than our packets arrive by, and therefore
     drops these. Only IPv4 has such a filter. It also covers ARP. With `proven`, a filter that dropped nothing of what
     surely arrived is not the reason."""
@@ -200,20 +204,20 @@ def _reverse_path(seen: Observations, pair: Pair, *, proven: bool) -> tuple[str,
         ),
         (pair.source,),
         way="sysctl",
-        setting=word(setting),
+        setting=shell_word(setting),
     )
 
 
-def clone_findings(seen: Observations, pairs: Iterable[Pair]) -> FindingsByNode:
+def duplicate_mac_findings(seen: Observations, pairs: Iterable[Pair]) -> FindingsByNode:
     """Findings for silent pairs whose ends have the same hardware address. What other nodes lose on their way to either
     end follows from that."""
     found: FindingsByNode = {}
-    for guilty, finding in filter(None, (_same_hardware(seen, pair) for pair in pairs)):
+    for guilty, finding in filter(None, (_duplicate_mac_finding(seen, pair) for pair in pairs)):
         found.setdefault(guilty, [finding])
     return found
 
 
-def _same_hardware(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
+def _duplicate_mac_finding(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
     """The finding when both ends have the same hardware address, as machines made from one image have. The node that is
     later by name gets a new address."""
     places = {name: seen.data_interface(name) or "" for name in pair.ends}
@@ -236,15 +240,17 @@ def _same_hardware(seen: Observations, pair: Pair) -> tuple[str, Finding] | None
         ),
         (first,),
         way="hardware-address",
-        places=word(places[guilty]),
+        places=shell_word(places[guilty]),
         fresh=fresh,
     )
 
 
-def _no_arp(seen: Observations, pair: Pair, evidence: dict[str, Evidence | None]) -> tuple[str, Finding] | None:
+def _blocked_arp_finding(
+    seen: Observations, pair: Pair, evidence: dict[str, Evidence | None]
+) -> tuple[str, Finding] | None:
     """The finding when one end does not answer ARP on this interface: ARP is off there, or a rule of nft's `arp` family
     drops it."""
-    from runbook.firewall.explain_node import arp_stop
+    from runbook.firewall.explain_node import find_arp_stop
 
     if pair.route.get("via") or ":" in pair.numeric:
         return None
@@ -263,9 +269,9 @@ def _no_arp(seen: Observations, pair: Pair, evidence: dict[str, Evidence | None]
                 (*lines, f"{name}: ip link show {place}: {','.join(now.flags)}"),
                 (other,),
                 way="no-arp",
-                place=word(place),
+                place=shell_word(place),
             )
-        stop = arp_stop(known, place, seen.numeric(name), seen.numeric(other))
+        stop = find_arp_stop(known, place, seen.numeric(name), seen.numeric(other))
         if stop is None or (perhaps and not stop.certain):
             continue
         verb = "keeps" if stop.certain else "most likely keeps"
@@ -277,21 +283,23 @@ def _no_arp(seen: Observations, pair: Pair, evidence: dict[str, Evidence | None]
     return perhaps
 
 
-def _rule(seen: Observations, pair: Pair, evidence: dict[str, Evidence | None]) -> tuple[str, Finding] | None:
+def _blocking_rule_finding(
+    seen: Observations, pair: Pair, evidence: dict[str, Evidence | None]
+) -> tuple[str, Finding] | None:
     """The finding when a rule at one end blocks everything between the two."""
     from runbook.firewall.evaluate import Flow
-    from runbook.firewall.explain_connection import Ends, explain_blocked, sure
+    from runbook.firewall.explain_connection import Ends, explain_blocked, is_certainly_blocked
 
     arrives = seen.data_interface(pair.peer)
     flow = Flow(seen.numeric(pair.source), pair.numeric, seen.at.inventory.rendezvous.port, in_interface=arrives)
     ends = Ends.of(evidence, pair.source, pair.peer)
     # Not even ICMP comes through, so everything between the two is blocked.
     blocked = explain_blocked("dropped", flow, replace(ends, ports=ANY_PORT))
-    blocked = blocked if sure(blocked) else None
+    blocked = blocked if is_certainly_blocked(blocked) else None
     discovery: Blocked | None = None
     if flow.version == 6 and not pair.route.get("via"):  # without ICMPv6, machines on a segment cannot find each other
         discovery = explain_blocked("dropped", replace(flow, protocol="ipv6-icmp"), ends)
-        discovery = discovery if sure(discovery) else None
+        discovery = discovery if is_certainly_blocked(discovery) else None
     first = blocked or discovery
     if first is None:
         return None
@@ -305,7 +313,9 @@ def _rule(seen: Observations, pair: Pair, evidence: dict[str, Evidence | None]) 
     return first.node, Finding(first.cause, says, remedy, (*pair.lines, *first.evidence)[:10], others)
 
 
-def _ipsec(seen: Observations, pair: Pair, evidence: dict[str, Evidence | None]) -> tuple[str, Finding] | None:
+def _ipsec_policy_finding(
+    seen: Observations, pair: Pair, evidence: dict[str, Evidence | None]
+) -> tuple[str, Finding] | None:
     """The finding for an IPsec policy at either end that blocks all packets between the two, or demands that they are
     protected."""
     perhaps: tuple[str, Finding] | None = None
@@ -336,7 +346,9 @@ def _ipsec(seen: Observations, pair: Pair, evidence: dict[str, Evidence | None])
     return perhaps
 
 
-def _short_lived(seen: Observations, pair: Pair, evidence: dict[str, Evidence | None]) -> tuple[str, Finding] | None:
+def _low_ttl_finding(
+    seen: Observations, pair: Pair, evidence: dict[str, Evidence | None]
+) -> tuple[str, Finding] | None:
     """The finding when packets of one end may cross so few hops that a router on the way drops them."""
     for way in (pair, seen.pair(pair.peer, pair.source)):
         known = evidence.get(way.source) if way else None
@@ -345,7 +357,7 @@ def _short_lived(seen: Observations, pair: Pair, evidence: dict[str, Evidence | 
         return way.source, finding_for(
             "host-unreachable",
             f"what {way.source} sends to {way.peer} most likely dies on the way: its packets live for "
-            f"{counted(known.ttl, 'hop')} (net.ipv4.ip_default_ttl), and {way.peer} is behind {way.route['via']}",
+            f"{count_text(known.ttl, 'hop')} (net.ipv4.ip_default_ttl), and {way.peer} is behind {way.route['via']}",
             (
                 *pair.echo_says(),
                 f"{way.source} → {way.numeric}: by {way.route.get('dev')} via {way.route['via']}",
@@ -353,12 +365,12 @@ def _short_lived(seen: Observations, pair: Pair, evidence: dict[str, Evidence | 
             ),
             (way.peer,),
             way="sysctl",
-            setting=word("net.ipv4.ip_default_ttl=64"),
+            setting=shell_word("net.ipv4.ip_default_ttl=64"),
         )
     return None
 
 
-def _router(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
+def _router_refusal_finding(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
     """The finding when a router on the way says why it does not pass the packets on. A message from the sender's own
     address only means that no machine answers ARP. Without iproute2 the route does not tell which address that is."""
     own = {pair.route.get("src"), *seen.own[pair.source], *(dial.local for dial in pair.dials)}
@@ -366,7 +378,7 @@ def _router(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
         if router in own or router == pair.numeric:
             continue
         lines = (
-            f"ping {word(pair.numeric)} on {pair.source}: From {router} {says}",
+            f"ping {shell_word(pair.numeric)} on {pair.source}: From {router} {says}",
             f"route: via {pair.route.get('via')}",
         )
         cause = cause_of_reason(says)
@@ -391,13 +403,13 @@ def _router(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
                 way="router",
                 numeric=pair.numeric,
                 router=router,
-                numeric_typed=word(pair.numeric),
+                numeric_typed=shell_word(pair.numeric),
                 source=pair.source,
             )
     return None
 
 
-def _gateway(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
+def _wrong_gateway_finding(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
     """The finding when the route to the peer leads through a gateway that is dead, or that is not needed since the peer
     is in a network of our own."""
     via, gateway = pair.route.get("via"), pair.target.get("gateway")
@@ -426,15 +438,15 @@ def _gateway(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
         (pair.peer,),
         way="delete" if mine else "dead-gateway",
         family="",
-        route=typed(route),
+        route=quoted_route(route),
         via=via,
-        via_typed=word(via),
+        via_typed=shell_word(via),
         source=pair.source,
-        destination=word(routes[0]["dst"] if routes else pair.numeric),
+        destination=shell_word(routes[0]["dst"] if routes else pair.numeric),
     )
 
 
-def _nobody(seen: Observations, name: str, peers: list[str], pairs: list[Pair]) -> Finding:
+def _unexplained_silence_finding(seen: Observations, name: str, peers: list[str], pairs: list[Pair]) -> Finding:
     """The finding when nothing explains the silence. `name` is the node that these pairs have in common, or one end of
     the only pair."""
     toward = [pair for pair in pairs if pair.peer == name]
@@ -444,12 +456,12 @@ def _nobody(seen: Observations, name: str, peers: list[str], pairs: list[Pair]) 
     neighbour = first.neighbour.get("state") or []
     unheard = "FAILED" in neighbour or "INCOMPLETE" in neighbour or "Destination Host Unreachable" in str(first.small)
     says = (
-        f"{several(callers)} get{'s' if len(callers) == 1 else ''} no answer from {target} ({address}), neither to "
+        f"{names_text(callers)} get{'s' if len(callers) == 1 else ''} no answer from {target} ({address}), neither to "
         "ICMP nor to TCP"
     )
     if unheard:
         says += "; no machine on that segment answers ARP for it"
-    ways = [_way(pair) for pair in pairs[:4]]
+    ways = [_packet_path_text(pair) for pair in pairs[:4]]
     held = [
         f"{node}: {', '.join(p for _, p in seen.prefixes(node, seen.data_interface(node)))}"
         for node in (name, *peers[:3])
@@ -463,31 +475,33 @@ def _nobody(seen: Observations, name: str, peers: list[str], pairs: list[Pair]) 
         way="silent",
         address=address,
         target=target,
-        interface=word(seen.data_interface(target) or "IFACE"),
-        typed=word(address),
+        interface=shell_word(seen.data_interface(target) or "IFACE"),
+        typed=shell_word(address),
         caller=callers[0],
     )
 
 
-def _nothing_between(seen: Observations, blame: BlamedNodes, pairs: list[Pair], peers: tuple[str, ...]) -> Finding:
+def _separated_groups_finding(
+    seen: Observations, blame: BlamedNodes, pairs: list[Pair], peers: tuple[str, ...]
+) -> Finding:
     """The finding for groups of nodes that do not hear each other: the same for all of them, with one pair as the
     example."""
     first = pairs[0]
     return finding_for(
         "host-unreachable",
         f"no answer, neither to ICMP nor to TCP: {blame.apart}",
-        (*first.echo_says(), *map(str, first.dials[:2]), *map(_way, pairs[:3])),
+        (*first.echo_says(), *map(str, first.dials[:2]), *map(_packet_path_text, pairs[:3])),
         peers,
         way="between",
         between=blame.between,
-        typed=word(first.numeric),
+        typed=shell_word(first.numeric),
         caller=first.source,
-        interface=word(seen.data_interface(first.peer) or "IFACE"),
+        interface=shell_word(seen.data_interface(first.peer) or "IFACE"),
         target=first.peer,
     )
 
 
-def _way(pair: Pair) -> str:
+def _packet_path_text(pair: Pair) -> str:
     """The way that a pair's packets take, as a line of evidence."""
     via = f" via {pair.route['via']}" if pair.route.get("via") else ""
     return f"{pair.source} → {pair.numeric}: by {pair.route.get('dev')}{via}"

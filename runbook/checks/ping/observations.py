@@ -10,11 +10,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from runbook.checks.context import Context, Facts
-from runbook.checks.network.dial import UNMEASURED, Dial, number
-from runbook.checks.network.pairs import BlamedNodes, groupings
-from runbook.files.address import ipv4_first, is_ip, is_link_local, is_loopback
+from runbook.checks.network.dial import UNMEASURED, Dial, numeric_node_address
+from runbook.checks.network.pairs import BlamedNodes, node_groupings
+from runbook.files.address import is_ip, is_link_local, is_loopback, preferred_address
 from runbook.launch.ranks import socket_interface
-from runbook.model.grouping import grouped
+from runbook.model.grouping import values_by_key
 from runbook.model.inventory import Node
 from runbook.model.nccl_devices import select_interfaces
 from runbook.model.verdict import Finding
@@ -64,7 +64,7 @@ class Pair:
     def numeric(self) -> str:
         """The address as a number, as the source resolves it."""
         found = self.target.get("resolved") or [self.address]
-        return ipv4_first(found)
+        return preferred_address(found)
 
     @property
     def answered(self) -> bool:
@@ -102,7 +102,7 @@ class Pair:
     @property
     def unasked(self) -> bool:
         """Whether the source has no ping program, or one that takes none of our options: it has sent nothing."""
-        return not_sent(self.small)
+        return is_ping_unusable(self.small)
 
     @property
     def untried(self) -> bool:
@@ -147,7 +147,7 @@ class Pair:
         return (*self.echo_says(), *map(str, self.dials[:2]))
 
 
-def not_sent(echoes: Facts) -> bool:
+def is_ping_unusable(echoes: Facts) -> bool:
     """Whether a ping program is missing, or says neither what it sent nor why the kernel would not send."""
     if not echoes or "sent" in echoes or echoes.get("timed_out"):
         return False
@@ -168,7 +168,7 @@ class Observations:
         return list(self._pairs())
 
     def _pairs(self) -> Iterator[Pair]:
-        dials = grouped(((dial.source, dial.destination), dial) for dial in self.dials)
+        dials = values_by_key(((dial.source, dial.destination), dial) for dial in self.dials)
         for source, answer in self.answers.items():
             for target in answer["targets"]:
                 tried = tuple(dials.get((source, target["peer"]), ()))
@@ -188,7 +188,7 @@ class Observations:
 
     def blame(self, bad: Iterable[frozenset[str]]) -> BlamedNodes:
         """The nodes to blame for these bad pairs."""
-        return BlamedNodes.of(bad, {pair.ends for pair in self.pairs}, groupings(self.at))
+        return BlamedNodes.of(bad, {pair.ends for pair in self.pairs}, node_groupings(self.at))
 
     def pair(self, source: str, peer: str) -> Pair | None:
         """What `source` saw of `peer`, or None."""
@@ -203,7 +203,7 @@ class Observations:
     def meanings(self) -> Mapping[str, Sequence[tuple[str, frozenset[str]]]]:
         """By name, its meanings: the node, and the addresses there, for each node on which the name means more than
         loopback."""
-        return grouped(
+        return values_by_key(
             (name, (node, frozenset(looked["addresses"])))
             for node, answer in self.answers.items()
             for name, looked in answer["names"].items()
@@ -218,7 +218,7 @@ class Observations:
     @cached_property
     def owners(self) -> Mapping[str, list[str]]:
         """By address, the nodes that have it on an interface."""
-        return grouped((address, name) for name, own in self.own.items() for address in dict.fromkeys(own))
+        return values_by_key((address, name) for name, own in self.own.items() for address in dict.fromkeys(own))
 
     @cached_property
     def mtus(self) -> Mapping[str, int]:
@@ -241,7 +241,7 @@ class Observations:
     def numeric(self, node: str) -> str:
         """The address at which the job dials a node, as a number, as the node's peers resolve it."""
         found = self._by_peer[node].numeric if node in self._by_peer else ""
-        return found if is_ip(found) else number(self.at, node)
+        return found if is_ip(found) else numeric_node_address(self.at, node)
 
     def data_interface(self, node: str) -> str | None:
         """The interface that has the address which the job dials; None when it is not known."""
@@ -258,7 +258,7 @@ class Observations:
             (name, prefix)
             for name, entry in self.interfaces(node).items()
             for prefix in entry["prefixes"]
-            if interface in (None, name) and not _own_affair(prefix)
+            if interface in (None, name) and not _is_local_only_address(prefix)
         ]
 
     def rules(self, nodes: Iterable[str]) -> dict[str, Evidence | None]:
@@ -276,12 +276,12 @@ class Observations:
         return None
 
 
-def pairs_with(findings: Mapping[str, Iterable[Finding]]) -> set[frozenset[str]]:
+def pairs_with_findings(findings: Mapping[str, Iterable[Finding]]) -> set[frozenset[str]]:
     """Pairs of nodes that have a finding: whatever else is wrong between them follows from it."""
     return {frozenset((name, peer)) for name, own in findings.items() for one in own for peer in one.peers}
 
 
-def _own_affair(prefix: str) -> bool:
+def _is_local_only_address(prefix: str) -> bool:
     """Whether an address is of use on its own node or segment only: loopback or link-local."""
     return ipaddress.ip_interface(prefix).ip.is_loopback or is_link_local(prefix)
 

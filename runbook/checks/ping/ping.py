@@ -12,26 +12,32 @@ from runbook.causes.catalogue import finding_for
 from runbook.checks.base import Check, pairs_argument
 from runbook.checks.context import Context, Facts
 from runbook.checks.network.dial import UNMEASURED, Dial
-from runbook.checks.network.ephemeral_ports import exhausted, without_ports
-from runbook.checks.network.mesh import MAX_REDIALS, Mesh, Want, sleepy, too_busy
-from runbook.checks.network.pairs import Pairs, chosen, groupings
-from runbook.checks.ping.host_names import name_findings, name_warnings, names_used
-from runbook.checks.ping.loss import chance_findings, loses, loss_findings, losses, warning
-from runbook.checks.ping.no_answer import clone_findings, silence_findings
-from runbook.checks.ping.observations import Observations, Pair, pairs_with
-from runbook.checks.ping.packet_sizes import cannot_probe, only_icmp_limited, size_findings, smaller_path, ways
+from runbook.checks.network.ephemeral_ports import nodes_without_ports, port_exhaustion_findings
+from runbook.checks.network.mesh import MAX_REDIALS, Mesh, Want, may_seem_silent, starved_node_finding
+from runbook.checks.network.pairs import Pairs, choose_pairs, node_groupings
+from runbook.checks.ping.host_names import name_findings, name_warnings, names_to_resolve
+from runbook.checks.ping.loss import echo_losses, has_excess_loss, loss_findings, loss_warning, random_drop_findings
+from runbook.checks.ping.no_answer import duplicate_mac_findings, silence_findings
+from runbook.checks.ping.observations import Observations, Pair, pairs_with_findings
+from runbook.checks.ping.packet_sizes import (
+    cannot_send_full_size,
+    is_only_icmp_limited,
+    reported_path_mtu,
+    size_findings,
+    vanishing_directions,
+)
 from runbook.checks.ping.routes import (
+    address_conflict_findings,
     address_findings,
     address_warnings,
-    flapped,
+    flapped_link_findings,
+    is_broadcast_address,
     route_findings,
-    strangers,
-    taken_for_all,
-    wrong_interface,
+    wrong_interface_findings,
 )
 from runbook.launch.ranks import socket_interface
 from runbook.model.inventory import Node
-from runbook.model.units import counted, listed
+from runbook.model.units import count_text, name_list_text
 from runbook.model.verdict import Finding, Outcome
 from runbook.transport.node_answers import PING_PROGRAM, AwakeFacts, PingAnswer, PingTarget
 
@@ -46,14 +52,16 @@ class Ping(Check):
     pairs: str = pairs_argument()
 
     def run(self, at: Context) -> list[Outcome]:
-        pairs = chosen([node.name for node in at.nodes], at.inventory.rendezvous.master, groupings(at), self.pairs)
+        pairs = choose_pairs(
+            [node.name for node in at.nodes], at.inventory.rendezvous.master, node_groupings(at), self.pairs
+        )
         said = self._asked(at, pairs)
         silent = {name: answer for name, answer in said.items() if isinstance(answer, Outcome)}
         answers = {name: answer for name, answer in said.items() if not isinstance(answer, Outcome)}
         echoes = Observations(at, answers, [])
-        first = before_packets(echoes)
-        if not first and (losing := [pair for pair in echoes.pairs if loses(pair)]):
-            first = chance_findings(echoes, losing)
+        first = name_and_address_findings(echoes)
+        if not first and (losing := [pair for pair in echoes.pairs if has_excess_loss(pair)]):
+            first = random_drop_findings(echoes, losing)
         dials: list[Dial] = []
         starved: dict[str, list[str]] = {}
         busy: dict[str, AwakeFacts] = {}
@@ -66,8 +74,8 @@ class Ping(Check):
                 # Among many dials at once data may come too late on a machine that is short of CPU: tried again, alone.
                 mesh.again([dial for dial in mesh.dials if dial.outcome in (UNMEASURED, "lost")])
             dials, busy = [dial for dial in mesh.dials if dial.outcome != "unsent"], mesh.busy
-            starved = without_ports(mesh)
-            silent.update(untried(echoes, mesh.silent))
+            starved = nodes_without_ports(mesh)
+            silent.update(nodes_without_tcp_proof(echoes, mesh.silent))
         silent.update(at.lost_nodes())
         for name in silent:
             answers.pop(name, None)
@@ -76,7 +84,7 @@ class Ping(Check):
         seen = Observations(at, answers, dials)
         if any(pair.ends & starved.keys() and not pair.full.get("received") for pair in seen.pairs):
             # TCP could not be tried, and echoes alone do not prove the path, so nothing is known about it.
-            first = {name: [finding] for name, finding in exhausted(at, starved).items()}
+            first = {name: [finding] for name, finding in port_exhaustion_findings(at, starved).items()}
         judge = Judge(seen, first, busy, pairs)
         for name in starved if not first else ():
             judge.warnings[name].append("no port was left here to try TCP as well: proven by ICMP alone")
@@ -88,14 +96,14 @@ class Ping(Check):
 
         def arguments(node: Node) -> Facts:
             met = [node, at.inventory.master, *(at.inventory.node(name) for name in pairs.peers[node.name])]
-            names = names_used(met, at.inventory.rendezvous.address)
+            names = names_to_resolve(met, at.inventory.rendezvous.address)
             own = at.inventory.rendezvous.backend == "gloo" and not socket_interface(at.inventory, node)
             reverse = at.data_address(at.inventory.master)
-            return {"names": names, "hostname": own, "reverse": reverse, "targets": targets(at, node, pairs)}
+            return {"names": names, "hostname": own, "reverse": reverse, "targets": ping_targets(at, node, pairs)}
 
         said = at.ask(PING_PROGRAM, arguments, timeout_s=30.0)
         for _ in range(MAX_REDIALS):
-            doubtful = [node for node in at.nodes if overslept(said[node.name])]
+            doubtful = [node for node in at.nodes if is_likely_cpu_starved(said[node.name])]
             if not doubtful:
                 break
             again = at.ask(PING_PROGRAM, arguments, timeout_s=30.0, nodes=doubtful)
@@ -103,28 +111,28 @@ class Ping(Check):
         return said
 
 
-def untried(echoes: Observations, silent: Mapping[str, Outcome]) -> dict[str, Outcome]:
+def nodes_without_tcp_proof(echoes: Observations, silent: Mapping[str, Outcome]) -> dict[str, Outcome]:
     """Of the nodes in `silent`, on which our program for TCP did not run, those that have a way which echoes alone do
     not prove."""
     unproven = {name for pair in echoes.pairs if not pair.full.get("received") for name in pair.ends}
     return {name: outcome for name, outcome in silent.items() if name in unproven}
 
 
-def overslept(answer: PingAnswer | Outcome) -> bool:
+def is_likely_cpu_starved(answer: PingAnswer | Outcome) -> bool:
     """Whether a node that missed an answer may have been kept from its CPU meanwhile."""
     return (
         not isinstance(answer, Outcome)
-        and sleepy(answer["awake"])
-        and any(not (target["small"] or {}).get("received") or lost_some(target) for target in answer["targets"])
+        and may_seem_silent(answer["awake"])
+        and any(not (target["small"] or {}).get("received") or has_lost_echoes(target) for target in answer["targets"])
     )
 
 
-def lost_some(target: PingTarget) -> bool:
+def has_lost_echoes(target: PingTarget) -> bool:
     """Whether some echoes of either size did not come back."""
     return any(one and one.get("received", 0) < one.get("sent", 0) for one in (target["small"], target["full"]))
 
 
-def targets(at: Context, node: Node, pairs: Pairs) -> list[dict[str, Any]]:
+def ping_targets(at: Context, node: Node, pairs: Pairs) -> list[dict[str, Any]]:
     """The node's peers, each at the address that the job will dial. `spare` is the inventory's address where that is
     another one."""
     found = []
@@ -143,7 +151,7 @@ def ssh_port(at: Context, peer: Node) -> list[tuple[str, int, str]]:
     return [(at.data_address(peer), peer.ssh.port or 22, "ssh")]
 
 
-def before_packets(seen: Observations) -> dict[str, list[Finding]]:
+def name_and_address_findings(seen: Observations) -> dict[str, list[Finding]]:
     """By node, findings about names and addresses alone: while these are wrong, the fate of the packets says
     nothing."""
     found: dict[str, list[Finding]] = defaultdict(list)
@@ -182,7 +190,9 @@ class Judge:
             if name in silent:
                 outcomes.append(silent[name])
             elif self.findings.get(name):
-                outcomes.append(Outcome.failed(name, *merged(self.findings[name]), warnings=self.warnings[name]))
+                outcomes.append(
+                    Outcome.failed(name, *merge_equal_findings(self.findings[name]), warnings=self.warnings[name])
+                )
             elif self.unknown.get(name):
                 outcomes.append(Outcome.unknown(name, *self.unknown[name]))
             else:
@@ -199,30 +209,32 @@ class Judge:
             self._warn(pair)
             if pair.unmeasured:
                 self._too_busy(pair)
-        clones = clone_findings(seen, [pair for pair in self._left(seen.pairs) if pair.unanswered])
+        clones = duplicate_mac_findings(seen, [pair for pair in self._left(seen.pairs) if pair.unanswered])
         self._add(clones)
         self.cloned = {name for guilty, own in clones.items() for name in (guilty, *own[0].peers)}
-        self._add(flapped(seen))
-        self._add(strangers(seen))
-        self._add(wrong_interface(seen, self._left(pair for pair in seen.pairs if pair.routeless or pair.unanswered)))
-        routeless = [p for p in seen.pairs if p.routeless or (p.unanswered and taken_for_all(seen, p))]
+        self._add(flapped_link_findings(seen))
+        self._add(address_conflict_findings(seen))
+        self._add(
+            wrong_interface_findings(seen, self._left(pair for pair in seen.pairs if pair.routeless or pair.unanswered))
+        )
+        routeless = [p for p in seen.pairs if p.routeless or (p.unanswered and is_broadcast_address(seen, p))]
         self._add(route_findings(seen, self._left(routeless)))
         self._add(silence_findings(seen, self._left(pair for pair in seen.pairs if pair.unanswered)))
         left = self._left(seen.pairs)
-        lost = losses(seen, left)
+        lost = echo_losses(seen, left)
         for loss in lost:
             if loss.harmless:
-                self.warnings[loss.pair.source].append(warning(loss))
+                self.warnings[loss.pair.source].append(loss_warning(loss))
         self._add(loss_findings(seen, lost))
         limited = {(loss.pair.source, loss.pair.peer) for loss in lost if loss.flows}
         vanished = [pair for pair in left if self._full_size_vanished(pair, (pair.source, pair.peer) in limited)]
-        self._add(size_findings(seen, ways(seen, vanished, pairs_with(self.findings))))
+        self._add(size_findings(seen, vanishing_directions(seen, vanished, pairs_with_findings(self.findings))))
         for pair in self._left(pair for pair in seen.pairs if pair.untried):
-            self.unknown[pair.source].append(_untried(pair))
+            self.unknown[pair.source].append(_untried_pair_finding(pair))
 
     def _left(self, pairs: Iterable[Pair]) -> list[Pair]:
         """The pairs that no finding explains yet, and that were measured."""
-        explained = pairs_with(self.findings)
+        explained = pairs_with_findings(self.findings)
         pairs = [pair for pair in pairs if not pair.ends & self.cloned]
         return [pair for pair in pairs if pair.ends not in explained and not pair.unmeasured]
 
@@ -230,7 +242,7 @@ class Judge:
         """Adds to `unknown` that the pair could not be measured, for the end that had no CPU."""
         name = pair.peer if pair.peer in self.busy and pair.source not in self.busy else pair.source
         other = pair.source if name == pair.peer else pair.peer
-        self.unknown[name].append(too_busy(name, self.busy.get(name), f"the way between it and {other}"))
+        self.unknown[name].append(starved_node_finding(name, self.busy.get(name), f"the way between it and {other}"))
 
     def _add(self, found: Mapping[str, list[Finding]]) -> None:
         for name, own in found.items():
@@ -263,20 +275,20 @@ class Judge:
         a limit on pings was already reported."""
         if not pair.small.get("received") or pair.full.get("received"):
             return False
-        if cannot_probe(pair):
+        if cannot_send_full_size(pair):
             if pair.full_size_proven:
                 self.warnings[pair.source].append("this ping cannot send full-size probes: proven over TCP instead")
             else:
-                self.unknown[pair.source].append(_unproven(pair))
+                self.unknown[pair.source].append(_no_probe_finding(pair))
             return False
-        if (carries := smaller_path(pair)) is not None:
+        if (carries := reported_path_mtu(pair)) is not None:
             mtu = pair.route.get("mtu") or 1500
             self.warnings[pair.source].append(
                 f"the path to {pair.peer} carries less than the interface's MTU of {mtu} ({carries}); TCP adapts, RDMA "
                 "does not"
             )
             return False
-        if only_icmp_limited(self.seen, pair):
+        if is_only_icmp_limited(self.seen, pair):
             if not limited:
                 self.warnings[pair.source].append(
                     f"harmless: full-size pings to {pair.peer} are not answered, full-size TCP gets through both ways"
@@ -290,9 +302,9 @@ class Judge:
         trips = sorted(pair.small.get("ms", 0.0) for pair in self.seen.pairs if pair.small.get("received"))
         trip = f", half of them within {max(trips[len(trips) // 2], 0.1):.1f} ms" if trips else " over TCP"
         mtus = sorted({mtu for pair in self.seen.pairs if (mtu := pair.route.get("mtu"))})
-        full = f"full-size packets{f' (MTU {listed(map(str, mtus))})' if mtus else ''} get through"
+        full = f"full-size packets{f' (MTU {name_list_text(map(str, mtus))})' if mtus else ''} get through"
         if unproven := [pair.peer for pair in self.seen.pairs if not pair.full_size_proven]:
-            full = f"full-size packets to {listed(sorted(set(unproven)))} could not be tried"
+            full = f"full-size packets to {name_list_text(sorted(set(unproven)))} could not be tried"
         return f"all peers that were tried answer{trip}; {full}"
 
     def _proof(self, node: Node) -> str:
@@ -304,13 +316,13 @@ class Judge:
         if peers == 0:
             return "its own names are in order; none of its peers could be reached"
         if any(self.findings.values()):
-            return f"its own names and routes are in order ({counted(peers, 'peer')})"
+            return f"its own names and routes are in order ({count_text(peers, 'peer')})"
         if self.pairs and (note := self.pairs.note()) and not any(self.unknown.values()):
             return f"{self._usual}; {note}"
         echoed = [pair for pair in pairs if pair.small.get("received")]
         slowest = max((pair.small.get("ms", 0.0) for pair in echoed), default=None)
         mtu = min((mtu for pair in pairs if (mtu := pair.route.get("mtu"))), default=None)
-        count = counted(peers, "peer")
+        count = count_text(peers, "peer")
         if len(echoed) not in (0, peers):
             count = f"{len(echoed)} of {peers} peers"
         reached = f"{count} answer{'' if peers > 1 else 's'}" + ("" if slowest is not None else " over TCP")
@@ -321,7 +333,7 @@ class Judge:
         return f"{reached}{trip}; full-size packets{f' (MTU {mtu})' if mtu else ''} get through"
 
 
-def _untried(pair: Pair) -> Finding:
+def _untried_pair_finding(pair: Pair) -> Finding:
     """The finding for a pair about which nothing is known."""
     way = f"the way from {pair.source} to {pair.peer}"
     says = f"nothing is known of {way}: no ping was begun in time, and TCP does not open"
@@ -329,7 +341,7 @@ def _untried(pair: Pair) -> Finding:
     return finding_for("insufficient-evidence", says, seen, (pair.peer,), way="late", node=pair.source)
 
 
-def _unproven(pair: Pair) -> Finding:
+def _no_probe_finding(pair: Pair) -> Finding:
     """The finding for a pair whose source has no means to send full-size packets."""
     return finding_for(
         "tool-missing",
@@ -340,7 +352,7 @@ def _unproven(pair: Pair) -> Finding:
     )
 
 
-def merged(findings: list[Finding]) -> list[Finding]:
+def merge_equal_findings(findings: list[Finding]) -> list[Finding]:
     """The findings, of which those with the same cause and sentence become one."""
     first: dict[tuple[str, str], Finding] = {}
     for finding in findings:

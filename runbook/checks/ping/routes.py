@@ -6,15 +6,15 @@ import ipaddress
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 
-from runbook.causes.catalogue import finding_for, mend
-from runbook.checks.network.routing import Sent, family, refusal, typed
+from runbook.causes.catalogue import finding_for, remedy_from_page
+from runbook.checks.network.routing import Sent, first_route_refusal, ip_family_switch, quoted_route
 from runbook.checks.ping.observations import Observations, Pair, version
-from runbook.files.address import ipv4_first, is_ip, is_loopback
+from runbook.files.address import is_ip, is_loopback, preferred_address
 from runbook.launch.ranks import socket_interface
-from runbook.model.command_quoting import word
-from runbook.model.grouping import grouped
+from runbook.model.command_quoting import shell_word
+from runbook.model.grouping import values_by_key
 from runbook.model.inventory import Node
-from runbook.model.units import listed
+from runbook.model.units import name_list_text
 from runbook.model.verdict import Finding, FindingsByNode
 
 
@@ -22,17 +22,25 @@ def address_findings(seen: Observations) -> FindingsByNode:
     """Findings by node about addresses, before any packet is looked at."""
     if seen.at.inventory.one_machine or len(seen.nodes) < 2:
         return {}
-    return _shared(seen) or _led_to_another(seen) or _of_another(seen) or _taken_for_own(seen) or _families(seen)
+    return (
+        _shared_address_findings(seen)
+        or _misled_login_findings(seen)
+        or _foreign_address_findings(seen)
+        or _local_route_findings(seen)
+        or _ip_version_findings(seen)
+    )
 
 
-def _shared(seen: Observations) -> FindingsByNode:
+def _shared_address_findings(seen: Observations) -> FindingsByNode:
     """Findings for two nodes with one address, in the inventory or on their interfaces."""
     at = seen.at
     found: FindingsByNode = defaultdict(list)
-    for first, second in _sharing(seen):
+    for first, second in _pairs_sharing_address(seen):
         apart = at.machine(first.name) != at.machine(second.name)
         if first.address == second.address and (apart or second.connection != "local"):
-            found[second.name].append(_written_twice(seen, first.name, second.name, first.address, apart=apart))
+            found[second.name].append(
+                _inventory_duplicate_finding(seen, first.name, second.name, first.address, apart=apart)
+            )
             continue
         if not apart:
             continue
@@ -40,16 +48,16 @@ def _shared(seen: Observations) -> FindingsByNode:
             address = seen.numeric(whose)
             if {whose, also} <= set(seen.owners.get(address, ())):
                 guilty = second.name if seen.numeric(also) == address else also
-                found[guilty].append(_carried_twice(seen, guilty, first.name, second.name, address))
+                found[guilty].append(_interface_duplicate_finding(seen, guilty, first.name, second.name, address))
                 break
     return found
 
 
-def _led_to_another(seen: Observations) -> FindingsByNode:
+def _misled_login_findings(seen: Observations) -> FindingsByNode:
     """Findings for nodes whose login leads to the machine of another node, which has the other node's address and not
     theirs."""
     found: FindingsByNode = {}
-    for nodes in grouped((seen.at.machine(node.name), node) for node in seen.nodes).values():
+    for nodes in values_by_key((seen.at.machine(node.name), node) for node in seen.nodes).values():
         own = seen.own[nodes[0].name]
         there = [node.name for node in nodes if node.address in own]
         for node in nodes if there else ():
@@ -70,7 +78,7 @@ def _led_to_another(seen: Observations) -> FindingsByNode:
     return found
 
 
-def _of_another(seen: Observations) -> FindingsByNode:
+def _foreign_address_findings(seen: Observations) -> FindingsByNode:
     """Findings for nodes for which the inventory has the address of another node: what is measured there is not
     theirs."""
     found: FindingsByNode = {}
@@ -80,11 +88,11 @@ def _of_another(seen: Observations) -> FindingsByNode:
         if not own or not others or node.address in own:
             continue
         evidence = (f"addresses of {others[0]}: {', '.join(seen.own[others[0]])}",)
-        found[node.name] = [wrong_address(seen, node.name, f"it is {others[0]}'s", evidence, others[0])]
+        found[node.name] = [wrong_address_finding(seen, node.name, f"it is {others[0]}'s", evidence, others[0])]
     return found
 
 
-def wrong_address(seen: Observations, name: str, whose: str, evidence: tuple[str, ...], peer: str) -> Finding:
+def wrong_address_finding(seen: Observations, name: str, whose: str, evidence: tuple[str, ...], peer: str) -> Finding:
     """The finding when the inventory's address of a node is on none of its interfaces. The remedy names its address in
     the same network, if there is one. `whose` says what is known of the wrong address; `peer` is the node that met
     it."""
@@ -98,11 +106,11 @@ def wrong_address(seen: Observations, name: str, whose: str, evidence: tuple[str
         (peer,),
         way="not-its-own",
         peer=name,
-        right=near[0] if near else ipv4_first(own),
+        right=near[0] if near else preferred_address(own),
     )
 
 
-def _taken_for_own(seen: Observations) -> FindingsByNode:
+def _local_route_findings(seen: Observations) -> FindingsByNode:
     """Findings for nodes whose kernel keeps packets to a peer: it has a route of type `local`, without the address on
     an interface."""
     found: FindingsByNode = defaultdict(list)
@@ -121,17 +129,17 @@ def _taken_for_own(seen: Observations) -> FindingsByNode:
                 ),
                 (pair.peer,),
                 way="delete",
-                family=family(target),
-                route=typed(route),
+                family=ip_family_switch(target),
+                route=quoted_route(route),
             )
         )
     return dict(found)
 
 
-def _sharing(seen: Observations) -> list[tuple[Node, Node]]:
+def _pairs_sharing_address(seen: Observations) -> list[tuple[Node, Node]]:
     """Pairs of nodes in which one has the address at which the other is dialled, in the inventory's order."""
     place = {node.name: at for at, node in enumerate(seen.nodes)}
-    written = grouped((node.address, node.name) for node in seen.nodes)
+    written = values_by_key((node.address, node.name) for node in seen.nodes)
     pairs = {
         tuple(sorted((place[node.name], place[other])))
         for node in seen.nodes
@@ -141,7 +149,7 @@ def _sharing(seen: Observations) -> list[tuple[Node, Node]]:
     return [(seen.nodes[one], seen.nodes[other]) for one, other in sorted(pairs)]
 
 
-def _written_twice(seen: Observations, first: str, second: str, address: str, *, apart: bool) -> Finding:
+def _inventory_duplicate_finding(seen: Observations, first: str, second: str, address: str, *, apart: bool) -> Finding:
     """The finding for an address that the inventory gives to two nodes."""
     own = [a for a in seen.own[second] if a != address] if apart else []
     right = own[0] if own else "ITS ADDRESS"
@@ -157,9 +165,9 @@ def _written_twice(seen: Observations, first: str, second: str, address: str, *,
     )
 
 
-def _carried_twice(seen: Observations, guilty: str, first: str, second: str, address: str) -> Finding:
+def _interface_duplicate_finding(seen: Observations, guilty: str, first: str, second: str, address: str) -> Finding:
     """The finding for an address that two nodes have on their interfaces."""
-    places = {name: _place(seen, name, address) for name in (first, second)}
+    places = {name: _interface_and_prefix(seen, name, address) for name in (first, second)}
     interface, prefix = places[guilty]
     return finding_for(
         "duplicate-address",
@@ -168,24 +176,24 @@ def _carried_twice(seen: Observations, guilty: str, first: str, second: str, add
         (first if guilty == second else second,),
         way="only-one" if seen.numeric(guilty) == address else "one-more",
         guilty=guilty,
-        prefix=word(prefix),
-        interface=word(interface),
+        prefix=shell_word(prefix),
+        interface=shell_word(interface),
     )
 
 
-def _place(seen: Observations, node: str, address: str) -> tuple[str, str]:
+def _interface_and_prefix(seen: Observations, node: str, address: str) -> tuple[str, str]:
     """The interface that has an address, and the address with its length; placeholders when they are not known."""
-    return _carrying(seen, node, address) or ("IFACE", address)
+    return _interface_with_address(seen, node, address) or ("IFACE", address)
 
 
-def _carrying(seen: Observations, node: str, address: str) -> tuple[str, str] | None:
+def _interface_with_address(seen: Observations, node: str, address: str) -> tuple[str, str] | None:
     """The interface that has an address, and the address with its length; None when it is not known."""
     return next((place for place in seen.prefixes(node) if place[1].partition("/")[0] == address), None)
 
 
-def _families(seen: Observations) -> FindingsByNode:
+def _ip_version_findings(seen: Observations) -> FindingsByNode:
     """Findings for nodes without an address of the IP version that most others use: the job speaks only one version."""
-    reach = {node.name: _versions(seen, node.name) for node in seen.nodes}
+    reach = {node.name: _interface_ip_versions(seen, node.name) for node in seen.nodes}
     if len(reach) < 2 or not all(reach.values()) or set.intersection(*reach.values()):
         return {}
     votes = Counter(version for versions in reach.values() for version in versions)
@@ -199,7 +207,7 @@ def _families(seen: Observations) -> FindingsByNode:
         found[name] = [
             finding_for(
                 "ipv6-ipv4-mixing",
-                f"{name} is dialled at {seen.numeric(name)} (IPv{6 if common == 4 else 4}), {listed(others)} "
+                f"{name} is dialled at {seen.numeric(name)} (IPv{6 if common == 4 else 4}), {name_list_text(others)} "
                 f"at IPv{common}: these cannot talk to each other",
                 tuple(f"{other} is dialled at {seen.numeric(other)}" for other in reach),
                 tuple(others),
@@ -207,21 +215,21 @@ def _families(seen: Observations) -> FindingsByNode:
                 interface=interface,
                 name=name,
                 common=common,
-                example=_example(seen, others[0]),
+                example=_address_example_text(seen, others[0]),
             )
         ]
     return found
 
 
-def _versions(seen: Observations, node: str) -> set[int]:
+def _interface_ip_versions(seen: Observations, node: str) -> set[int]:
     """The IP versions of the addresses on the interface that the job uses on a node."""
     address, interface = seen.numeric(node), seen.data_interface(node)
     held = {version(prefix) for _, prefix in seen.prefixes(node, interface)} if interface else set()
     return held | ({version(address)} if is_ip(address) else set())
 
 
-def _example(seen: Observations, node: str) -> str:
-    interface, prefix = _place(seen, node, seen.numeric(node))
+def _address_example_text(seen: Observations, node: str) -> str:
+    interface, prefix = _interface_and_prefix(seen, node, seen.numeric(node))
     return f"{node} has {prefix} on {interface}"
 
 
@@ -236,13 +244,15 @@ def address_warnings(seen: Observations, node: Node) -> Iterator[str]:
             f"{place} carries {alike[0]} before {dialled}: gloo tells its peers to dial the first, so the others must "
             "reach that one as well"
         )
-    leaving = grouped((pair.route.get("dev"), pair.peer) for pair in seen.pairs if pair.source == node.name)
+    leaving = values_by_key((pair.route.get("dev"), pair.peer) for pair in seen.pairs if pair.source == node.name)
     for device, peers in leaving.items():
         if place and device and device != place:
-            yield f"what it sends to {listed(peers)} leaves by {device}, not by {place}: `ip route get` tells why"
+            yield (
+                f"what it sends to {name_list_text(peers)} leaves by {device}, not by {place}: `ip route get` tells why"
+            )
 
 
-def wrong_interface(seen: Observations, pairs: list[Pair]) -> FindingsByNode:
+def wrong_interface_findings(seen: Observations, pairs: list[Pair]) -> FindingsByNode:
     """Findings for nodes whose chosen interface cannot be reached, while their address in the inventory, on another
     interface, answers."""
     found: FindingsByNode = {}
@@ -251,12 +261,13 @@ def wrong_interface(seen: Observations, pairs: list[Pair]) -> FindingsByNode:
         stuck = [pair for pair in pairs if pair.peer == peer and pair.target.get("spare_answers")]
         if not stuck:
             continue
-        chosen, better = seen.data_interface(peer), _place(seen, peer, node.address)[0]
+        chosen, better = seen.data_interface(peer), _interface_and_prefix(seen, peer, node.address)[0]
         callers = [pair.source for pair in stuck]
         found[peer] = [
             finding_for(
                 "interface-wrong",
-                f"{peer} is set to use {chosen} ({seen.numeric(peer)}), where {listed(callers)} cannot reach it; "
+                f"{peer} is set to use {chosen} ({seen.numeric(peer)}), where "
+                f"{name_list_text(callers)} cannot reach it; "
                 f"at {node.address} on {better} it answers",
                 tuple(
                     f"{pair.source} → {seen.numeric(peer)}: {pair.route.get('error') or 'no answer'}"
@@ -271,7 +282,7 @@ def wrong_interface(seen: Observations, pairs: list[Pair]) -> FindingsByNode:
     return found
 
 
-def flapped(seen: Observations) -> FindingsByNode:
+def flapped_link_findings(seen: Observations) -> FindingsByNode:
     """Findings for nodes whose link went down or up since `reach` looked, by the kernel's own count: losses meanwhile
     follow from that."""
     found: FindingsByNode = {}
@@ -292,13 +303,13 @@ def flapped(seen: Observations) -> FindingsByNode:
                 tuple(peers),
                 way="interface",
                 name=node.name,
-                interface=word(name),
+                interface=shell_word(name),
             )
         ]
     return found
 
 
-def strangers(seen: Observations) -> FindingsByNode:
+def address_conflict_findings(seen: Observations) -> FindingsByNode:
     """Findings for nodes whose address another machine on the segment uses, by its hardware address. Only where TCP to
     that address failed for a node."""
     found: FindingsByNode = {}
@@ -306,38 +317,38 @@ def strangers(seen: Observations) -> FindingsByNode:
         opened = [dial.outcome in ("open", "lost") for dial in pair.full_dials]
         if not opened or all(opened) or pair.peer in found:
             continue
-        mac = _answers_for(seen, pair)
+        mac = _foreign_mac(seen, pair)
         if mac is None:
             continue
         interface = seen.data_interface(pair.peer) or "IFACE"
         own = seen.interface(pair.peer, interface)
         mine = f"{interface} of {pair.peer} is {own['mac'] if own else '?'}"
         if "PERMANENT" in (pair.neighbour.get("state") or ()):
-            found.setdefault(pair.source, []).append(_fixed_entry(pair, mac, mine))
+            found.setdefault(pair.source, []).append(_permanent_arp_finding(pair, mac, mine))
         else:
-            found[pair.peer] = [_stranger(seen, pair, mac, mine)]
+            found[pair.peer] = [_arp_conflict_finding(seen, pair, mac, mine)]
     return found
 
 
-def _answers_for(seen: Observations, pair: Pair) -> str | None:
+def _foreign_mac(seen: Observations, pair: Pair) -> str | None:
     """The hardware address that the peer's address leads to, when it is not one of the peer's own; else None."""
-    mac = _neighbour(pair)
+    mac = _neighbour_mac(pair)
     macs = [entry["mac"] for entry in seen.interfaces(pair.peer).values()]
     if mac is None or not macs or mac in macs or pair.route.get("via"):
         return None
     # A virtual network answers for all addresses with one hardware address: that is no second machine.
-    return None if any(_neighbour(other) == mac and other.peer != pair.peer for other in seen.pairs) else mac
+    return None if any(_neighbour_mac(other) == mac and other.peer != pair.peer for other in seen.pairs) else mac
 
 
-def _neighbour(pair: Pair) -> str | None:
+def _neighbour_mac(pair: Pair) -> str | None:
     """The peer's hardware address in the source's table of neighbours, or None."""
     mac = pair.neighbour.get("lladdr")
     return str(mac) if mac else None
 
 
-def _fixed_entry(pair: Pair, mac: str, mine: str) -> Finding:
+def _permanent_arp_finding(pair: Pair, mac: str, mine: str) -> Finding:
     """The finding for a permanent entry in the source's ARP table, written by hand, that is wrong now."""
-    at = word(pair.numeric)
+    at = shell_word(pair.numeric)
     return finding_for(
         "host-unreachable",
         f"{pair.source} has a fixed ARP entry for {pair.numeric}, the address of {pair.peer}: it leads to {mac}, while "
@@ -346,14 +357,14 @@ def _fixed_entry(pair: Pair, mac: str, mine: str) -> Finding:
         (pair.peer,),
         way="neighbour",
         numeric=at,
-        dev=word(pair.route.get("dev") or "IFACE"),
+        dev=shell_word(pair.route.get("dev") or "IFACE"),
     )
 
 
-def _stranger(seen: Observations, pair: Pair, mac: str, mine: str) -> Finding:
+def _arp_conflict_finding(seen: Observations, pair: Pair, mac: str, mine: str) -> Finding:
     """The finding when another machine answers ARP for the peer's address."""
     owner = seen.owner_of(mac)
-    at = word(pair.numeric)
+    at = shell_word(pair.numeric)
     return finding_for(
         "duplicate-address",
         f"another machine uses {pair.numeric}, the address of {pair.peer}: {pair.source} reaches {mac}"
@@ -376,64 +387,64 @@ def route_findings(seen: Observations, pairs: list[Pair]) -> dict[str, list[Find
     apart: list[Pair] = []
     stuck = {(pair.source, pair.peer) for pair in pairs}
     for pair in pairs:
-        own = None if taken_for_all(seen, pair) else _connected(seen, pair)
-        reason = _refused(pair) or own or netmask(seen, pair)
+        own = None if is_broadcast_address(seen, pair) else _lost_own_route_reason(seen, pair)
+        reason = _refusal_reason(pair) or own or narrow_netmask_reason(seen, pair)
         if reason is None and (pair.peer, pair.source) in stuck:
             apart.append(pair)
         else:
-            reason = reason or ("", _missing(seen, pair))
+            reason = reason or ("", _return_route_remedy(seen, pair))
             grouped[(pair.source, *reason)].append(pair)
     for (source, why, fix), those in grouped.items():
-        found[source].append(_finding(source, those, f": {why}" if why else "", fix))
+        found[source].append(_no_route_finding(source, those, f": {why}" if why else "", fix))
     blame = seen.blame(pair.ends for pair in apart)
     for name, peers in blame.nodes.items():
-        unrouted = _apart(seen, name, peers, [pair for pair in apart if name in pair.ends])
+        unrouted = _separate_networks_finding(seen, name, peers, [pair for pair in apart if name in pair.ends])
         found[name].append(blame.told(unrouted))
     return dict(found)
 
 
-def _finding(source: str, pairs: list[Pair], why: str, fix: str) -> Finding:
+def _no_route_finding(source: str, pairs: list[Pair], why: str, fix: str) -> Finding:
     """The finding for a node that has no route to these peers."""
     peers = tuple(pair.peer for pair in pairs)
-    where = listed(f"{pair.peer} ({pair.numeric})" for pair in pairs)
+    where = name_list_text(f"{pair.peer} ({pair.numeric})" for pair in pairs)
     said = (f"{source}: ip route get {pair.numeric}: {pair.route.get('error') or 'broadcast'}" for pair in pairs[:4])
     return Finding("no-route", f"{source} has no route to {where}{why}", fix, tuple(said), peers)
 
 
-def _refused(pair: Pair) -> tuple[str, str] | None:
+def _refusal_reason(pair: Pair) -> tuple[str, str] | None:
     """The reason and the remedy when a route or rule refuses these packets, or None. The kernel did refuse, so a rule
     that only may refuse is the most likely reason."""
-    found = refusal(Sent(pair.numeric, pair.route.get("src")), pair.route)
+    found = first_route_refusal(Sent(pair.numeric, pair.route.get("src")), pair.route)
     if found is None:
         return None
     return found.why if found.certain else f"most likely {found.why}", found.fix
 
 
-def _connected(seen: Observations, pair: Pair) -> tuple[str, str] | None:
+def _lost_own_route_reason(seen: Observations, pair: Pair) -> tuple[str, str] | None:
     """The reason and the remedy when the peer is in the network of one of the source's addresses, but the route to that
     network is gone; else None."""
-    for interface, prefix in _own_first(seen, pair.source):
+    for interface, prefix in _addresses_job_first(seen, pair.source):
         network = ipaddress.ip_interface(prefix).network
         there = any(route.get("dst") == str(network) for route in pair.route.get("routes") or [])
         if ipaddress.ip_address(pair.numeric) in network and network.num_addresses > 1 and not there:
             why = f"the route to its own network {network} on {interface} ({prefix}) is gone"
-            return why, mend(
+            return why, remedy_from_page(
                 "no-route",
                 "own-network",
-                family=family(network),
+                family=ip_family_switch(network),
                 network=network,
-                interface=word(interface),
-                source=word(prefix.partition("/")[0]),
+                interface=shell_word(interface),
+                source=shell_word(prefix.partition("/")[0]),
             )
     return None
 
 
-def netmask(seen: Observations, pair: Pair) -> tuple[str, str] | None:
+def narrow_netmask_reason(seen: Observations, pair: Pair) -> tuple[str, str] | None:
     """The reason and the remedy when the peer's network includes our address and our network does not include the
     peer's: our prefix is too long. Else None."""
-    for interface, prefix in _own_first(seen, pair.source):
+    for interface, prefix in _addresses_job_first(seen, pair.source):
         mine = ipaddress.ip_interface(prefix)
-        if ipaddress.ip_address(pair.numeric) in mine.network and not taken_for_all(seen, pair):
+        if ipaddress.ip_address(pair.numeric) in mine.network and not is_broadcast_address(seen, pair):
             continue
         for other in seen.answers:
             for _, theirs in seen.prefixes(other):
@@ -441,11 +452,13 @@ def netmask(seen: Observations, pair: Pair) -> tuple[str, str] | None:
                 if other != pair.source and mine.ip in network and ipaddress.ip_address(pair.numeric) in network:
                     why = f"{interface} has {prefix}, which leaves {pair.peer} out, while {other} has {theirs}"
                     address = f"{mine.ip}/{network.prefixlen}"
-                    return why, mend("no-route", "netmask", address=address, narrow=prefix, interface=word(interface))
+                    return why, remedy_from_page(
+                        "no-route", "netmask", address=address, narrow=prefix, interface=shell_word(interface)
+                    )
     return None
 
 
-def taken_for_all(seen: Observations, pair: Pair) -> bool:
+def is_broadcast_address(seen: Observations, pair: Pair) -> bool:
     """Whether the source's netmask makes the peer's address the broadcast address of its network: the kernel then has a
     route, but sends nothing to a single machine."""
     address = ipaddress.ip_address(pair.numeric)
@@ -453,34 +466,38 @@ def taken_for_all(seen: Observations, pair: Pair) -> bool:
     return any(address == net.broadcast_address for net in networks if net.version == 4 and net.num_addresses > 2)
 
 
-def _missing(seen: Observations, pair: Pair) -> str:
+def _return_route_remedy(seen: Observations, pair: Pair) -> str:
     """The remedy when the peer has a route to this node and this node has none back: through the gateway that leads to
     others, if there is one, for all of the peer's network."""
     gateways = [other.route["via"] for other in seen.pairs if other.source == pair.source and other.route.get("via")]
     if gateways:
-        place = _carrying(seen, pair.peer, pair.numeric)
+        place = _interface_with_address(seen, pair.peer, pair.numeric)
         network = ipaddress.ip_interface(place[1]).network if place else None
         mine = [ipaddress.ip_interface(prefix).ip for _, prefix in seen.prefixes(pair.source)]
         whole = network is not None and not any(own in network for own in mine)
-        target = word(str(network) if whole else pair.numeric)
-        return mend("no-route", "gateway", peer=target, gateway=word(gateways[0]))
-    return mend("no-route", "no-gateway", source=pair.source, address=word(pair.numeric), peer=pair.peer)
+        target = shell_word(str(network) if whole else pair.numeric)
+        return remedy_from_page("no-route", "gateway", peer=target, gateway=shell_word(gateways[0]))
+    return remedy_from_page(
+        "no-route", "no-gateway", source=pair.source, address=shell_word(pair.numeric), peer=pair.peer
+    )
 
 
-def _apart(seen: Observations, name: str, peers: list[str], pairs: list[Pair]) -> Finding:
+def _separate_networks_finding(seen: Observations, name: str, peers: list[str], pairs: list[Pair]) -> Finding:
     """The finding for nodes in different networks without a route between them."""
-    mine = _networks(seen, [name])
-    theirs = _networks(seen, peers)
+    mine = _job_interface_addresses(seen, [name])
+    theirs = _job_interface_addresses(seen, peers)
     interface = seen.data_interface(name) or "IFACE"
     networks = list(dict.fromkeys(str(ipaddress.ip_interface(prefix).network) for _, prefix in theirs.values()))
     shown = [f"{node}: {interface} has {prefix}" for node, (interface, prefix) in {**mine, **theirs}.items()]
-    place = f"its {interface} has {mine[name][1]}, and they are in {listed(networks)}" if mine and networks else ""
+    place = (
+        f"its {interface} has {mine[name][1]}, and they are in {name_list_text(networks)}" if mine and networks else ""
+    )
     errors = [f"{p.source}: ip route get {p.numeric}: {p.route.get('error') or 'broadcast'}" for p in pairs[:3]]
     wanted = networks[0] if networks else "THE NETWORK OF THE OTHERS"
     length = wanted.partition("/")[2] or "LENGTH"
     return finding_for(
         "no-route",
-        f"{name} ({seen.numeric(name)}) and {listed(peers)} have no route to each other"
+        f"{name} ({seen.numeric(name)}) and {name_list_text(peers)} have no route to each other"
         + (f": {place}" if place else ""),
         (*errors, *shown[:6]),
         tuple(peers),
@@ -489,16 +506,16 @@ def _apart(seen: Observations, name: str, peers: list[str], pairs: list[Pair]) -
         name=name,
         wanted=wanted,
         length=length,
-        interface_typed=word(interface),
+        interface_typed=shell_word(interface),
     )
 
 
-def _networks(seen: Observations, names: Iterable[str]) -> dict[str, tuple[str, str]]:
+def _job_interface_addresses(seen: Observations, names: Iterable[str]) -> dict[str, tuple[str, str]]:
     """By node, the interface that has the address which the job dials, and that address with its length."""
-    return {name: place for name in names if (place := _carrying(seen, name, seen.numeric(name)))}
+    return {name: place for name in names if (place := _interface_with_address(seen, name, seen.numeric(name)))}
 
 
-def _own_first(seen: Observations, node: str) -> list[tuple[str, str]]:
+def _addresses_job_first(seen: Observations, node: str) -> list[tuple[str, str]]:
     """A node's addresses, with those on the interface that the job uses first."""
     chosen = seen.data_interface(node)
     return sorted(seen.prefixes(node), key=lambda place: place[0] != chosen)

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from runbook.causes.catalogue import finding_for
-from runbook.checks.ranks.evidence import progress, stack_lines
-from runbook.model.command_quoting import word
+from runbook.checks.ranks.evidence import rank_progress_text, stack_lines
+from runbook.model.command_quoting import shell_word
 from runbook.model.verdict import Finding
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class CallComparison:
     group: str = ""
 
 
-def compare(traces: Iterable[Trace], group: str = "") -> CallComparison | None:
+def compare_traces(traces: Iterable[Trace], group: str = "") -> CallComparison | None:
     """How these ranks of one process group stand to each other, at the first call that differs, else at the first that
     is not over; None when fewer than two ranks are known."""
     by_rank = {trace.rank: trace for trace in traces}
@@ -83,7 +83,7 @@ def compare(traces: Iterable[Trace], group: str = "") -> CallComparison | None:
     for number in numbers:
         made = {rank: trace.calls[number] for rank, trace in by_rank.items() if number in trace.calls}
         if len({call.alike for call in made.values()}) > 1:
-            return CallComparison("differs", number, _odd(made), made, group)
+            return CallComparison("differs", number, _minority_ranks(made), made, group)
     stuck = min(trace.completed for trace in by_rank.values()) + 1
     made = {rank: trace.calls[stuck] for rank, trace in by_rank.items() if stuck in trace.calls}
     behind = tuple(sorted(rank for rank, trace in by_rank.items() if trace.enqueued < stuck))
@@ -95,13 +95,13 @@ def compare(traces: Iterable[Trace], group: str = "") -> CallComparison | None:
     return CallComparison("uniform", stuck, waiting, made, group)
 
 
-def compare_all(dumps: Mapping[int, Mapping[str, Any]]) -> list[CallComparison]:
+def compare_dumps(dumps: Mapping[int, Mapping[str, Any]]) -> list[CallComparison]:
     """The comparison of each process group in these Flight Recorder dumps (by rank), the worst kind first."""
     groups: dict[str, list[Trace]] = defaultdict(list)
     for rank, dump in dumps.items():
         for name, trace in read_dump(rank, dump).items():
             groups[name].append(trace)
-    found = [result for name, traces in groups.items() if (result := compare(traces, name))]
+    found = [result for name, traces in groups.items() if (result := compare_traces(traces, name))]
     order: Sequence[CallRelation] = ("differs", "behind", "uniform", "idle")
     return sorted(found, key=lambda comparison: (order.index(comparison.kind), comparison.number))
 
@@ -114,42 +114,44 @@ def read_dump(rank: int, dump: Mapping[str, Any]) -> dict[str, Trace]:
     for entry in dump.get("entries") or ():
         label = (entry.get("process_group") or ["0"])[0]
         name = names.setdefault(str(entry.get("pg_id", label)), label)
-        number = _number(entry, "collective_seq_id")
+        number = _sequence_number(entry, "collective_seq_id")
         if entry.get("is_p2p") or number < 1:
             continue
-        calls[name][number] = _call(entry)
+        calls[name][number] = _recorded_call(entry)
         if entry.get("retired") or entry.get("state") == "completed":
             retired[name] = max(retired.get(name, 0), number)
     traces = {}
     for key, status in (dump.get("pg_status") or {}).items():
         name = names.get(key, key)
-        enqueued = max([_number(status, "last_enqueued_collective"), *calls[name]])
-        completed = max(_number(status, "last_completed_collective"), retired.get(name, 0))
+        enqueued = max([_sequence_number(status, "last_enqueued_collective"), *calls[name]])
+        completed = max(_sequence_number(status, "last_completed_collective"), retired.get(name, 0))
         traces[name] = Trace(rank, enqueued, completed, calls[name])
     for name in calls.keys() - traces.keys():
         traces[name] = Trace(rank, max(calls[name]), retired.get(name, 0), calls[name])
     return traces
 
 
-def _call(entry: Mapping[str, Any]) -> Call:
+def _recorded_call(entry: Mapping[str, Any]) -> Call:
     """The call that an entry of Flight Recorder describes."""
     operation = entry.get("profiling_name", "a collective").rpartition(":")[2]
     sizes = tuple(tuple(shape) for shape in entry.get("input_sizes", ()))
     return Call(operation, sizes, tuple(entry.get("input_dtypes", ())))
 
 
-def odd_ones(intended: Mapping[int, Call], made: Mapping[int, Call]) -> tuple[int, ...]:
+def ranks_with_wrong_calls(intended: Mapping[int, Call], made: Mapping[int, Call]) -> tuple[int, ...]:
     """Ranks that made another call than their program asked for. With two ranks this decides which one is wrong."""
     return tuple(
         sorted(
             rank
             for rank, call in made.items()
-            if rank in intended and _shape(intended[rank]) != _shape(call) and "barrier" not in call.operation
+            if rank in intended
+            and _comparable_call(intended[rank]) != _comparable_call(call)
+            and "barrier" not in call.operation
         )
     )
 
 
-def _shape(call: Call) -> tuple[object, ...]:
+def _comparable_call(call: Call) -> tuple[object, ...]:
     """What of a call is the same in the program's request and in torch's record: letters of the operation, number of
     elements, types."""
     count = 1
@@ -166,7 +168,7 @@ _FLIGHT_RECORDER_DTYPES = {"float32": "Float", "float64": "Double", "float16": "
 """Flight Recorder's (C++) names of types, by torch's Python names."""
 
 
-def _odd(made: Mapping[int, Call]) -> tuple[int, ...]:
+def _minority_ranks(made: Mapping[int, Call]) -> tuple[int, ...]:
     """The ranks outside the largest group of ranks with the same call; every rank when the two largest groups have the
     same size."""
     camps = Counter(call.alike for call in made.values()).most_common(2)
@@ -175,7 +177,7 @@ def _odd(made: Mapping[int, Call]) -> tuple[int, ...]:
     return tuple(sorted(rank for rank, call in made.items() if call.alike != camps[0][0]))
 
 
-def _number(facts: Mapping[str, Any], name: str) -> int:
+def _sequence_number(facts: Mapping[str, Any], name: str) -> int:
     """A sequence number, which torch writes as text or as a number; 0 when it is missing or -1, which means none
     yet."""
     return max(0, int(facts.get(name, 0)))
@@ -185,14 +187,14 @@ SIZE_MISMATCH_PHRASES = ("data size doesn't match expected size", "mismatch betw
 """What gloo and torch's own debugging say, in lower case, when the sizes of two ranks do not fit."""
 
 
-def comparison(pool: RankPool) -> CallComparison | None:
+def compare_rank_records(pool: RankPool) -> CallComparison | None:
     """How the ranks stand to each other by torch's own records of their collectives; None when there are no records."""
     dumps = {m.rank.rank: m.record["flight"] for m in pool.members if m.record.get("flight")}
-    found = [result for result in compare_all(dumps) if result.kind != "idle"]
+    found = [result for result in compare_dumps(dumps) if result.kind != "idle"]
     return found[0] if found else None
 
 
-def faithless(pool: RankPool) -> tuple[int, ...]:
+def ranks_with_altered_calls(pool: RankPool) -> tuple[int, ...]:
     """Ranks for which torch has recorded other calls than our program made: something between the two changes the
     calls."""
     meant: dict[int, Call] = {}
@@ -201,53 +203,58 @@ def faithless(pool: RankPool) -> tuple[int, ...]:
     for member in pool.members:
         record = member.record
         rank = member.rank.rank
-        if (last := made_last(member)) and (calling := record.get("calling")):
+        if (last := last_recorded_call(member)) and (calling := record.get("calling")):
             sizes = ((int(calling["count"]),),) if "count" in calling else ()
             meant[rank] = Call(calling["operation"], sizes, (calling["dtype"],) if sizes else ())
             made[rank] = last
-        if record.get("recorded") is not None and last and asked(member) != enqueued(member):
+        if record.get("recorded") is not None and last and requested_call_count(member) != enqueued_call_count(member):
             miscounted.add(rank)
-    return tuple(sorted({*odd_ones(meant, made), *miscounted}))
+    return tuple(sorted({*ranks_with_wrong_calls(meant, made), *miscounted}))
 
 
-def skipping(pool: RankPool, behind: Sequence[int]) -> tuple[int, ...]:
+def ranks_skipping_calls(pool: RankPool, behind: Sequence[int]) -> tuple[int, ...]:
     """Of the ranks that are behind, those that went on without a call that their program asked for. A rank that is
     still on its way into the call is only late."""
-    members = [pool.members[rank] for rank in faithless(pool) if rank in behind]
-    return tuple(m.rank.rank for m in members if m.stack and not busy_by_itself(m.stack) and asked(m) > enqueued(m))
+    members = [pool.members[rank] for rank in ranks_with_altered_calls(pool) if rank in behind]
+    return tuple(
+        m.rank.rank
+        for m in members
+        if m.stack and not is_busy_by_itself(m.stack) and requested_call_count(m) > enqueued_call_count(m)
+    )
 
 
-def asked(member: RankMember) -> int:
+def requested_call_count(member: RankMember) -> int:
     """How many collectives the program has asked torch for, counted as Flight Recorder does."""
     return int(member.record.get("calls", 0)) + int(member.record.get("recorded") or 0)
 
 
-def enqueued(member: RankMember) -> int:
+def enqueued_call_count(member: RankMember) -> int:
     """How many collectives torch has recorded as entered by the rank."""
     status = (member.record.get("flight") or {}).get("pg_status") or {}
-    return max([_number(one, "last_enqueued_collective") for one in status.values()] or [0])
+    return max([_sequence_number(one, "last_enqueued_collective") for one in status.values()] or [0])
 
 
 def mismatched(pool: RankPool, doing: str) -> dict[str, list[Finding]]:
     """Findings by node for ranks that made another call than the others: by the records, or by what gloo prints as it
     aborts."""
-    seen = comparison(pool)
+    seen = compare_rank_records(pool)
     aborted = [m for m in pool.members if any(phrase in "".join(m.log).lower() for phrase in SIZE_MISMATCH_PHRASES)]
     guilty: Sequence[int] = ()
     if seen and seen.kind == "differs":
-        own = faithless(pool)
+        own = ranks_with_altered_calls(pool)
         guilty = own if own and len(own) < len(pool.members) else seen.ranks
         evidence = [f"{pool.members[rank].label} called {call}" for rank, call in sorted(seen.made.items())[:8]]
         evidence.append(f"of collective number {seen.number}, by torch's Flight Recorder on each rank")
-    elif seen and seen.kind == "behind" and (skipped := skipping(pool, seen.ranks)):
+    elif seen and seen.kind == "behind" and (skipped := ranks_skipping_calls(pool, seen.ranks)):
         guilty = skipped
         evidence = [
-            f"{pool.members[rank].label} asked torch for {asked(pool.members[rank])} collectives, and torch has "
-            f"recorded {enqueued(pool.members[rank])}"
+            f"{pool.members[rank].label} asked torch for "
+            f"{requested_call_count(pool.members[rank])} collectives, and torch has "
+            f"recorded {enqueued_call_count(pool.members[rank])}"
             for rank in skipped
         ]
     elif aborted:
-        own = faithless(pool)
+        own = ranks_with_altered_calls(pool)
         others = [m for m in pool.members if m not in aborted]
         if own:
             guilty = own
@@ -255,9 +262,9 @@ def mismatched(pool: RankPool, doing: str) -> dict[str, list[Finding]]:
             guilty = [m.rank.rank for m in aborted]  # the records of the others show the right calls
         else:
             guilty = [m.rank.rank for m in pool.members]
-        evidence = [f"{m.label} made {_made(m)}" for m in pool.members if m.record.get("flight")][:8]
+        evidence = [f"{m.label} made {_last_call_text(m)}" for m in pool.members if m.record.get("flight")][:8]
         for member in aborted[:2]:
-            evidence += [f"{member.label}: {line}" for line in pool.lines(member) if _tells(line)][:1]
+            evidence += [f"{member.label}: {line}" for line in pool.lines(member) if _is_size_mismatch_line(line)][:1]
     else:
         return {}
     ranks = [pool.members[rank] for rank in guilty]
@@ -269,7 +276,8 @@ def mismatched(pool: RankPool, doing: str) -> dict[str, list[Finding]]:
         found.setdefault(member.rank.node, []).append(
             finding_for(
                 "mismatched-collectives",
-                f"{what} {doing}, {progress(member)}: {_made(member)}{_meant(member)}",
+                f"{what} {doing}, {rank_progress_text(member)}: "
+                f"{_last_call_text(member)}{_requested_call_text(member)}",
                 (*evidence, *stack_lines([member])),
                 member.peers_among(m for m in pool.members if m not in ranks),
                 node=member.rank.node,
@@ -279,9 +287,9 @@ def mismatched(pool: RankPool, doing: str) -> dict[str, list[Finding]]:
     return found
 
 
-def absent(pool: RankPool, doing: str) -> dict[str, list[Finding]]:
+def missing_call_findings(pool: RankPool, doing: str) -> dict[str, list[Finding]]:
     """Findings by node for ranks that never made the call in which the others wait."""
-    seen = comparison(pool)
+    seen = compare_rank_records(pool)
     if not seen or seen.kind != "behind":
         return {}
     waiting = [member for member in pool.members if member.rank.rank not in seen.ranks]
@@ -292,38 +300,41 @@ def absent(pool: RankPool, doing: str) -> dict[str, list[Finding]]:
         found.setdefault(member.rank.node, []).append(
             finding_for(
                 "rank-behind",
-                f"{member.label} never called {call or 'the collective'} {doing}, {progress(member)}, in which "
-                f"{_people(waiting)} for it" + (f"; it is at {_place(member)}" if member.stack else ""),
+                f"{member.label} never called {call or 'the collective'} {doing}, "
+                f"{rank_progress_text(member)}, in which "
+                f"{_waiting_ranks_text(waiting)} for it"
+                + (f"; it is at {_innermost_frame_text(member)}" if member.stack else ""),
                 (
                     f"collective number {seen.number}, by torch's Flight Recorder: not on {member.label}",
                     *stack_lines([member, *waiting[:1]]),
                 ),
                 way="call",
                 node=member.rank.node,
-                pid=word(_pid(member)),
+                pid=shell_word(_rank_pid(member)),
             )
         )
     return found
 
 
-def elsewhere(pool: RankPool, doing: str) -> dict[str, list[Finding]]:
+def busy_elsewhere_findings(pool: RankPool, doing: str) -> dict[str, list[Finding]]:
     """Findings by node for ranks whose main thread works by itself while the other ranks wait for it, whatever the
     records say."""
     known = [member for member in pool.members if member.stack]
-    busy = [member for member in known if busy_by_itself(member.stack)]
+    busy = [member for member in known if is_busy_by_itself(member.stack)]
     waiting = [member for member in pool.members if member not in busy]
     found: dict[str, list[Finding]] = {}
     for member in busy if len(busy) < len(known) else ():
         found.setdefault(member.rank.node, []).append(
             finding_for(
                 "rank-behind" if "joined" in member.steps else "ranks-missing",
-                f"{member.label} is somewhere else {doing}, {progress(member)}: at {_place(member)}, while "
-                f"{_people(waiting)} for it",
+                f"{member.label} is somewhere else {doing}, {rank_progress_text(member)}: at "
+                f"{_innermost_frame_text(member)}, while "
+                f"{_waiting_ranks_text(waiting)} for it",
                 stack_lines([member, *waiting[:1]]),
                 member.peers_among(waiting),
                 way="elsewhere",
                 node=member.rank.node,
-                pid=word(_pid(member)),
+                pid=shell_word(_rank_pid(member)),
             )
         )
     return found
@@ -333,7 +344,7 @@ LOCAL_WORK_FUNCTIONS = {"fill", "compare", "room_for", "allreduce"}
 """Functions in which rank.py works on its own data; in all others it waits in a call of torch for other ranks."""
 
 
-def busy_by_itself(stack: Sequence[str]) -> bool:
+def is_busy_by_itself(stack: Sequence[str]) -> bool:
     """Whether a stack, innermost frame first, ends neither in torch nor in a wait of rank.py: in a wrapper around a
     call of torch, in code that Python runs in between, or in work on the rank's own data."""
     ours = next((frame.rpartition(" in ")[2] for frame in stack if 'rank.py"' in frame), "")
@@ -343,18 +354,18 @@ def busy_by_itself(stack: Sequence[str]) -> bool:
     return "/torch/" not in stack[0] and ours != "dial" and not for_orders
 
 
-def made_last(member: RankMember) -> Call | None:
+def last_recorded_call(member: RankMember) -> Call | None:
     """The last collective that torch has recorded for a rank; None when there is none."""
     entries = (member.record.get("flight") or {}).get("entries")
-    return _call(entries[-1]) if entries else None
+    return _recorded_call(entries[-1]) if entries else None
 
 
-def _made(member: RankMember) -> str:
+def _last_call_text(member: RankMember) -> str:
     """The last call of a rank in words."""
-    return str(made_last(member) or "a call that was not recorded")
+    return str(last_recorded_call(member) or "a call that was not recorded")
 
 
-def _meant(member: RankMember) -> str:
+def _requested_call_text(member: RankMember) -> str:
     """What runbook asked for, when that is known, as the end of a sentence."""
     calling = member.record.get("calling") or {}
     return (
@@ -364,22 +375,22 @@ def _meant(member: RankMember) -> str:
     )
 
 
-def _tells(line: str) -> bool:
+def _is_size_mismatch_line(line: str) -> bool:
     """Whether a line says that sizes do not fit."""
     return any(phrase in line.lower() for phrase in SIZE_MISMATCH_PHRASES)
 
 
-def _people(members: Sequence[RankMember]) -> str:
+def _waiting_ranks_text(members: Sequence[RankMember]) -> str:
     """Who waits, in words."""
     return f"{members[0].label} waits" if len(members) == 1 else f"{len(members)} other ranks wait"
 
 
-def _place(member: RankMember) -> str:
+def _innermost_frame_text(member: RankMember) -> str:
     """The innermost frame of a rank's stack, in words."""
     return member.stack[0].removeprefix("File ")
 
 
-def _pid(member: RankMember) -> object:
+def _rank_pid(member: RankMember) -> object:
     """The id of the rank's process, or "PID" where it is not known."""
     started = member.steps.get("started", {})
     return member.processes[0]["pid"] if member.processes else started.get("pid", "PID")

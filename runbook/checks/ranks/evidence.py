@@ -14,10 +14,10 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING
 
 from runbook.causes.catalogue import finding_for
-from runbook.model.command_quoting import word
+from runbook.model.command_quoting import shell_word
 from runbook.model.errors import Unreachable
-from runbook.model.safe_files import BadName, write_below
-from runbook.model.text_search import bounded
+from runbook.model.safe_files import BadName, write_file_below
+from runbook.model.text_search import compile_bounded
 from runbook.model.units import bytes_text
 from runbook.model.verdict import Finding
 from runbook.transport import node_answers
@@ -42,7 +42,7 @@ SIGNAL_DEAF_STATES = "TtDZX"
 """States of a process that handles no signal: stopped, traced, waiting in the kernel, or dead."""
 
 
-def gather(pool: RankPool, *, watch_s: float = RANK_OBSERVATION_S, timeout_s: float = 6.0) -> None:
+def gather_evidence(pool: RankPool, *, watch_s: float = RANK_OBSERVATION_S, timeout_s: float = 6.0) -> None:
     """Looks at every rank on every node that still answers, in parallel. Returns after `timeout_s` at the latest."""
     nodes = [name for name in dict.fromkeys(m.rank.node for m in pool.members) if name in pool.run.site.sessions]
     executor = ThreadPoolExecutor(max(1, min(64, len(nodes))), thread_name_prefix="evidence")
@@ -62,7 +62,7 @@ def _gather_node(pool: RankPool, name: str, watch_s: float) -> None:
     except (Unreachable, ProgramNotStarted, TimeoutError):
         return
     pool.seen[name] = facts
-    _keep(pool, f"{name}.json", json.dumps(pool.run.redactor.anything(facts), indent=1))
+    _keep_evidence_file(pool, f"{name}.json", json.dumps(pool.run.redactor.anything(facts), indent=1))
     asked: list[RankMember] = []
     for member in alive:
         seen = facts["ranks"].get(str(member.rank.rank), {})
@@ -78,25 +78,25 @@ def _gather_node(pool: RankPool, name: str, watch_s: float) -> None:
         time.sleep(STACK_DUMP_WAIT_S)
     for member in members:
         if member in asked or member.over or member.failure:  # a stopped rank's files are out of date
-            _read(pool, session, member, facts["ranks"].get(str(member.rank.rank), {}).get("stack"))
+            _read_rank_files(pool, session, member, facts["ranks"].get(str(member.rank.rank), {}).get("stack"))
 
 
-def _read(pool: RankPool, session: Session, member: RankMember, native: str | None) -> None:
+def _read_rank_files(pool: RankPool, session: Session, member: RankMember, native: str | None) -> None:
     """Reads what the rank wrote down itself: its stacks and its last collectives. `native`: the stack that py-spy saw,
     or None."""
     number = member.rank.rank
     place = member.rank.file_stem
-    dump = _text_of(session, f"stack-{number}.txt")
-    member.stack = main_stack(dump)
+    dump = _node_file_text(session, f"stack-{number}.txt")
+    member.stack = main_thread_stack(dump)
     if dump or native:
-        _keep(pool, f"{place}.stack", dump + (f"\npy-spy:\n{native}" if native else ""))
-    if "imported" in member.steps and (recorded := _text_of(session, f"flight-{number}.json")):
-        _keep(pool, f"{place}.flight.json", recorded)
+        _keep_evidence_file(pool, f"{place}.stack", dump + (f"\npy-spy:\n{native}" if native else ""))
+    if "imported" in member.steps and (recorded := _node_file_text(session, f"flight-{number}.json")):
+        _keep_evidence_file(pool, f"{place}.flight.json", recorded)
         with contextlib.suppress(UnexpectedAnswer):
-            member.record = node_answers.flight(recorded.encode())
+            member.record = node_answers.decode_flight_record(recorded.encode())
 
 
-def _text_of(session: Session, path: str) -> str:
+def _node_file_text(session: Session, path: str) -> str:
     """The text of a file in the run's folder on the node; "" when it cannot be read."""
     try:
         return session.read_file(path).decode(errors="replace")
@@ -104,13 +104,13 @@ def _text_of(session: Session, path: str) -> str:
         return ""
 
 
-def _keep(pool: RankPool, name: str, text: str) -> None:
+def _keep_evidence_file(pool: RankPool, name: str, text: str) -> None:
     """Writes a file into RUN_DIR/hang, without secrets."""
     with contextlib.suppress(OSError, BadName):  # the verdict does not need the copy
-        write_below(pool.run.run_dir, "hang", name, data=pool.run.redactor.text(text))
+        write_file_below(pool.run.run_dir, "hang", name, data=pool.run.redactor.text(text))
 
 
-def main_stack(text: str) -> tuple[str, ...]:
+def main_thread_stack(text: str) -> tuple[str, ...]:
     """The last stack of the main thread in a dump by faulthandler, innermost frame first; empty when there is none."""
     dumps = re.split(r"^(?:(?:Current thread|Thread) 0x[0-9a-f]+|Stack \(most recent).*$", text, flags=re.MULTILINE)
     for block in reversed(dumps):
@@ -120,7 +120,7 @@ def main_stack(text: str) -> tuple[str, ...]:
     return ()
 
 
-PASSTHROUGH_FRAME = bounded(
+PASSTHROUGH_FRAME = compile_bounded(
     r"/torch/(?:\S*/)?(?:c10d_logger|_ops|_contextlib|_tensor|_compile|eval_frame|external_utils)\.py\""
     r"|/torch/.* in (?:wrapper|wrapped|inner|_fn|decorate_\w+|__torch_function__"
     r"|__call__|_call_impl|_wrapped_call_impl)$"
@@ -128,7 +128,7 @@ PASSTHROUGH_FRAME = bounded(
 """A frame in which torch only logs, decorates or dispatches a call."""
 
 
-def progress(member: RankMember) -> str:
+def rank_progress_text(member: RankMember) -> str:
     """How far a rank came, in words."""
     size, turn = member.place
     if size:
@@ -145,10 +145,10 @@ def rank_stopped(label: str, node: str, pid: object, state: str, wchan: object, 
         waits = str(wchan or "").strip("0") or "the kernel"
         says = f"{label} is in uninterruptible sleep: the kernel waits for a device or a file system; {when}"
         seen = (f"pid {pid} is in state D, waiting in {waits}",)
-        return finding_for("rank-stopped", says, seen, way="waits", node=node, pid=word(pid))
+        return finding_for("rank-stopped", says, seen, way="waits", node=node, pid=shell_word(pid))
     says = f"{label} is stopped, by SIGSTOP or by a debugger; {when}"
     seen = (f"pid {pid} is in state {state} (stopped)",)
-    return finding_for("rank-stopped", says, seen, way="stopped", node=node, pid=word(pid))
+    return finding_for("rank-stopped", says, seen, way="stopped", node=node, pid=shell_word(pid))
 
 
 def stack_lines(members: Sequence[RankMember]) -> tuple[str, ...]:
@@ -157,11 +157,11 @@ def stack_lines(members: Sequence[RankMember]) -> tuple[str, ...]:
     for member in members:
         if member.stack:
             lines.append(f"{member.label} is in:")
-            lines.extend(f"  {frame}" for frame in telling(member.stack)[:5])
+            lines.extend(f"  {frame}" for frame in telling_frames(member.stack)[:5])
     return tuple(lines)
 
 
-def busy_lines(pool: RankPool, node: str) -> tuple[str, ...]:
+def busy_program_lines(pool: RankPool, node: str) -> tuple[str, ...]:
     """Other programs that used a CPU of the node when the ranks were last looked at, the busiest first, as lines of
     evidence."""
     return tuple(
@@ -170,24 +170,24 @@ def busy_lines(pool: RankPool, node: str) -> tuple[str, ...]:
     )[:MAX_BUSY_PROGRAMS]
 
 
-def telling(stack: Sequence[str]) -> list[str]:
+def telling_frames(stack: Sequence[str]) -> list[str]:
     """The frames of a stack without those in which torch only passes a call on; all frames if there are no others."""
     return [frame for frame in stack if not PASSTHROUGH_FRAME.search(frame)] or list(stack)
 
 
-def log_name(pool: RankPool, member: RankMember) -> str:
+def rank_log_path(pool: RankPool, member: RankMember) -> str:
     """The file on this machine that keeps what a rank printed."""
     return str(pool.run.run_dir / "logs" / f"{member.rank.file_stem}.log")
 
 
-def kept(pool: RankPool) -> str:
+def kept_evidence_line(pool: RankPool) -> str:
     """A line of evidence that says in which folder the stacks and records are kept."""
     return f"kept: stacks, flight records and process states of every rank: {pool.run.run_dir / 'hang'}"
 
 
-def stopped(member: RankMember, process: dict[str, object], doing: str) -> Finding:
+def stopped_process_finding(member: RankMember, process: dict[str, object], doing: str) -> Finding:
     """The finding for a rank with this process in state T, t or D."""
-    when = f"{doing}, {progress(member)}"
+    when = f"{doing}, {rank_progress_text(member)}"
     return rank_stopped(
         member.label, member.rank.node, process["pid"], str(process["state"]), process.get("wchan"), when
     )

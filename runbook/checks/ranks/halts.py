@@ -9,19 +9,24 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from runbook.causes.catalogue import finding_for
-from runbook.checks.context import Context, no_answer
-from runbook.checks.network.ephemeral_ports import NO_PORT_CAUSE, exhausted
+from runbook.checks.context import Context, no_answer_outcome
+from runbook.checks.network.ephemeral_ports import NO_PORT_CAUSE, port_exhaustion_findings
 from runbook.checks.network.live_traffic import Between, between
-from runbook.checks.ranks.collective_calls import absent, comparison, elsewhere, mismatched
+from runbook.checks.ranks.collective_calls import (
+    busy_elsewhere_findings,
+    compare_rank_records,
+    mismatched,
+    missing_call_findings,
+)
 from runbook.checks.ranks.evidence import (
     RANK_OBSERVATION_S,
-    gather,
-    kept,
-    progress,
+    gather_evidence,
+    kept_evidence_line,
+    rank_progress_text,
     stack_lines,
-    stopped,
+    stopped_process_finding,
 )
-from runbook.checks.ranks.own_failure import own_failure
+from runbook.checks.ranks.own_failure import own_failure_finding
 from runbook.checks.ranks.pool import MIN_SLOW_DATA_FACTOR, Halt, RankPool
 from runbook.model.units import bytes_text
 from runbook.model.verdict import Finding, FindingsByNode, Outcome
@@ -45,81 +50,86 @@ def stuck(pool: RankPool, halt: Halt, doing: str) -> FindingsByNode:
     """Findings by the node at fault, from evidence gathered before and from a look at the traffic between the nodes
     now."""
     suspected = halt.kind in ("suspected", "silent")
-    if found := mismatched(pool, doing) or ({} if halt.kind == "suspected" else asleep(pool, doing)):
-        return with_folder(pool, found)
-    if not suspected and (found := absent(pool, doing)):
-        return with_folder(pool, found)
+    if found := mismatched(pool, doing) or ({} if halt.kind == "suspected" else sleeping_rank_findings(pool, doing)):
+        return with_evidence_folder(pool, found)
+    if not suspected and (found := missing_call_findings(pool, doing)):
+        return with_evidence_folder(pool, found)
     broken = [member for member in pool.members if member.aftermath]
     waited = f"nothing moved for {halt.seconds:.0f} s" if halt.kind == "late" else "no rank makes progress"
-    if not broken and not suspected and behind(pool, doing):
-        gather(
+    if not broken and not suspected and behind_rank_findings(pool, doing):
+        gather_evidence(
             pool, watch_s=LONG_OBSERVATION_S
         )  # a rank that was only late, on a busy machine, has come to the call by now
-        if found := behind(pool, doing):
-            return with_folder(pool, found)
-    if not broken and (flows := moving(pool)) > MIN_FLOW_BYTES_PER_S:
-        return flowing(pool, halt, doing, flows)
-    seen = look_between(pool)
+        if found := behind_rank_findings(pool, doing):
+            return with_evidence_folder(pool, found)
+    if not broken and (flows := rank_traffic_rate(pool)) > MIN_FLOW_BYTES_PER_S:
+        return flowing_data_findings(pool, halt, doing, flows)
+    seen = examine_live_traffic(pool)
     if seen.findings:
         words = tuple(f"{m.label}: {m.said}" for m in broken[:2])
-        stands_still = f"the ranks stand still {doing}, {progress(pool.members[0])}"
+        stands_still = f"the ranks stand still {doing}, {rank_progress_text(pool.members[0])}"
         state = f"a connection broke {doing}" if broken else stands_still
         found = {name: [one.with_evidence(state, *words) for one in each] for name, each in seen.findings.items()}
-        return with_folder(pool, found)
+        return with_evidence_folder(pool, found)
     if suspected:
         return {}
     if broken:
-        return with_folder(pool, connection_lost(pool, broken, doing, seen))
-    gather(pool, watch_s=LONG_OBSERVATION_S)
-    if (flows := moving(pool)) > MIN_FLOW_BYTES_PER_S:
-        return flowing(pool, halt, doing, flows)
-    if found := elsewhere(pool, doing):  # on a busy machine a rank may only now have reached the place where it stays
-        return with_folder(pool, found)
-    evidence = (*seen.stalled[:4], *ruled_out(pool, seen), *stack_lines(pool.members[:2]))
+        return with_evidence_folder(pool, lost_connection_findings(pool, broken, doing, seen))
+    gather_evidence(pool, watch_s=LONG_OBSERVATION_S)
+    if (flows := rank_traffic_rate(pool)) > MIN_FLOW_BYTES_PER_S:
+        return flowing_data_findings(pool, halt, doing, flows)
+    if found := busy_elsewhere_findings(
+        pool, doing
+    ):  # on a busy machine a rank may only now have reached the place where it stays
+        return with_evidence_folder(pool, found)
+    evidence = (*seen.stalled[:4], *ruled_out_evidence(pool, seen), *stack_lines(pool.members[:2]))
     if seen.stalled:
         says = (
-            f"what the ranks send no longer arrives {doing}, {progress(pool.members[0])}, although new "
+            f"what the ranks send no longer arrives {doing}, {rank_progress_text(pool.members[0])}, although new "
             "connections between the nodes open and no rule of theirs blocks them"
         )
         finding = finding_for("tcp-connection-lost-midrun", says, evidence, way="silent")
     else:
-        says = f"all ranks wait in the same call {doing}, {progress(pool.members[0])}: {waited}, and no rank is behind"
+        says = (
+            f"all ranks wait in the same call {doing}, "
+            f"{rank_progress_text(pool.members[0])}: {waited}, and no rank is behind"
+        )
         finding = finding_for("collective-stall-uniform", says, evidence)
-    return with_folder(pool, {node.name: [finding] for node in pool.inventory.nodes})
+    return with_evidence_folder(pool, {node.name: [finding] for node in pool.inventory.nodes})
 
 
-def flowing(pool: RankPool, halt: Halt, doing: str, rate: float) -> FindingsByNode:
+def flowing_data_findings(pool: RankPool, halt: Halt, doing: str, rate: float) -> FindingsByNode:
     """Nothing when the data flows at `rate`, in bytes a second, unless far more was promised or the time is up."""
     as_promised = halt.promised is None or rate > halt.promised / MIN_SLOW_DATA_FACTOR
     if halt.kind in ("suspected", "silent") or (as_promised and halt.kind != "late"):
         return {}
-    return with_folder(pool, slow(pool, doing, rate, halt.promised))
+    return with_evidence_folder(pool, slow_data_findings(pool, doing, rate, halt.promised))
 
 
-def with_folder(pool: RankPool, found: FindingsByNode) -> FindingsByNode:
+def with_evidence_folder(pool: RankPool, found: FindingsByNode) -> FindingsByNode:
     """The findings, of which the first now says in which folder the evidence is kept."""
     first = next(iter(found))
     head, *rest = found[first]
-    found[first] = [head.with_evidence(kept(pool)), *rest]
+    found[first] = [head.with_evidence(kept_evidence_line(pool)), *rest]
     return found
 
 
-def asleep(pool: RankPool, doing: str) -> FindingsByNode:
+def sleeping_rank_findings(pool: RankPool, doing: str) -> FindingsByNode:
     """Findings for ranks that are stopped, or wait in the kernel, by node."""
     found: FindingsByNode = {}
     for member in pool.members:
         process = next((process for process in member.processes if process["state"] in "TtD"), None)
         if process:
-            found.setdefault(member.rank.node, []).append(stopped(member, process, doing))
+            found.setdefault(member.rank.node, []).append(stopped_process_finding(member, process, doing))
     return found
 
 
-def behind(pool: RankPool, doing: str) -> FindingsByNode:
+def behind_rank_findings(pool: RankPool, doing: str) -> FindingsByNode:
     """Ranks that came less far than others, when no record of calls says more: a rank that waits in an earlier
     collective may only be one whose data does not arrive."""
-    if found := elsewhere(pool, doing):
+    if found := busy_elsewhere_findings(pool, doing):
         return found
-    seen = comparison(pool)
+    seen = compare_rank_records(pool)
     first = min(pool.members, key=lambda member: member.place)
     last = max(pool.members, key=lambda member: member.place)
     if first.place == last.place or (seen and seen.kind == "uniform"):
@@ -130,7 +140,8 @@ def behind(pool: RankPool, doing: str) -> FindingsByNode:
         found.setdefault(member.rank.node, []).append(
             finding_for(
                 "rank-behind",
-                f"{member.label} is behind the others {doing}: {progress(member)}, the others {progress(last)}",
+                f"{member.label} is behind the others {doing}: {rank_progress_text(member)}, "
+                f"the others {rank_progress_text(last)}",
                 stack_lines([member, last]),
                 way="straggler",
                 node=member.rank.node,
@@ -139,7 +150,7 @@ def behind(pool: RankPool, doing: str) -> FindingsByNode:
     return found
 
 
-def moving(pool: RankPool) -> float:
+def rank_traffic_rate(pool: RankPool) -> float:
     """Bytes a second that the connections of all ranks carry together; that all interfaces carry where sockets are not
     known."""
     total = 0.0
@@ -150,7 +161,7 @@ def moving(pool: RankPool) -> float:
     return total / 2  # both ends count each byte
 
 
-def slow(pool: RankPool, doing: str, rate: float, promised: float | None) -> FindingsByNode:
+def slow_data_findings(pool: RankPool, doing: str, rate: float, promised: float | None) -> FindingsByNode:
     """Findings for data that flows much more slowly than promised. They name the nodes on which packets queue up far
     more than on others, or all nodes."""
     queued: dict[str, int] = {
@@ -163,7 +174,7 @@ def slow(pool: RankPool, doing: str, rate: float, promised: float | None) -> Fin
     )
     finding = finding_for(
         "allreduce-slow",
-        f"the data still flows {doing}, {progress(pool.members[0])}, at {bytes_text(round(rate))}/s, "
+        f"the data still flows {doing}, {rank_progress_text(pool.members[0])}, at {bytes_text(round(rate))}/s, "
         + (f"far below the {bytes_text(round(promised))}/s that were to be expected" if promised else "and time is up")
         + f": {sender}",
         tuple(f"{name}: {bytes_text(size)} waiting to be sent" for name, size in queued.items()),
@@ -173,24 +184,25 @@ def slow(pool: RankPool, doing: str, rate: float, promised: float | None) -> Fin
     return {name: [finding] for name in nodes}
 
 
-def connection_lost(pool: RankPool, broken: Sequence[RankMember], doing: str, seen: Between) -> FindingsByNode:
+def lost_connection_findings(pool: RankPool, broken: Sequence[RankMember], doing: str, seen: Between) -> FindingsByNode:
     """Findings when ranks report a broken connection and no rank died: the network broke it, between the two nodes at
     its ends."""
     first = min(broken, key=lambda member: member.heard)
-    nodes = [first.rank.node, *ends(pool, first)]
+    nodes = [first.rank.node, *lost_connection_peers(pool, first)]
     if len(nodes) < 2:
         nodes = [node.name for node in pool.inventory.nodes]
     between_them = f" between {' and '.join(nodes[:2])}" if len(nodes) == 2 else ""
     finding = finding_for(
         "tcp-connection-lost-midrun",
-        f"the ranks lost an established connection{between_them} {doing}, {progress(first)}; no rank had died",
-        (*(f"{member.label}: {member.said}" for member in broken[:6]), *ruled_out(pool, seen)),
+        f"the ranks lost an established connection{between_them} {doing}, "
+        f"{rank_progress_text(first)}; no rank had died",
+        (*(f"{member.label}: {member.said}" for member in broken[:6]), *ruled_out_evidence(pool, seen)),
         way="reset",
     )
     return {node: [finding] for node in dict.fromkeys(nodes)}
 
 
-def ends(pool: RankPool, member: RankMember) -> list[str]:
+def lost_connection_peers(pool: RankPool, member: RankMember) -> list[str]:
     """The nodes whose addresses appear in what a rank says about a connection that it lost."""
     text = member.said
     facts = pool.run.facts
@@ -205,14 +217,14 @@ def ends(pool: RankPool, member: RankMember) -> list[str]:
     return found
 
 
-def look_between(pool: RankPool) -> Between:
+def examine_live_traffic(pool: RankPool) -> Between:
     """What lies between the nodes of the ranks now; nothing where there is one machine only."""
     if len(pool.inventory.nodes) < 2 or pool.inventory.one_machine:
         return Between()
-    return between(at_nodes(pool), timeout_s=STALL_QUESTIONS_TIMEOUT_S)
+    return between(question_context(pool), timeout_s=STALL_QUESTIONS_TIMEOUT_S)
 
 
-def at_nodes(pool: RankPool) -> Context:
+def question_context(pool: RankPool) -> Context:
     """A context for questions to the nodes of the ranks. It gives them STALL_QUESTIONS_TIMEOUT_S to answer, and prints
     nothing."""
     return Context(
@@ -220,13 +232,13 @@ def at_nodes(pool: RankPool) -> Context:
     )
 
 
-def ruled_out(pool: RankPool, seen: Between) -> tuple[str, ...]:
+def ruled_out_evidence(pool: RankPool, seen: Between) -> tuple[str, ...]:
     """Evidence: what was ruled out, and what to try next."""
     lines = [f"could not look: {why}" for why in list(seen.blind.values())[:2]]
     looked = [member for member in pool.members if member.processes]
     if looked:
         lines.append(f"ruled out: a dead or stopped process ({len(looked)} of {len(pool.members)} ranks looked at)")
-    record = comparison(pool)
+    record = compare_rank_records(pool)
     if record and record.kind == "uniform":
         lines.append(
             f"ruled out: different calls; collective number {record.number} is the same on every rank (Flight Recorder)"
@@ -246,23 +258,23 @@ def outcomes_of_halt(pool: RankPool, halt: Halt, doing: str) -> list[Outcome]:
     empty list for a suspicion or silence that proves nothing yet, and for a stall in which data flows as promised."""
     unknown: dict[str, Outcome] = {}
     for name, error in pool.failures.items():
-        unknown[name] = no_answer(name, "launch", error)
+        unknown[name] = no_answer_outcome(name, "launch", error)
     for member in pool.members:
         if member.remote is None and member.rank.node not in unknown:
-            unknown[member.rank.node] = no_answer(
+            unknown[member.rank.node] = no_answer_outcome(
                 member.rank.node,
                 "launch",
                 pool.run.site.failures.get(member.rank.node) or TimeoutError(f"{member.label} was never started"),
             )
         if member.lost:
-            unknown[member.rank.node] = no_answer(member.rank.node, "launch", member.lost)
-    gather(pool, watch_s=0.05 if halt.kind == "died" else RANK_OBSERVATION_S)
+            unknown[member.rank.node] = no_answer_outcome(member.rank.node, "launch", member.lost)
+    gather_evidence(pool, watch_s=0.05 if halt.kind == "died" else RANK_OBSERVATION_S)
     # The last words of a node that went silent prove nothing about the other nodes.
-    unknown |= {name: finding for name, finding in at_nodes(pool).lost_nodes().items() if name not in unknown}
+    unknown |= {name: finding for name, finding in question_context(pool).lost_nodes().items() if name not in unknown}
     guilty = mismatched(pool, doing)
     if not guilty:
         for member in pool.members:
-            if not member.lost and (finding := own_failure(pool, member, doing)):
+            if not member.lost and (finding := own_failure_finding(pool, member, doing)):
                 guilty.setdefault(member.rank.node, []).append(finding)
     guilty = with_ports_counted(pool, guilty)
     if not guilty and not unknown:
@@ -277,7 +289,7 @@ def outcomes_of_halt(pool: RankPool, halt: Halt, doing: str) -> list[Outcome]:
         elif node.name in unknown:
             result.append(unknown[node.name])
         else:
-            result.append(Outcome.unknown(node.name, bystander(pool, node.name, names, halt.kind)))
+            result.append(Outcome.unknown(node.name, bystander_finding(pool, node.name, names, halt.kind)))
     return result
 
 
@@ -289,12 +301,12 @@ def with_ports_counted(pool: RankPool, guilty: dict[str, list[Finding]]) -> dict
         for node, findings in guilty.items()
         if any(finding.cause == NO_PORT_CAUSE for finding in findings)
     }
-    for node, finding in exhausted(at_nodes(pool), words).items():
+    for node, finding in port_exhaustion_findings(question_context(pool), words).items():
         guilty[node] = [finding, *(other for other in guilty[node] if other.cause != NO_PORT_CAUSE)]
     return guilty
 
 
-def bystander(pool: RankPool, node: str, names: Sequence[str], kind: str) -> Finding:
+def bystander_finding(pool: RankPool, node: str, names: Sequence[str], kind: str) -> Finding:
     """The finding for a node that is not at fault: its ranks stopped, or waited, because of the nodes in `names`."""
     others = tuple(name for name in names if name != node)
     members = pool.on(node)

@@ -19,12 +19,12 @@ from runbook.checks.capped_output import OutputFile
 from runbook.checks.context import MAX_NODE_QUIET_S, Run
 from runbook.launch.launchers import ranks_spec
 from runbook.launch.preconditions import STOP_EXIT_CODES as STOPS
-from runbook.launch.ranks import Rank, layout
-from runbook.launch.script import write
+from runbook.launch.ranks import Rank, rank_layout
+from runbook.launch.script import make_script
 from runbook.model.errors import Unreachable
-from runbook.model.grouping import grouped
+from runbook.model.grouping import values_by_key
 from runbook.model.inventory import Inventory, Node
-from runbook.model.text_search import bounded
+from runbook.model.text_search import compile_bounded
 from runbook.transport import node_answers
 from runbook.transport.remote_program import Message, Remote
 from runbook.transport.session import Session
@@ -50,7 +50,7 @@ MAX_SHOWN_LINES = 8
 FAILURE_ORIGIN_WAIT_S = 0.6
 """Seconds to wait for the origin of the first failure: a survivor may report before the rank that died."""
 
-PEER_FAILURE_MESSAGE = bounded(
+PEER_FAILURE_MESSAGE = compile_bounded(
     r"closed by peer|connection reset|broken pipe|remote process exited|\bpeer\b|socket closed|pair closure"
     r"|connection (was |has been )?(closed|lost|refused|abort(ed)?|timed out)|failed to (recv|send)|remote rank"
     r"|gloo/transport/\S+ *(read|write|send|recv|connection)|no route to host|network is (unreachable|down)"
@@ -59,7 +59,9 @@ PEER_FAILURE_MESSAGE = bounded(
 )
 """What a surviving rank says when another rank or the network failed: a consequence, not a cause."""
 
-UNCAUGHT_CPP_EXCEPTION = bounded(r"^terminate called after throwing an instance of .*\n *what\(\): *(.*)", re.MULTILINE)
+UNCAUGHT_CPP_EXCEPTION = compile_bounded(
+    r"^terminate called after throwing an instance of .*\n *what\(\): *(.*)", re.MULTILINE
+)
 """What the C++ runtime prints about an exception in a thread of gloo or NCCL, before it aborts the process."""
 
 
@@ -153,9 +155,9 @@ class RankPool:
         self.inventory = inventory
         self.run = run
         self.script = script
-        self.layout = layout(inventory)
+        self.layout = rank_layout(inventory)
         self.members = [RankMember(rank) for rank in self.layout.ranks]
-        self._on_node = grouped((member.rank.node, member) for member in self.members)
+        self._on_node = values_by_key((member.rank.node, member) for member in self.members)
         self.joined = False
         self.extra: dict[str, Message] = {}
         self.failures: dict[str, BaseException] = {}
@@ -184,7 +186,7 @@ class RankPool:
         session = self.run.site.sessions[node.name]
         node_ranks = self.layout.by_node[node.name]
         spec = ranks_spec(self.layout, node_ranks, name=self.script, made_from=self.run.made_from)
-        script = write(spec, "sh")
+        script = make_script(spec, "sh")
         for path, data in script.files.items():
             session.push(path, data, mode=0o700 if path.endswith(".sh") else 0o600)
         session.push_program("rank")
@@ -405,11 +407,11 @@ class RankPool:
                     alive.append(member.remote)
                 except Unreachable:
                     member.over = True
-        alive = still_up(alive, 1.0)
+        alive = programs_still_running(alive, 1.0)
         for remote in alive:
             with suppress(Unreachable):
                 remote.stop(0.5)
-        still_up(alive, 2.0)
+        programs_still_running(alive, 2.0)
         self.close()
 
     def close(self) -> None:
@@ -418,7 +420,7 @@ class RankPool:
             log.close()
 
 
-def still_up(remotes: Sequence[Remote], seconds: float) -> list[Remote]:
+def programs_still_running(remotes: Sequence[Remote], seconds: float) -> list[Remote]:
     """The programs that have not ended after `seconds`, counted for all together."""
     deadline = time.monotonic() + seconds
     return [remote for remote in remotes if not remote.over.wait(max(0.0, deadline - time.monotonic()))]

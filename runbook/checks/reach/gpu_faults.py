@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from runbook.causes.catalogue import finding_for
-from runbook.model.command_quoting import word
+from runbook.model.command_quoting import shell_word
 from runbook.model.inventory import Node
-from runbook.model.units import counted, in_brief
+from runbook.model.units import count_text, shortened_line
 from runbook.model.verdict import Finding
 from runbook.parsers.nvidia_smi_facts import (
     BAD_ROWS,
@@ -22,10 +22,10 @@ from runbook.parsers.nvidia_smi_facts import (
     Gpu,
     Listing,
     bus_key,
-    flat,
-    outside_the_fabric,
+    has_no_spare_rows,
+    unready_fabric_state,
+    unwrapped_text,
     waits_to_remap,
-    without_spare_rows,
 )
 from runbook.transport.node_answers import GpuProcess
 
@@ -42,9 +42,9 @@ same."""
 
 def refused(node: Node, smi: Mapping[str, Any], listing: Listing, facts: Mapping[str, Any]) -> Finding | None:
     """Why nvidia-smi gave no usable list of GPUs; None when it did."""
-    wanted = counted(len(node.gpus), "GPU")
+    wanted = count_text(len(node.gpus), "GPU")
     if smi.get("missing"):
-        return missing(node, wanted, facts)
+        return no_nvidia_smi_finding(node, wanted, facts)
     if smi.get("timed_out"):
         asleep = smi.get("state") == "D"
         return finding_for(
@@ -57,8 +57,8 @@ def refused(node: Node, smi: Mapping[str, Any], listing: Listing, facts: Mapping
             ),
             node=node.name,
         )
-    said = evidence(smi)
-    text = flat(f"{smi.get('out', '')} {smi.get('err', '')}").lower()
+    said = nvidia_smi_evidence(smi)
+    text = unwrapped_text(f"{smi.get('out', '')} {smi.get('err', '')}").lower()
     sound = smi.get("code") in (0, INFOROM_CORRUPT)
     if listing.gpus and (sound or listing.lost):
         return None
@@ -76,12 +76,12 @@ def refused(node: Node, smi: Mapping[str, Any], listing: Listing, facts: Mapping
     return finding_for("tool-output-unknown", says, said, way="gpus-as-user", node=node.name)
 
 
-def missing(node: Node, wanted: str, facts: Mapping[str, Any]) -> Finding:
+def no_nvidia_smi_finding(node: Node, wanted: str, facts: Mapping[str, Any]) -> Finding:
     """The finding for a node without nvidia-smi. `wanted`: the number of its GPUs in words."""
     pci = facts.get("pci")
     seen = ["nvidia-smi is not on PATH"]
     if pci is not None:
-        seen.append(f"the kernel shows {counted(pci, 'NVIDIA GPU')} on the PCI bus")
+        seen.append(f"the kernel shows {count_text(pci, 'NVIDIA GPU')} on the PCI bus")
     if facts.get("amd"):
         says, way = f"{node.name} has AMD's tools and no nvidia-smi: runbook can look at NVIDIA's GPUs only", "gpus"
         seen.append(f"{facts['amd']} is there")
@@ -94,7 +94,7 @@ def missing(node: Node, wanted: str, facts: Mapping[str, Any]) -> Finding:
     return finding_for("tool-missing", says, tuple(seen), way=way, gpus=len(node.gpus), node=node.name)
 
 
-def evidence(smi: Mapping[str, Any]) -> tuple[str, ...]:
+def nvidia_smi_evidence(smi: Mapping[str, Any]) -> tuple[str, ...]:
     """The first six lines that nvidia-smi printed."""
     text = f"{smi.get('out', '')}\n{smi.get('err', '')}".strip()
     return tuple(line.strip() for line in text.splitlines() if line.strip())[:6] or ("it printed nothing",)
@@ -116,12 +116,14 @@ def health_findings(node: Node, gpus: Sequence[Gpu], details: Details) -> Iterat
     seen: dict[str, dict[int, str]] = {}
     for gpu in gpus:
         detail = details.gpus.get(bus_key(gpu.fields.get("pci.bus_id", "")) or "", {})
-        for kind, what in filter(None, (_broken(gpu, detail), _fabric(detail), *_settings(gpu))):
+        for kind, what in filter(
+            None, (_worst_hardware_fault(gpu, detail), _fabric_fault(detail), *_setting_faults(gpu))
+        ):
             seen.setdefault(kind, {})[gpu.index] = f"GPU {gpu.index}: {what}"
     for kind, (cause, says) in GPU_FAULTS.items():
         if kind in seen:
-            what = f"GPU {gpu_numbers(seen[kind])} of {node.name} {says}"
-            yield finding_for(cause, what, tuple(seen[kind].values()), way=kind, indices=gpu_numbers(seen[kind]))
+            what = f"GPU {gpu_numbers_text(seen[kind])} of {node.name} {says}"
+            yield finding_for(cause, what, tuple(seen[kind].values()), way=kind, indices=gpu_numbers_text(seen[kind]))
 
 
 GPU_FAULTS = {
@@ -141,7 +143,7 @@ GPU_FAULTS = {
 """Kinds of fault, in the order in which they are reported: the cause, and what is said of the GPU."""
 
 
-def _broken(gpu: Gpu, detail: Mapping[str, str]) -> tuple[str, str] | None:
+def _worst_hardware_fault(gpu: Gpu, detail: Mapping[str, str]) -> tuple[str, str] | None:
     """The kind of the worst hardware fault of a GPU, and the field that shows it; None when there is none."""
     broken = {value.strip(" []").lower() for value in gpu.broken.values()}
     action = detail.get("GPU Recovery Action", "None")
@@ -154,10 +156,10 @@ def _broken(gpu: Gpu, detail: Mapping[str, str]) -> tuple[str, str] | None:
         return "reset", f"GPU Recovery Action: {action}"
     if action.lower() in ("reboot", "node reboot required"):
         return "reboot", f"GPU Recovery Action: {action}"
-    if without_spare_rows(detail):
+    if has_no_spare_rows(detail):
         return "replace", "Remapped Rows: Remapping Failure Occurred: Yes"
     if errors > 0:
-        return "ecc", f"{counted(int(errors), 'uncorrectable memory error')} since the driver was loaded"
+        return "ecc", f"{count_text(int(errors), 'uncorrectable memory error')} since the driver was loaded"
     if waits_to_remap(detail):
         return "pending", "Remapped Rows: Pending: Yes"
     if gpu.value("retired_pages.pending") == "Yes":
@@ -165,17 +167,17 @@ def _broken(gpu: Gpu, detail: Mapping[str, str]) -> tuple[str, str] | None:
     return None
 
 
-def _fabric(detail: Mapping[str, str]) -> tuple[str, str] | None:
+def _fabric_fault(detail: Mapping[str, str]) -> tuple[str, str] | None:
     """The kind "fabric" and the field that shows it, when the GPU is not connected to the NVSwitch fabric; else
     None."""
-    outside = outside_the_fabric(detail)
+    outside = unready_fabric_state(detail)
     if outside is None:
         return None
     state, status = outside
     return "fabric", f"Fabric State: {state}" if state in FABRIC_WAITING_STATES else f"Fabric Status: {status}"
 
 
-def _settings(gpu: Gpu) -> Iterator[tuple[str, str]]:
+def _setting_faults(gpu: Gpu) -> Iterator[tuple[str, str]]:
     """The kinds of fault in a GPU's settings, and the fields that show them."""
     if gpu.value("mig.mode.current") == "Enabled":
         yield "mig", "MIG mode: Enabled"
@@ -183,12 +185,12 @@ def _settings(gpu: Gpu) -> Iterator[tuple[str, str]]:
         yield "prohibited", "Compute mode: Prohibited"
 
 
-def gpu_numbers(numbers: Iterable[int]) -> str:
+def gpu_numbers_text(numbers: Iterable[int]) -> str:
     """These numbers, sorted, as one word: `0,3`."""
     return ",".join(map(str, sorted(numbers)))
 
 
-def unreadable(node: Node, gpus: Sequence[Gpu]) -> Finding | None:
+def unreadable_gpu_finding(node: Node, gpus: Sequence[Gpu]) -> Finding | None:
     """A finding for fields that the driver answers with `[Unknown Error]`: something is wrong, but not known what."""
     broken = [
         gpu for gpu in gpus if {v.strip(" []").lower() for v in gpu.broken.values()} & {"unknown error", "err", "err!"}
@@ -198,15 +200,15 @@ def unreadable(node: Node, gpus: Sequence[Gpu]) -> Finding | None:
     numbers = [gpu.index for gpu in broken]
     return finding_for(
         "tool-output-unknown",
-        f"GPU {gpu_numbers(numbers)} of {node.name} is listed, and the driver cannot read it: "
+        f"GPU {gpu_numbers_text(numbers)} of {node.name} is listed, and the driver cannot read it: "
         f"{', '.join(sorted(broken[0].broken))}",
         tuple(f"GPU {gpu.index}: {name}: {value}" for gpu in broken for name, value in gpu.broken.items())[:8],
         way="gpu-silent",
-        indices=gpu_numbers(numbers),
+        indices=gpu_numbers_text(numbers),
     )
 
 
-def busy(
+def busy_gpu_findings(
     node: Node, gpus: Sequence[Gpu], apps: Sequence[App], processes: Mapping[str, GpuProcess]
 ) -> tuple[list[Finding], list[str]]:
     """Who else uses these GPUs: a finding when too little memory is left or a GPU admits only one process, else a
@@ -225,44 +227,44 @@ def busy(
         held = max(sum(app.mib or 0 for app in others), (used or 0) - mine)
         alone = (gpu.value("compute_mode") or "").startswith("Exclusive")
         people = [(app, processes.get(str(app.pid), {})) for app in others]
-        lines = [f"GPU {gpu.index}: {who(*one)}" for one in people]
+        lines = [f"GPU {gpu.index}: {gpu_process_text(*one)}" for one in people]
         if (others and alone) or (total and held > MAX_FOREIGN_MEMORY_SHARE * total):
             numbers.add(gpu.index)
             pids |= {app.pid for app in others}
-            first = first or (who(*people[0], brief=True) if people else "")
+            first = first or (gpu_process_text(*people[0], brief=True) if people else "")
             taken += lines or [
                 f"GPU {gpu.index}: {held:.0f} of {total:.0f} MiB in use by a process that cannot be seen from here"
             ]
             if alone and others:
                 taken.append(f"GPU {gpu.index}: compute mode {gpu.value('compute_mode')}: one process at a time")
         else:
-            present += [f"GPU {gpu.index}: {who(*one, brief=True)}" for one in people]
+            present += [f"GPU {gpu.index}: {gpu_process_text(*one, brief=True)}" for one in people]
     warnings = [f"other processes are on its GPUs as well: {'; '.join(present[:4])}"] if present else []
     if not numbers:
         return [], warnings
     first = first or taken[0].partition(": ")[2]
     finding = finding_for(
         "gpu-busy",
-        f"GPU {gpu_numbers(numbers)} of {node.name} is in use: {first}",
+        f"GPU {gpu_numbers_text(numbers)} of {node.name} is in use: {first}",
         tuple(taken[:10]),
         way="others" if pids else "unseen",
         node=node.name,
-        pids=" ".join(map(word, sorted(pids))),
-        indices=gpu_numbers(numbers),
+        pids=" ".join(map(shell_word, sorted(pids))),
+        indices=gpu_numbers_text(numbers),
     )
     return [finding], warnings
 
 
-def who(app: App, process: GpuProcess, *, brief: bool = False) -> str:
+def gpu_process_text(app: App, process: GpuProcess, *, brief: bool = False) -> str:
     """One process in words: pid, user, command and memory."""
     memory = f"{app.mib:.0f} MiB" if app.mib is not None else "memory of unknown size"
     if not process:
         return f"pid {app.pid} ({app.program}, which cannot be seen from here) holds {memory}"
     command = process["command"] or app.program
-    return f"pid {app.pid} of {process['user']} ({in_brief(command) if brief else command}) holds {memory}"
+    return f"pid {app.pid} of {process['user']} ({shortened_line(command) if brief else command}) holds {memory}"
 
 
-def link_finding(node: Node, gpus: Sequence[Gpu], links: Mapping[int, Mapping[int, bool]]) -> Finding | None:
+def nvlink_finding(node: Node, gpus: Sequence[Gpu], links: Mapping[int, Mapping[int, bool]]) -> Finding | None:
     """A finding for GPUs with fewer active NVLinks than others of their model on the node. A link that none of them has
     active does not count."""
     active = {gpu.index: sum(links[gpu.index].values()) for gpu in gpus if gpu.index in links}
@@ -278,18 +280,18 @@ def link_finding(node: Node, gpus: Sequence[Gpu], links: Mapping[int, Mapping[in
         short[gpu.index] = f"GPU {gpu.index}: {count} of {best[gpu.name]} NVLinks active, inactive: {dead}"
     if not short:
         return None
-    says = f"GPU {gpu_numbers(short)} of {node.name} has lost NVLinks that the other {gpus[0].name} there have"
-    return finding_for("nvlink-error", says, tuple(short.values()), node=node.name, short=gpu_numbers(short))
+    says = f"GPU {gpu_numbers_text(short)} of {node.name} has lost NVLinks that the other {gpus[0].name} there have"
+    return finding_for("nvlink-error", says, tuple(short.values()), node=node.name, short=gpu_numbers_text(short))
 
 
-def slow_clocks(gpus: Sequence[Gpu]) -> Iterator[str]:
+def slowed_gpu_warnings(gpus: Sequence[Gpu]) -> Iterator[str]:
     """Warnings about GPUs that heat or power limits hold back."""
     for gpu in gpus:
         if gpu.slowed_by:
             yield f"GPU {gpu.index} is slowed down: {', '.join(gpu.slowed_by)}"
 
 
-def order_of_devices(node: Node, gpus: Sequence[Gpu], order: object) -> Iterator[str]:
+def device_order_warnings(node: Node, gpus: Sequence[Gpu], order: object) -> Iterator[str]:
     """A warning when CUDA may number the GPUs differently from nvidia-smi: CUDA puts the fastest model first."""
     models = sorted({gpu.name for gpu in gpus})
     if len(models) > 1 and order != "PCI_BUS_ID" and len(node.gpus) < len(gpus):

@@ -14,19 +14,19 @@ from runbook.checks.context import Context
 from runbook.checks.reach.gpu_faults import (
     GPU_LIST_TIMEOUT_S,
     SMI_DEADLINE_S,
-    busy,
+    busy_gpu_findings,
+    device_order_warnings,
     health_findings,
-    link_finding,
-    order_of_devices,
+    nvlink_finding,
     refused,
-    slow_clocks,
-    unreadable,
+    slowed_gpu_warnings,
+    unreadable_gpu_finding,
 )
 from runbook.launch.ranks import network_environment
 from runbook.model.inventory import Node
-from runbook.model.units import counted, listed, whole_number
+from runbook.model.units import count_text, name_list_text, parse_whole_number
 from runbook.model.verdict import Finding, Outcome
-from runbook.parsers.nvidia_logs import APPLICATION_XIDS, REMEDY_BY_CAUSE, XidEvent, ago, events
+from runbook.parsers.nvidia_logs import APPLICATION_XIDS, REMEDY_BY_CAUSE, XidEvent, event_age_text, xid_events
 from runbook.parsers.nvidia_smi_facts import Gpu, Listing, bus_key, parse_apps, parse_details, parse_gpus, parse_links
 from runbook.transport.node_answers import GPUS_PROGRAM
 
@@ -62,28 +62,30 @@ def judge_gpus(node: Node, facts: Mapping[str, Any], device_order: object = None
     """The judgement of whether the GPUs that the inventory names are there, sound and free. Pure."""
     smi: Mapping[str, Any] = facts.get("gpu") or {"code": None, "err": "nvidia-smi gave no answer"}
     listing = parse_gpus(str(smi.get("out") or ""), smi.get("fields") or (), str(smi.get("err") or ""))
-    details = parse_details(out_of(facts, "all"))
+    details = parse_details(nvidia_smi_stdout(facts, "all"))
     named = [gpu for gpu in listing.gpus if gpu.index in node.gpus]
     log = [*(facts.get("dmesg") or ()), *(facts.get("journal") or ())]
-    kernels, warnings = kernel_findings(node, listing, events(log, float(facts.get("uptime_s") or 0)))
+    kernels, warnings = kernel_log_findings(node, listing, xid_events(log, float(facts.get("uptime_s") or 0)))
     found: list[Finding] = []
     failed = refused(node, smi, listing, facts)
     if failed is None:
-        gone = lost(node, listing)
+        gone = lost_gpu_findings(node, listing)
         if {gpu.index for gpu in named} >= set(node.gpus):
             warnings += [f"{finding.says}, none of those that the inventory names" for finding in gone]
         else:
             found += gone
         found += health_findings(node, named, details)
-        if link := link_finding(node, named, parse_links(out_of(facts, "links"))):
+        if link := nvlink_finding(node, named, parse_links(nvidia_smi_stdout(facts, "links"))):
             found.append(link)
-        failed = count(node, listing, facts.get("pci")) or unreadable(node, named)
-        held, others = busy(node, named, parse_apps(out_of(facts, "apps")), facts.get("processes") or {})
+        failed = missing_gpu_finding(node, listing, facts.get("pci")) or unreadable_gpu_finding(node, named)
+        held, others = busy_gpu_findings(
+            node, named, parse_apps(nvidia_smi_stdout(facts, "apps")), facts.get("processes") or {}
+        )
         found += held
-        warnings += [*others, *slow_clocks(named), *order_of_devices(node, listing.gpus, device_order)]
-        warnings += silent(facts)
-    found = one_a_cause([*found, *kernels])
-    if failed is not None and explains(found, failed):
+        warnings += [*others, *slowed_gpu_warnings(named), *device_order_warnings(node, listing.gpus, device_order)]
+        warnings += unanswered_query_warnings(facts)
+    found = merge_by_cause([*found, *kernels])
+    if failed is not None and is_failure_explained(found, failed):
         proof = dict.fromkeys((*found[0].evidence, failed.says, *failed.evidence[:3]))
         found[0] = replace(found[0], evidence=tuple(proof)[:10])
         failed = None
@@ -101,12 +103,12 @@ def judge_gpus(node: Node, facts: Mapping[str, Any], device_order: object = None
     )
 
 
-def out_of(facts: Mapping[str, Any], name: str) -> str:
+def nvidia_smi_stdout(facts: Mapping[str, Any], name: str) -> str:
     """The stdout of one query to nvidia-smi, or ""."""
     return str((facts.get(name) or {}).get("out") or "")
 
 
-def one_a_cause(findings: Sequence[Finding]) -> list[Finding]:
+def merge_by_cause(findings: Sequence[Finding]) -> list[Finding]:
     """One finding a cause, the root first. A fault that both the kernel and nvidia-smi show keeps the evidence of
     both."""
     kept: dict[str, Finding] = {}
@@ -117,7 +119,7 @@ def one_a_cause(findings: Sequence[Finding]) -> list[Finding]:
     return sorted(kept.values(), key=lambda finding: GPU_CAUSE_ORDER.index(finding.cause))
 
 
-def explains(found: Sequence[Finding], failed: Finding) -> bool:
+def is_failure_explained(found: Sequence[Finding], failed: Finding) -> bool:
     """Whether `failed` only follows from a faulty GPU. GPUs count as missing because of a fault only when one fell off
     the bus."""
     if not found or found[0].cause not in KERNEL_LOG_CAUSES:
@@ -127,21 +129,21 @@ def explains(found: Sequence[Finding], failed: Finding) -> bool:
     )
 
 
-def lost(node: Node, listing: Listing) -> list[Finding]:
+def lost_gpu_findings(node: Node, listing: Listing) -> list[Finding]:
     """A finding for the GPUs that nvidia-smi reports as lost."""
     if not listing.lost:
         return []
     says = f"{node.name} has lost a GPU: the driver cannot reach GPU {', '.join(listing.lost)}"
-    return [finding_for("gpu-fell-off-bus", says, seen(listing))]
+    return [finding_for("gpu-fell-off-bus", says, gpu_listing_evidence(listing))]
 
 
-def seen(listing: Listing) -> tuple[str, ...]:
+def gpu_listing_evidence(listing: Listing) -> tuple[str, ...]:
     """The evidence from nvidia-smi: a line for each GPU it listed, after its other output."""
     gpus = [f"GPU {gpu.index}: {gpu.name}, {gpu.value('pci.bus_id') or gpu.fields['uuid']}" for gpu in listing.gpus]
     return tuple([*(line.strip() for line in listing.other if line.strip()), *gpus][:8]) or ("it printed nothing",)
 
 
-def count(node: Node, listing: Listing, on_bus: int | None) -> Finding | None:
+def missing_gpu_finding(node: Node, listing: Listing, on_bus: int | None) -> Finding | None:
     """A finding for GPUs that the inventory names and nvidia-smi does not list, or None. `on_bus`: how many GPUs the
     PCI bus has."""
     present = {gpu.index for gpu in listing.gpus}
@@ -157,9 +159,9 @@ def count(node: Node, listing: Listing, on_bus: int | None) -> Finding | None:
     shown = ", ".join(map(str, sorted(present)))
     return finding_for(
         "gpu-count-mismatch",
-        f"{node.name} has {counted(len(present), 'GPU')} (index {shown}), the inventory names "
+        f"{node.name} has {count_text(len(present), 'GPU')} (index {shown}), the inventory names "
         f"{len(node.gpus)} (missing: {', '.join(map(str, absent))})",
-        (*seen(listing), *([f"the PCI bus has {on_bus}"] if on_bus and on_bus > len(present) else [])),
+        (*gpu_listing_evidence(listing), *([f"the PCI bus has {on_bus}"] if on_bus and on_bus > len(present) else [])),
         node=node.name,
     )
 
@@ -173,7 +175,7 @@ XID_TEXTS = {
 """What is said of a GPU whose fault an Xid in the kernel log shows, by cause."""
 
 
-def kernel_findings(node: Node, listing: Listing, log: Sequence[XidEvent]) -> tuple[list[Finding], list[str]]:
+def kernel_log_findings(node: Node, listing: Listing, log: Sequence[XidEvent]) -> tuple[list[Finding], list[str]]:
     """Findings for faults of the last hour that the kernel log shows, and warnings for other entries. A fault counts on
     a GPU of the inventory, on a switch, or on a GPU that is no longer listed. When all GPUs of the inventory are
     listed, an unlisted one is not ours: a container has some GPUs of its host, and the log of all of them."""
@@ -184,24 +186,28 @@ def kernel_findings(node: Node, listing: Listing, log: Sequence[XidEvent]) -> tu
     for event in log:
         if event.bus in index and index[event.bus] not in node.gpus:
             continue
-        at, ours = _place(event, index), event.bus in index or _of_switch(event) or not complete
+        at, ours = _event_device_text(event, index), event.bus in index or _is_nvswitch_event(event) or not complete
         if event.cause and event.recent and ours:
             causes.setdefault(event.cause, []).append(event)
         elif event.cause:
             warnings[f"{event.number} {event.bus}"] = (
-                f"the kernel log has Xid {event.number} of {at}, {ago(event)}: {event.text}"
+                f"the kernel log has Xid {event.number} of {at}, {event_age_text(event)}: {event.text}"
             )
         elif event.number in APPLICATION_XIDS and event.recent and ours:
             what = APPLICATION_XIDS[event.number]
             warnings[f"{event.number} {event.bus}"] = (
-                f"a program on {at} died of {what} (Xid {event.number}), {ago(event)}: most often the program's own "
+                f"a program on {at} died of {what} (Xid {event.number}), "
+                f"{event_age_text(event)}: most often the program's own "
                 "fault"
             )
     found = []
     for cause, those in causes.items():
         last = those[-1]
         numbers = sorted({index[event.bus] for event in those if event.bus in index})
-        says = f"{_place(last, index)} of {node.name} {XID_TEXTS[cause]}, by the kernel's log {ago(last)}"
+        says = (
+            f"{_event_device_text(last, index)} of {node.name} {XID_TEXTS[cause]}, by the "
+            f"kernel's log {event_age_text(last)}"
+        )
         says += f" (Xid {last.number})"
         texts = tuple(dict.fromkeys(event.text for event in those))[-6:]
         way = REMEDY_BY_CAUSE[cause] if numbers else "reboot"
@@ -209,19 +215,19 @@ def kernel_findings(node: Node, listing: Listing, log: Sequence[XidEvent]) -> tu
     return found, list(warnings.values())[:6]
 
 
-def _of_switch(event: XidEvent) -> bool:
+def _is_nvswitch_event(event: XidEvent) -> bool:
     """Whether the entry is about an NVSwitch, not a GPU."""
     return event.text.startswith("SXid")
 
 
-def _place(event: XidEvent, index: Mapping[str, int]) -> str:
+def _event_device_text(event: XidEvent, index: Mapping[str, int]) -> str:
     """The GPU or NVSwitch that the entry is about, in words."""
     if event.bus in index:
         return f"GPU {index[event.bus]}"
-    return f"the {'NVSwitch' if _of_switch(event) else 'GPU'} at {event.bus}"
+    return f"the {'NVSwitch' if _is_nvswitch_event(event) else 'GPU'} at {event.bus}"
 
 
-def silent(facts: Mapping[str, Any]) -> list[str]:
+def unanswered_query_warnings(facts: Mapping[str, Any]) -> list[str]:
     """Warnings about queries to nvidia-smi that it did not answer in time, or answered at too great length, although it
     listed the GPUs."""
     asked = {"apps": "--query-compute-apps", "links": "nvlink -s", "all": "-q"}
@@ -263,12 +269,12 @@ def look_at_gpus(at: Context) -> dict[str, GpuJudgement]:
     return judged
 
 
-def all_sound(gpus: Mapping[str, GpuJudgement]) -> bool:
+def has_only_sound_gpus(gpus: Mapping[str, GpuJudgement]) -> bool:
     """Whether no node has a faulty GPU, or a GPU that could not be looked at."""
     return not any(judged.findings or judged.unknown for judged in gpus.values())
 
 
-def torch_beside_gpus(
+def torch_findings_beside_gpus(
     pool: RankPool | None, node: Node, imported: set[str], gpus: Mapping[str, GpuJudgement], *, waited: bool
 ) -> tuple[list[Finding], list[Finding]]:
     """What the ranks of a node say about torch, without errors that follow from a faulty GPU: findings that fail the
@@ -286,12 +292,12 @@ def torch_beside_gpus(
             for f in torch
             if f.cause not in GPU_CONSEQUENCE_CAUSES and not (f.cause == "program-error" and "CUDA" in f.says)
         ], unproven
-    if torch and (old := driver_too_old(node, judged, cuda_of(ranks))):
+    if torch and (old := old_driver_finding(node, judged, torch_cuda_version(ranks))):
         return [old], unproven
     return torch, unproven
 
 
-def cuda_of(ranks: Sequence[RankMember]) -> str | None:
+def torch_cuda_version(ranks: Sequence[RankMember]) -> str | None:
     """The CUDA version that torch was built for, from torch's version text (2.5.1+cu124) in the failure of a rank; None
     if no rank gives it."""
     for rank in ranks:
@@ -308,7 +314,7 @@ def driver_warnings(judged: Mapping[str, GpuJudgement]) -> dict[str, str]:
         return {}
     counts = Counter(drivers.values())
     most = max(counts, key=lambda driver: (counts[driver], version(driver)))
-    others = listed(name for name, driver in drivers.items() if driver == most)
+    others = name_list_text(name for name, driver in drivers.items() if driver == most)
     return {
         name: f"its NVIDIA driver is {driver}, that of {others} is {most}"
         for name, driver in drivers.items()
@@ -316,7 +322,7 @@ def driver_warnings(judged: Mapping[str, GpuJudgement]) -> dict[str, str]:
     }
 
 
-def driver_too_old(node: Node, judged: GpuJudgement, torch_cuda: str | None) -> Finding | None:
+def old_driver_finding(node: Node, judged: GpuJudgement, torch_cuda: str | None) -> Finding | None:
     """A finding for a driver of an older CUDA generation than torch's. Within one generation (from 11 on) any driver
     will do."""
     if not judged.cuda or not torch_cuda:
@@ -335,15 +341,15 @@ def driver_too_old(node: Node, judged: GpuJudgement, torch_cuda: str | None) -> 
 def version(text: str) -> tuple[int, ...]:
     """The numbers of a version up to the first space, for comparison."""
     head = text.strip().split(" ", 1)[0]
-    return tuple(found for part in head.split(".") if (found := whole_number(part)) is not None)
+    return tuple(found for part in head.split(".") if (found := parse_whole_number(part)) is not None)
 
 
-def shared_gpus(at: Context, node: Node, of_its_machine: Iterable[Node]) -> list[Finding]:
+def shared_gpu_findings(at: Context, node: Node, of_its_machine: Iterable[Node]) -> list[Finding]:
     """Findings for GPUs of this node that the inventory also gives to another node on the same machine."""
     found: list[Finding] = []
     for other in of_its_machine:
         twice = sorted(set(node.gpus) & set(other.gpus)) if other.name != node.name else []
-        if twice and not (_own_gpus(at, node) and _own_gpus(at, other)):
+        if twice and not (_has_cluster_gpus(at, node) and _has_cluster_gpus(at, other)):
             says = (
                 f"{node.name} and {other.name} are one machine and share GPU {', '.join(map(str, twice))}: NCCL "
                 "needs a GPU for each rank"
@@ -353,7 +359,7 @@ def shared_gpus(at: Context, node: Node, of_its_machine: Iterable[Node]) -> list
     return found
 
 
-def _own_gpus(at: Context, node: Node) -> bool:
+def _has_cluster_gpus(at: Context, node: Node) -> bool:
     """Whether the node is a pod that got GPUs from its cluster. A cluster gives each GPU to one pod only, and every pod
     counts its GPUs from 0."""
     pod = at.run.site.pod(node.name)

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from runbook.causes.catalogue import finding_for
 from runbook.checks.context import Facts
-from runbook.files.address import is_ip, is_link_local, is_loopback, one_spelling
+from runbook.files.address import is_ip, is_link_local, is_loopback, normal_spelling
 from runbook.launch.ranks import socket_interfaces
-from runbook.model.command_quoting import word
+from runbook.model.command_quoting import shell_word
 from runbook.model.inventory import Inventory, Node
-from runbook.model.nccl_devices import is_for_guests, select_interfaces
+from runbook.model.nccl_devices import is_guest_interface, select_interfaces
 from runbook.model.verdict import Finding
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def interface_findings(inventory: Inventory, node: Node, facts: Mapping[str, Any
     address."""
     settings = socket_interfaces(inventory, node)
     used = "NCCL_SOCKET_IFNAME" if inventory.rendezvous.backend == "nccl" else "GLOO_SOCKET_IFNAME"
-    findings: list[Finding] = _loopback_down(node, facts["interfaces"])
+    findings: list[Finding] = _loopback_down_findings(node, facts["interfaces"])
     judged: set[str] = set()
     for name, expression in sorted(settings.items(), key=lambda item: item[0] != used):
         finding = None if expression in judged else interface_finding(inventory, node, facts, name, expression)
@@ -38,7 +38,7 @@ def interface_findings(inventory: Inventory, node: Node, facts: Mapping[str, Any
     return findings
 
 
-def _loopback_down(node: Node, interfaces: Mapping[str, Facts]) -> list[Finding]:
+def _loopback_down_findings(node: Node, interfaces: Mapping[str, Facts]) -> list[Finding]:
     """A finding when `lo` is down. Packets of a node to an address of its own go over `lo`, whichever interface has the
     address."""
     entry = interfaces.get("lo")
@@ -49,7 +49,7 @@ def _loopback_down(node: Node, interfaces: Mapping[str, Facts]) -> list[Finding]
     return [finding_for("interface-missing", says, (f"{node.name}: lo, state DOWN",), way="down", name="lo")]
 
 
-def of_pod(pod: Pod) -> str:
+def pod_scope_text(pod: Pod) -> str:
     """The machine that a pod is on, and what of that machine is not checked, in words."""
     if pod.host_network:
         return f"pod on {pod.machine}, with its network; its kernel's log not checked"
@@ -58,13 +58,15 @@ def of_pod(pod: Pod) -> str:
     )
 
 
-def apart_findings(inventory: Inventory, node: Node, facts: Mapping[str, Any], pod: Pod | None = None) -> list[Finding]:
+def separate_network_findings(
+    inventory: Inventory, node: Node, facts: Mapping[str, Any], pod: Pod | None = None
+) -> list[Finding]:
     """A finding for a container or pod with a network of its own, when the address that other nodes dial is not in that
     network."""
     if len(inventory.nodes) < 2 or facts.get("own") is not False:
         return []
     if pod:
-        return [_not_of_pod(node, pod)]
+        return [_pod_address_finding(node, pod)]
     if not facts.get("outside"):
         return []
     own = " ".join(
@@ -87,7 +89,7 @@ def apart_findings(inventory: Inventory, node: Node, facts: Mapping[str, Any], p
     ]
 
 
-def _not_of_pod(node: Node, pod: Pod) -> Finding:
+def _pod_address_finding(node: Node, pod: Pod) -> Finding:
     """The finding for a pod with a network of its own that does not have the node's address."""
     evidence = (
         f"pod {pod.namespace}/{pod.name}: podIP {pod.address}, hostIP {pod.host_address}, machine {pod.machine}",
@@ -113,13 +115,13 @@ def interface_finding(
     interfaces: Mapping[str, Facts] = facts["interfaces"]
     listed = "; ".join(f"{name} {' '.join(entry['addresses']) or '(no address)'}" for name, entry in interfaces.items())
     evidence = (f"interfaces of {node.name}: {listed}",)
-    address = one_spelling(node.address)
+    address = normal_spelling(node.address)
     owner = next((name for name, entry in interfaces.items() if address in entry["addresses"]), None)
     suggestion = owner or next(
         (
             name
             for name, entry in interfaces.items()
-            if name != "lo" and not is_for_guests(name) and any(not is_link_local(a) for a in entry["addresses"])
+            if name != "lo" and not is_guest_interface(name) and any(not is_link_local(a) for a in entry["addresses"])
         ),
         "the right one",
     )
@@ -139,34 +141,36 @@ def interface_finding(
     ]
     if not chosen:
         says = f"{node.name} has no interface {expression}" + (f"; {owner} carries {node.address}" if owner else "")
-    elif several and all(is_for_guests(name) and name != owner for name in chosen):
+    elif several and all(is_guest_interface(name) and name != owner for name in chosen):
         says = (
             f"{node.name} is set to use {chosen[0]}, which exists for the guests of that machine only: no other "
             "node can reach it"
         )
     elif not usable:
-        return unusable(node, chosen[0], interfaces[chosen[0]], owner, evidence)
-    elif several and all(_loops_back(interfaces[name]) for name in usable):
+        return unusable_interface_finding(node, chosen[0], interfaces[chosen[0]], owner, evidence)
+    elif several and all(_is_loopback_interface(interfaces[name]) for name in usable):
         says = f"{node.name} is set to use {usable[0]}, its loopback: no other node can reach it there"
     else:
         return None
     return finding_for(cause, says, evidence, way="named", node=node.name, name=suggestion)
 
 
-def _loops_back(entry: Facts) -> bool:
+def _is_loopback_interface(entry: Facts) -> bool:
     """Whether an interface is loopback: by its flags, or by its addresses where its flags are unknown."""
     return "LOOPBACK" in entry["flags"] or (bool(entry["addresses"]) and all(map(is_loopback, entry["addresses"])))
 
 
-def unusable(node: Node, name: str, entry: Facts, owner: str | None, evidence: tuple[str, ...]) -> Finding:
+def unusable_interface_finding(
+    node: Node, name: str, entry: Facts, owner: str | None, evidence: tuple[str, ...]
+) -> Finding:
     """The finding for an interface that exists but cannot be used: it is down, has no carrier, or has no address."""
     says = f"interface {name} of {node.name} "
     if entry["state"] in NO_CARRIER and "UP" in entry["flags"]:
         says += "has no carrier: it is switched on, and no signal comes from the other end"
         evidence = (f"{name}: NO-CARRIER, state {entry['state']}", *evidence)
-        return finding_for("interface-missing", says, evidence, way="no-carrier", name=word(name), node=node.name)
+        return finding_for("interface-missing", says, evidence, way="no-carrier", name=shell_word(name), node=node.name)
     if entry["state"] in NO_CARRIER:
-        return finding_for("interface-missing", f"{says}is down", evidence, way="down", name=word(name))
+        return finding_for("interface-missing", f"{says}is down", evidence, way="down", name=shell_word(name))
     address = node.address if is_ip(node.address) and owner is None else "ADDRESS"
     length = 64 if ":" in address else 24
     if entry.get("ipv6_off") and ":" in address:
@@ -176,18 +180,18 @@ def unusable(node: Node, name: str, entry: Facts, owner: str | None, evidence: t
             f"{says}has no address that others can reach: IPv6 is switched off there",
             (f"{node.name}: {setting} = 1", *evidence),
             way="family-off",
-            setting=word(f"{setting}=0"),
-            address=word(f"{address}/{length}"),
-            name=word(name),
+            setting=shell_word(f"{setting}=0"),
+            address=shell_word(f"{address}/{length}"),
+            name=shell_word(name),
         )
     return finding_for(
         "interface-missing",
         f"{says}has no address that others can reach",
         evidence,
         way="no-address",
-        address=word(address),
-        length=word(length),
-        name=word(name),
+        address=shell_word(address),
+        length=shell_word(length),
+        name=shell_word(name),
         such_as=f", such as {owner}, which carries {node.address}" if owner else "",
     )
 

@@ -11,14 +11,20 @@ from typing import TYPE_CHECKING, ClassVar
 
 from runbook.causes.catalogue import finding_for
 from runbook.checks.base import Check
-from runbook.checks.context import TORCH_IMPORT_TIMEOUT_S, Context, Facts, no_answer
-from runbook.checks.reach.gpus import GpuJudgement, all_sound, look_at_gpus, shared_gpus, torch_beside_gpus
-from runbook.checks.reach.interfaces import apart_findings, interface_findings, of_pod
-from runbook.checks.reach.workdir_and_limits import folder_findings, limit_findings, python_finding
+from runbook.checks.context import TORCH_IMPORT_TIMEOUT_S, Context, Facts, no_answer_outcome
+from runbook.checks.reach.gpus import (
+    GpuJudgement,
+    has_only_sound_gpus,
+    look_at_gpus,
+    shared_gpu_findings,
+    torch_findings_beside_gpus,
+)
+from runbook.checks.reach.interfaces import interface_findings, pod_scope_text, separate_network_findings
+from runbook.checks.reach.workdir_and_limits import limit_findings, run_folder_findings, unusable_python_finding
 from runbook.launch.ranks import socket_interface
-from runbook.model.grouping import grouped
+from runbook.model.grouping import values_by_key
 from runbook.model.inventory import Node
-from runbook.model.units import counted
+from runbook.model.units import count_text
 from runbook.model.verdict import Finding, Outcome
 from runbook.parsers.clock import CLOCK_OFFSET_FAIL_S, CLOCK_OFFSET_WARN_S
 from runbook.transport.node_answers import HostFacts
@@ -61,22 +67,22 @@ class Reach(Check):
         clocks = at.each(lambda node: at.session(node).clock(), reached)
         compared = Clocks({name: value[0] for name, value in clocks.items() if isinstance(value, tuple)})
         imported: set[str] = set()
-        waited = all_sound(gpus) and len(reached) == len(at.nodes)
+        waited = has_only_sound_gpus(gpus) and len(reached) == len(at.nodes)
         if pool:
-            from runbook.checks.ranks.evidence import gather
+            from runbook.checks.ranks.evidence import gather_evidence
 
             at.say("importing torch")
             patience = TORCH_IMPORT_TIMEOUT_S if waited else IMPORT_BESIDE_FAULT_TIMEOUT_S
-            pool.gather("imported", timeout_s=min(patience, at.left_s), look=partial(gather, pool))
+            pool.gather("imported", timeout_s=min(patience, at.left_s), look=partial(gather_evidence, pool))
             late = {member.rank.node for member in pool.members if "imported" not in member.steps}
             imported = {member.rank.node for member in pool.members} - late
         learned = Learned(at, facts, compared, gpus, pool, imported, waited=waited)
         outcomes = [learned.outcome(node) for node in at.nodes]
         if pool is None:
             return outcomes
-        from runbook.checks.reach.torch import compare_debugging, compare_versions
+        from runbook.checks.reach.torch import compare_debug_settings, compare_torch_versions
 
-        return compare_debugging(compare_versions(outcomes, pool), pool)
+        return compare_debug_settings(compare_torch_versions(outcomes, pool), pool)
 
 
 @dataclass(frozen=True)
@@ -95,41 +101,43 @@ class Learned:
     @cached_property
     def _of_a_machine(self) -> Mapping[str, Sequence[Node]]:
         """The nodes of each machine, by its id."""
-        return grouped((self.at.machine(node.name), node) for node in self.at.nodes)
+        return values_by_key((self.at.machine(node.name), node) for node in self.at.nodes)
 
     def outcome(self, node: Node) -> Outcome:
         """The outcome of one node."""
         session, facts = self.at.run.site.sessions.get(node.name), self.facts.get(node.name)
         if session is None:
-            return no_answer(node.name, "login", self.at.run.site.failures[node.name])
+            return no_answer_outcome(node.name, "login", self.at.run.site.failures[node.name])
         if "folder_error" in session.hello:
-            return Outcome.failed(node.name, *folder_findings(node, session.hello))
+            return Outcome.failed(node.name, *run_folder_findings(node, session.hello))
         if isinstance(facts, Outcome):
             return facts
         if facts is None:
-            return no_answer(node.name, "host_facts", TimeoutError())
+            return no_answer_outcome(node.name, "host_facts", TimeoutError())
         return self._judge(node, session.hello, facts)
 
     def _judge(self, node: Node, hello: Facts, facts: HostFacts) -> Outcome:
         at, pod = self.at, self.at.run.site.pod(node.name)
         gpus = self.gpus.get(node.name, GpuJudgement())
-        findings = folder_findings(node, hello)
+        findings = run_folder_findings(node, hello)
         no_room = bool(findings)
         warnings: list[str] = []
         if clock := self.clocks.finding(node.name, warnings):
             findings.append(clock)
-        findings += apart_findings(at.inventory, node, facts, pod) or interface_findings(at.inventory, node, facts)
-        findings += shared_gpus(at, node, self._of_a_machine[at.machine(node.name)])
+        findings += separate_network_findings(at.inventory, node, facts, pod) or interface_findings(
+            at.inventory, node, facts
+        )
+        findings += shared_gpu_findings(at, node, self._of_a_machine[at.machine(node.name)])
         findings += limit_findings(at.inventory, node, facts, warnings)
         findings += gpus.findings
         unknown = [*gpus.unknown]
         warnings += gpus.warnings
-        python = python_finding(node, hello, at.session(node).complaint)
+        python = unusable_python_finding(node, hello, at.session(node).complaint)
         torch = None
         if python is not None:
             findings.append(python)
         elif at.needs_pool is not None and node in at.needs_pool.nodes and not no_room:
-            failed, unproven = torch_beside_gpus(self.pool, node, self.imported, self.gpus, waited=self.waited)
+            failed, unproven = torch_findings_beside_gpus(self.pool, node, self.imported, self.gpus, waited=self.waited)
             findings += failed
             unknown += unproven
             torch = self._torch(node)
@@ -165,12 +173,12 @@ class Learned:
             f"Python {torch['python']}, torch {torch['torch']}, {backend}" if torch else f"Python {hello['python']}"
         ]
         if node.gpus:
-            parts.append(counted(len(node.gpus), "GPU"))
+            parts.append(count_text(len(node.gpus), "GPU"))
         parts.append("workdir writable")
         if interface := socket_interface(self.at.inventory, node):
             parts.append(f"interface {interface}")
         if pod:
-            parts.append(of_pod(pod))
+            parts.append(pod_scope_text(pod))
         if clock := self.clocks.proof(node.name):
             parts.append(clock)
         return ", ".join(parts)
@@ -181,7 +189,7 @@ class Clocks:
 
     def __init__(self, offsets: Mapping[str, float]) -> None:
         self.offsets = offsets
-        self.right = right_clock(offsets)
+        self.right = majority_clock_offset(offsets)
         self._seen = tuple(
             f"{n}: {offset:+.1f} s from this machine's clock" for n, offset in sorted(offsets.items())[:8]
         )
@@ -216,7 +224,7 @@ class Clocks:
         return f"clock in step with the nodes (this machine's is {abs(self.right):.0f} s {way})"
 
 
-def right_clock(offsets: Mapping[str, float]) -> float:
+def majority_clock_offset(offsets: Mapping[str, float]) -> float:
     """The time that most clocks agree with, this machine's included, as seconds ahead of this machine's clock."""
     clocks = [0.0, *offsets.values()]  # this machine's is first: it wins a tie
     order = sorted(clocks)

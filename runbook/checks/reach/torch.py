@@ -6,14 +6,14 @@ import time
 from collections import Counter
 
 from runbook.causes.catalogue import finding_for
-from runbook.checks.context import Facts, no_answer
+from runbook.checks.context import Facts, no_answer_outcome
 from runbook.checks.network.mesh import too_busy_finding
-from runbook.checks.ranks.evidence import busy_lines, gather, stopped
-from runbook.checks.ranks.own_failure import own_failure
+from runbook.checks.ranks.evidence import busy_program_lines, gather_evidence, stopped_process_finding
+from runbook.checks.ranks.own_failure import own_failure_finding
 from runbook.checks.ranks.pool import RankMember, RankPool
-from runbook.model.command_quoting import word
+from runbook.model.command_quoting import shell_word
 from runbook.model.inventory import Node
-from runbook.model.verdict import Finding, Outcome, with_findings
+from runbook.model.verdict import Finding, Outcome, outcomes_with_findings
 
 MAX_PROCESS_LOOK_AGE_S = 3.0
 """Seconds for which the last look at the processes of the ranks is recent enough."""
@@ -33,12 +33,14 @@ def torch_findings(pool: RankPool | None, node: Node, imported: set[str]) -> tup
     if pool is None:
         return [], []  # no rank was started
     if isinstance(error := pool.failures.get(node.name), BaseException):
-        outcome = no_answer(node.name, "launch", error)
+        outcome = no_answer_outcome(node.name, "launch", error)
         return ([], list(outcome.findings)) if outcome.verdict.value == "unknown" else (list(outcome.findings), [])
     members = pool.on(node.name)
     if lost := next((member.lost for member in members if member.lost), None):
-        return [], list(no_answer(node.name, "launch", lost).findings)
-    failures = [finding for member in members if (finding := own_failure(pool, member, "while importing torch"))]
+        return [], list(no_answer_outcome(node.name, "launch", lost).findings)
+    failures = [
+        finding for member in members if (finding := own_failure_finding(pool, member, "while importing torch"))
+    ]
     if failures:
         return failures[:1], []
     if node.name in imported:
@@ -46,19 +48,19 @@ def torch_findings(pool: RankPool | None, node: Node, imported: set[str]) -> tup
     if (
         time.monotonic() - pool.looked > MAX_PROCESS_LOOK_AGE_S
     ):  # one look serves all nodes: not one look for each node that is late
-        gather(pool)
+        gather_evidence(pool)
     waiting = [member for member in members if "imported" not in member.steps]
     for member in waiting:
         asleep = next((process for process in member.processes if process["state"] in "TtD"), None)
         if asleep:
-            return [stopped(member, asleep, "while starting")], []
+            return [stopped_process_finding(member, asleep, "while starting")], []
     starved = [one["cpu"] for member in waiting for one in member.processes if is_ready_python(one)]
-    if starved and max(starved) < MIN_RUNNABLE_CPU_SHARE and (busy := busy_lines(pool, node.name)):
+    if starved and max(starved) < MIN_RUNNABLE_CPU_SHARE and (busy := busy_program_lines(pool, node.name)):
         seen = f"torch was not imported in time: the rank was ready to run and had {max(starved):.0%} of a CPU"
         return [], [too_busy_finding(node.name, seen, busy)]
     silent = [member for member in waiting if "started" not in member.steps]
     if silent and any(process["comm"].startswith("python") for process in silent[0].processes):
-        return [never_began(node, silent[0])], []
+        return [python_not_begun_finding(node, silent[0])], []
     if node.activate and silent == waiting:
         finding = finding_for(
             "activation-failed",
@@ -81,7 +83,7 @@ def torch_findings(pool: RankPool | None, node: Node, imported: set[str]) -> tup
     ]
 
 
-def never_began(node: Node, member: RankMember) -> Finding:
+def python_not_begun_finding(node: Node, member: RankMember) -> Finding:
     """The finding for a rank whose launch script has ended and started Python, and none of whose own lines has run."""
     process = member.processes[0]
     return finding_for(
@@ -100,7 +102,7 @@ def never_began(node: Node, member: RankMember) -> Finding:
     )
 
 
-def compare_versions(outcomes: list[Outcome], pool: RankPool) -> list[Outcome]:
+def compare_torch_versions(outcomes: list[Outcome], pool: RankPool) -> list[Outcome]:
     """The outcomes with a finding for each node in the minority by torch version: ranks of different versions may not
     even agree on the wire format."""
     versions = {m.rank.node: str(m.steps["imported"]["torch"]) for m in pool.members if "imported" in m.steps}
@@ -119,17 +121,17 @@ def compare_versions(outcomes: list[Outcome], pool: RankPool) -> list[Outcome]:
             way="build" if build else "version",
             node=node,
             python=pool.inventory.node(node).interpreter_typed,
-            version=word(public),
+            version=shell_word(public),
             build=build,
             other=others[0],
         )
         for node, version in versions.items()
         if version != common
     }
-    return with_findings(outcomes, found)
+    return outcomes_with_findings(outcomes, found)
 
 
-def compare_debugging(outcomes: list[Outcome], pool: RankPool) -> list[Outcome]:
+def compare_debug_settings(outcomes: list[Outcome], pool: RankPool) -> list[Outcome]:
     """The outcomes with findings, when only some nodes have TORCH_DISTRIBUTED_DEBUG=DETAIL: on these torch makes
     further calls to compare what the ranks do, and waits in them for ranks that never come. The nodes in the minority
     are named; if both parts are equal, the nodes that have it."""
@@ -154,4 +156,4 @@ def compare_debugging(outcomes: list[Outcome], pool: RankPool) -> list[Outcome]:
         )
         for node in odd
     }
-    return with_findings(outcomes, found)
+    return outcomes_with_findings(outcomes, found)

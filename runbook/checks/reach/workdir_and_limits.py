@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from runbook.causes.catalogue import finding_for
-from runbook.checks.context import NOT_SAFE_ERROR, Facts, folder_finding
-from runbook.model.command_quoting import word
+from runbook.checks.context import NOT_SAFE_ERROR, Facts, run_folder_finding
+from runbook.model.command_quoting import shell_word
 from runbook.model.inventory import Inventory, Node
 from runbook.model.verdict import Finding
 from runbook.parsers.host_resources import MIN_MEMLOCK_KIB, MIN_OPEN_FILES
@@ -21,28 +21,28 @@ MIN_FREE_INODES = 64
 """The fewest inodes that must be free where the workdir is."""
 
 
-def folder_findings(node: Node, hello: Mapping[str, Any]) -> list[Finding]:
+def run_folder_findings(node: Node, hello: Mapping[str, Any]) -> list[Finding]:
     """Findings about the run's folder on the node. `hello` is what the supervisor said of itself when it came up."""
     place: Mapping[str, Any] = hello.get("place") or {}
     if "folder_error" in hello:
-        return [_cannot_be_made(node, hello["folder_error"], place)]
+        return [_unmakeable_folder_finding(node, hello["folder_error"], place)]
     folder, free, files = hello["folder"], hello.get("free_bytes"), hello.get("free_files")
     if free is not None and free < MIN_FREE_BYTES:
-        return [_full(node, place, f"{free} bytes free at {folder}", f"{free >> 20} MiB left")]
+        return [_full_disk_finding(node, place, f"{free} bytes free at {folder}", f"{free >> 20} MiB left")]
     if files is not None and files < MIN_FREE_INODES:
-        return [_full(node, place, f"{files} inodes are left at {folder}", None)]
+        return [_full_disk_finding(node, place, f"{files} inodes are left at {folder}", None)]
     if hello.get("noexec"):
         mount = place.get("mount")
         says = f"{folder} on {node.name} lies on a file system mounted noexec: programs put there cannot be started"
         seen = (f"the mount {mount} has the flag noexec",)
-        return [finding_for("workdir-not-writable", says, seen, way="noexec", node=node.name, mount=word(mount))]
+        return [finding_for("workdir-not-writable", says, seen, way="noexec", node=node.name, mount=shell_word(mount))]
     return []
 
 
-def _cannot_be_made(node: Node, error: Mapping[str, str], place: Mapping[str, Any]) -> Finding:
+def _unmakeable_folder_finding(node: Node, error: Mapping[str, str], place: Mapping[str, Any]) -> Finding:
     """The finding for a folder of the run that cannot be made. `place`: what stands at the workdir's place."""
     if not place or error.get("type") == NOT_SAFE_ERROR:
-        return folder_finding(node.name, error)
+        return run_folder_finding(node.name, error)
     workdir, user = place["workdir"], place["user"]
     code = error.get("errno") or error.get("type")
     seen = (
@@ -53,15 +53,15 @@ def _cannot_be_made(node: Node, error: Mapping[str, str], place: Mapping[str, An
         says = f"{user} has used up the quota on {place.get('mount')} of {node.name}, where the workdir {workdir} lies"
         return finding_for("disk-full", says, seen, way="quota", node=node.name)
     if code == "ENOSPC":
-        return _full(node, place, seen[0], None if place.get("full_of_files") else "no room left")
+        return _full_disk_finding(node, place, seen[0], None if place.get("full_of_files") else "no room left")
     if code == "EROFS":
         mount = place.get("mount")
         says = f"the workdir {workdir} of {node.name} lies on a read-only file system ({mount})"
-        return finding_for("workdir-not-writable", says, seen, way="read-only", node=node.name, mount=word(mount))
-    return _cannot_be_written(node, place, seen)
+        return finding_for("workdir-not-writable", says, seen, way="read-only", node=node.name, mount=shell_word(mount))
+    return _unwritable_workdir_finding(node, place, seen)
 
 
-def _cannot_be_written(node: Node, place: Mapping[str, Any], seen: tuple[str, ...]) -> Finding:
+def _unwritable_workdir_finding(node: Node, place: Mapping[str, Any], seen: tuple[str, ...]) -> Finding:
     """Why the workdir cannot be made although the file system has room: what stands in its place, or who owns the
     folder."""
     workdir, user, there = place["workdir"], place["user"], place["there"]
@@ -91,14 +91,14 @@ def _cannot_be_written(node: Node, place: Mapping[str, Any], seen: tuple[str, ..
         seen,
         way=way,
         node=node.name,
-        user=word(user),
-        link=word(link),
-        there=word(there),
+        user=shell_word(user),
+        link=shell_word(link),
+        there=shell_word(there),
         own=f"{workdir}/{user}",
     )
 
 
-def _full(node: Node, place: Mapping[str, Any], seen: str, room: str | None) -> Finding:
+def _full_disk_finding(node: Node, place: Mapping[str, Any], seen: str, room: str | None) -> Finding:
     """The finding for a full file system. `room` says in words how little space is left; None means that inodes have
     run out."""
     mount = place.get("mount", "/")
@@ -109,10 +109,10 @@ def _full(node: Node, place: Mapping[str, Any], seen: str, room: str | None) -> 
             f"the job needs at least {MIN_FREE_BYTES >> 20} MiB"
         )
     way = "inodes" if room is None else "space"
-    return finding_for("disk-full", says, (seen,), way=way, node=node.name, mount=word(mount))
+    return finding_for("disk-full", says, (seen,), way=way, node=node.name, mount=shell_word(mount))
 
 
-def python_finding(node: Node, hello: Mapping[str, Any], complaint: Sequence[str] = ()) -> Finding | None:
+def unusable_python_finding(node: Node, hello: Mapping[str, Any], complaint: Sequence[str] = ()) -> Finding | None:
     """A finding when the supervisor could not use the interpreter that the inventory names, and why; else None.
 
     With an `activate` line the interpreter's name may only mean something after that line, so the ranks find out.
@@ -131,7 +131,7 @@ def python_finding(node: Node, hello: Mapping[str, Any], complaint: Sequence[str
         why += "" if code == bootstrap.EXIT_NOT_STARTABLE else f" (exit code {code})"
         why += f": {complaint[-1]}" if complaint else ""
     seen = (f"`{name} --version` on {node.place}; {hello['executable']} is {hello['python']}", *complaint)
-    executable, python = hello["executable"], word(name)
+    executable, python = hello["executable"], shell_word(name)
     return finding_for(cause, f"{name} {why}", seen, way=way, node=node.name, executable=executable, python=python)
 
 
@@ -153,15 +153,15 @@ def limit_findings(inventory: Inventory, node: Node, facts: Mapping[str, Any], w
     `warnings`."""
     limits = facts["limits"]
     found = [
-        _memlock(inventory, node, limits, warnings),
-        _open_files(node, limits, warnings),
-        _shared_memory(node, facts.get("shm"), warnings),
+        _memlock_finding(inventory, node, limits, warnings),
+        _open_files_finding(node, limits, warnings),
+        _shared_memory_finding(node, facts.get("shm"), warnings),
     ]
-    warnings += _ends_ranks(limits)
+    warnings += _fatal_limit_warnings(limits)
     return [finding for finding in found if finding is not None]
 
 
-def _memlock(inventory: Inventory, node: Node, limits: Facts, warnings: list[str]) -> Finding | None:
+def _memlock_finding(inventory: Inventory, node: Node, limits: Facts, warnings: list[str]) -> Finding | None:
     """A finding, or a warning, when logins may lock too little memory for RDMA."""
     soft, hard = limits.get("memlock_bytes"), limits.get("memlock_hard_bytes")
     # Root is not limited, and a user who may raise the limit may do so in `activate`.
@@ -178,7 +178,7 @@ def _memlock(inventory: Inventory, node: Node, limits: Facts, warnings: list[str
     return finding_for("memlock-limit", says, seen, node=node.name)
 
 
-def _open_files(node: Node, limits: Facts, warnings: list[str]) -> Finding | None:
+def _open_files_finding(node: Node, limits: Facts, warnings: list[str]) -> Finding | None:
     """A finding, or a warning, when logins may open too few files."""
     files = limits.get("open_files")
     if files is None or files >= MIN_SAFE_OPEN_FILES or files < 0:
@@ -191,7 +191,7 @@ def _open_files(node: Node, limits: Facts, warnings: list[str]) -> Finding | Non
     return finding_for("open-files-limit", says, seen, way="node", node=node.name)
 
 
-def _ends_ranks(limits: Facts) -> Iterator[str]:
+def _fatal_limit_warnings(limits: Facts) -> Iterator[str]:
     """Warnings about limits that will end a rank some day, whatever the rank does."""
     space, seconds = limits.get("address_space_bytes"), limits.get("cpu_seconds")
     if space is not None:
@@ -203,7 +203,7 @@ def _ends_ranks(limits: Facts) -> Iterator[str]:
         yield f"logins may use {seconds} s of CPU time a process (ulimit -t): the kernel kills a rank that used them up"
 
 
-def _shared_memory(node: Node, shm: Facts | None, warnings: list[str]) -> Finding | None:
+def _shared_memory_finding(node: Node, shm: Facts | None, warnings: list[str]) -> Finding | None:
     """A finding, or a warning, when /dev/shm is too small for NCCL between the GPUs of the node."""
     if len(node.gpus) < 2:
         return None

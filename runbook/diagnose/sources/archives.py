@@ -18,9 +18,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Protocol
 
-from runbook.diagnose.sources.decoding import FREE_UNPACKED_BYTES, MAX_UNPACK_RATIO, Unpacked, UnreadError, packing_of
+from runbook.diagnose.sources.decoding import (
+    FREE_UNPACKED_BYTES,
+    MAX_UNPACK_RATIO,
+    Unpacked,
+    UnreadError,
+    detect_packing,
+)
 from runbook.diagnose.sources.own_runs import MAX_RESULT_BYTES, RESULT_FILE
-from runbook.model.safe_text import visible
+from runbook.model.safe_text import visible_text
 
 TAR_BLOCK_BYTES = tarfile.BLOCKSIZE
 MAX_MEMBERS = 50_000
@@ -91,17 +97,17 @@ def is_archive(path: Path) -> bool:
             head = file.read(TAR_BLOCK_BYTES)
             if head.startswith(ZIP_MAGIC):
                 return True
-            packing = packing_of(head)
+            packing = detect_packing(head)
             if packing is not None:
                 file.seek(0)
-                head = _exactly(Unpacked(file, packing).read, TAR_BLOCK_BYTES)
+                head = _read_exactly(Unpacked(file, packing).read, TAR_BLOCK_BYTES)
         tarfile.TarInfo.frombuf(head, "utf-8", "surrogateescape")
     except (UnreadError, *_BROKEN_TAR):
         return False
     return True
 
 
-def contents(path: Path) -> Contents:
+def list_contents(path: Path) -> Contents:
     """The contents of an archive, in order. In an archive of `runbook collect` only logs of ranks and kernels and
     outputs of tools count, in any other archive every plain file."""
     found = Contents()
@@ -115,17 +121,17 @@ def contents(path: Path) -> Contents:
     if {"manifest.json", "README.txt"} <= names and any(name.startswith(COLLECT_FOLDERS) for name in names):
         manifest = next(member for member in found.members if member.name == "manifest.json")
         result = next((member for member in found.members if member.name == COLLECTED_RESULT), None)
-        found.members = [known for member in found.members if (known := _of_ours(member))]
-        found.unread += _left_out(manifest)
+        found.members = [known for member in found.members if (known := _collected_member(member))]
+        found.unread += _files_left_out(manifest)
         if result is not None:
             try:
-                found.result = _whole(result, MAX_RESULT_BYTES)
+                found.result = _read_member(result, MAX_RESULT_BYTES)
             except UnreadError as error:
                 found.unread.append((COLLECTED_RESULT, str(error)))
     return found
 
 
-def _of_ours(member: ArchiveMember) -> ArchiveMember | None:
+def _collected_member(member: ArchiveMember) -> ArchiveMember | None:
     """The member with its node, if it is a log or a tool's output in an archive of `runbook collect`; None for any
     other file."""
     if log := COLLECTED_LOG.fullmatch(member.name):
@@ -135,30 +141,30 @@ def _of_ours(member: ArchiveMember) -> ArchiveMember | None:
     return None
 
 
-def _left_out(manifest: ArchiveMember) -> list[tuple[str, str]]:
+def _files_left_out(manifest: ArchiveMember) -> list[tuple[str, str]]:
     """(name, reason) for each log that `runbook collect` did not bring, or not whole, and each node that did not
     answer: by its manifest."""
     try:
-        listed = json.loads(_whole(manifest, MAX_MANIFEST_BYTES))["files"]
+        listed = json.loads(_read_member(manifest, MAX_MANIFEST_BYTES))["files"]
         rows = [{str(key): str(value) for key, value in row.items()} for row in listed]
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError, UnreadError):
         return [(manifest.name, "it cannot be read: what was left out of the archive is not known")]
     found = [
         (
-            shown(row["path"]),
+            printable_name(row["path"]),
             f"`runbook collect` brought its beginning and its end; {row.get('bytes_left_out')} bytes are not here",
         )
         for row in rows
         if row.get("truncated") == "True" and COLLECTED_LOG.fullmatch(row.get("path", ""))
     ]
     return found + [
-        (shown(row["what"]), f"it is not in the archive: {shown(row.get('missing', ''))[:200]}")
+        (printable_name(row["what"]), f"it is not in the archive: {printable_name(row.get('missing', ''))[:200]}")
         for row in rows
         if row.get("path") == "None" and REPORTED_ABSENCE.fullmatch(row.get("what", ""))
     ]
 
 
-def _whole(member: ArchiveMember, most: int) -> bytes:
+def _read_member(member: ArchiveMember, most: int) -> bytes:
     """All bytes of a member; UnreadError if it is damaged, or has more than `most` bytes."""
     data = b""
     for chunk in member.chunks(most):
@@ -168,9 +174,9 @@ def _whole(member: ArchiveMember, most: int) -> bytes:
     return data
 
 
-def shown(name: str) -> str:
+def printable_name(name: str) -> str:
     """A member's name, safe to print: an archive can hold any name."""
-    return visible(name[:MAX_NAME_BYTES])
+    return visible_text(name[:MAX_NAME_BYTES])
 
 
 class _Names:
@@ -218,7 +224,7 @@ class _Tar:
         """A new stream of the tar's bytes, from the beginning."""
         self.close()
         self._file = self._path.open("rb")
-        packing = packing_of(self._file.read(8))
+        packing = detect_packing(self._file.read(8))
         self._file.seek(0)
         self._stream = self._file if packing is None else Unpacked(self._file, packing)
         return self._stream
@@ -265,7 +271,7 @@ class _Headers:
             raise UnreadError(
                 f"it is damaged at byte {self.stream.tell():,}: a header of more than {MAX_HEADER_BYTES:,} bytes"
             )
-        self.block = _exactly(self.stream.read, count)
+        self.block = _read_exactly(self.stream.read, count)
         if LONG_NUMBER.search(self.block):
             raise UnreadError(f"it is damaged at byte {self.stream.tell():,}: a header with a number of 200 digits")
         return self.block
@@ -273,10 +279,10 @@ class _Headers:
 
 def _list_tar(path: Path, found: Contents) -> None:
     with closing(_Tar(path)) as tar:
-        _list_headers(tar, _Headers(tar.stream()), path, found)
+        _list_tar_headers(tar, _Headers(tar.stream()), path, found)
 
 
-def _list_headers(tar: _Tar, headers: _Headers, path: Path, found: Contents) -> None:
+def _list_tar_headers(tar: _Tar, headers: _Headers, path: Path, found: Contents) -> None:
     names = _Names(path)
     plain: set[str] = set()
     links: list[tuple[str, str]] = []
@@ -290,7 +296,7 @@ def _list_headers(tar: _Tar, headers: _Headers, path: Path, found: Contents) -> 
             if info is None:
                 break
             names.add(info.name)
-            name = shown(info.name)
+            name = printable_name(info.name)
             if info.issparse():
                 found.unread.append(
                     (name, "it is stored with holes (GNU sparse): unpack the archive, and give the file")
@@ -312,13 +318,13 @@ def _list_headers(tar: _Tar, headers: _Headers, path: Path, found: Contents) -> 
             raise UnreadError(f"something follows its end, at byte {headers.tell():,}")
     if found.members:
         found.unread += [
-            (shown(name), f"it is a link to {shown(target)[:200]}, which is not in the archive")
+            (printable_name(name), f"it is a link to {printable_name(target)[:200]}, which is not in the archive")
             for name, target in links
-            if not _leads_to(name, target, plain)
+            if not _link_leads_to_file(name, target, plain)
         ]
 
 
-def _leads_to(name: str, target: str, plain: set[str]) -> bool:
+def _link_leads_to_file(name: str, target: str, plain: set[str]) -> bool:
     """Whether a link leads to a file of the archive. A hard link's target is a path from the archive's top, a symbolic
     link's a path from the link's folder."""
     parts: list[str] = []
@@ -390,23 +396,23 @@ class _Zip:
 def _list_zip(path: Path, found: Contents) -> None:
     try:
         with closing(_Zip(path)) as archive:
-            _list_directory(archive, archive.opened().infolist(), path, found)
+            _list_zip_directory(archive, archive.opened().infolist(), path, found)
     except _BROKEN_ZIP as error:
         raise UnreadError(
             f"it is damaged, or breaks off: its directory, which is at its end, cannot be read ({error})"
         ) from error
 
 
-def _list_directory(archive: _Zip, infos: list[zipfile.ZipInfo], path: Path, found: Contents) -> None:
+def _list_zip_directory(archive: _Zip, infos: list[zipfile.ZipInfo], path: Path, found: Contents) -> None:
     names = _Names(path)
     end = 0
     for at in sorted(range(len(infos)), key=lambda at: infos[at].header_offset):
         info = infos[at]
         names.add(info.filename)
-        name = shown(info.filename)
+        name = printable_name(info.filename)
         if info.is_dir():
             continue
-        if why := _closed(info, end):
+        if why := _unread_reason(info, end):
             found.unread.append((name, why))
             continue
         end = info.header_offset + 30 + info.compress_size
@@ -414,7 +420,7 @@ def _list_directory(archive: _Zip, infos: list[zipfile.ZipInfo], path: Path, fou
             found.members.append(ArchiveMember(archive, name, at, info.file_size))
 
 
-def _closed(info: zipfile.ZipInfo, end: int) -> str:
+def _unread_reason(info: zipfile.ZipInfo, end: int) -> str:
     """Why a member is not read, in words; empty if it is. `end`: the byte at which the member before it ends."""
     if info.flag_bits & 0x1:
         return "it is encrypted: unpack the archive with its password, and give the files"
@@ -428,7 +434,7 @@ def _closed(info: zipfile.ZipInfo, end: int) -> str:
     return ""
 
 
-def _exactly(read: Callable[[int], bytes], count: int) -> bytes:
+def _read_exactly(read: Callable[[int], bytes], count: int) -> bytes:
     """`count` bytes, or fewer at the end, from a function that may give fewer at once."""
     parts: list[bytes] = []
     while count > 0 and (part := read(count)):

@@ -75,11 +75,11 @@ class _Gzip:
         return out
 
 
-def _xz() -> _Decoder:
+def _xz_decoder() -> _Decoder:
     return lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=MAX_XZ_MEMORY_BYTES)
 
 
-def _zstd() -> _Decoder:
+def _zstd_decoder() -> _Decoder:
     return zstd.ZstdDecompressor(options={zstd.DecompressionParameter.window_log_max: MAX_ZSTD_WINDOW_LOG})
 
 
@@ -101,13 +101,13 @@ _SKIPPABLE = tuple(bytes([0x50 + at, 0x2A, 0x4D, 0x18]) for at in range(16))
 PACKINGS = (
     Packing("gzip", (b"\x1f\x8b\x08",), _Gzip, "gzip -dc"),
     Packing("bzip2", (b"BZh",), bz2.BZ2Decompressor, "bzip2 -dc"),
-    Packing("xz", (b"\xfd7zXZ\0",), _xz, "xz -dc"),
-    Packing("zstd", (b"\x28\xb5\x2f\xfd", *_SKIPPABLE), _zstd, "zstd -dc --long=31"),
+    Packing("xz", (b"\xfd7zXZ\0",), _xz_decoder, "xz -dc"),
+    Packing("zstd", (b"\x28\xb5\x2f\xfd", *_SKIPPABLE), _zstd_decoder, "zstd -dc --long=31"),
 )
 _DAMAGED = (zlib.error, lzma.LZMAError, zstd.ZstdError, OSError, EOFError, ValueError)
 
 
-def packing_of(head: bytes) -> Packing | None:
+def detect_packing(head: bytes) -> Packing | None:
     """How a file with these first bytes is packed; None if it is not, or in an unknown way."""
     return next((packing for packing in PACKINGS if packing.begins(head)), None)
 
@@ -239,7 +239,7 @@ class Account(Protocol):
         """Notes that the file was read with a change."""
 
 
-def decoded(chunks: Iterable[bytes], account: Account) -> Iterator[bytes]:
+def decode_log(chunks: Iterable[bytes], account: Account) -> Iterator[bytes]:
     """The text of a log in UTF-8, without NUL bytes and without HTML; `account` receives notes about it."""
     rest = iter(chunks)
     head = b""
@@ -263,18 +263,18 @@ def decoded(chunks: Iterable[bytes], account: Account) -> Iterator[bytes]:
         account.unread(f"it is not text but {kind}")
         return
     whole = chain([head], rest)
-    encoding, marked = _encoding(head)
+    encoding, marked = _detect_encoding(head)
     if encoding != "utf-8":
         if not marked:
             account.note(f"it was read as {encoding.upper()}: it looks like that, without a mark")
-        yield from _recoded(whole, encoding, account)
+        yield from _recode_to_utf8(whole, encoding, account)
     elif HTML.match(head.removeprefix(codecs.BOM_UTF8)):
-        yield from _stripped(_plain(whole, account), account)
+        yield from _strip_html(_clean_utf8(whole, account), account)
     else:
-        yield from _plain(whole, account)
+        yield from _clean_utf8(whole, account)
 
 
-def _encoding(head: bytes) -> tuple[str, bool]:
+def _detect_encoding(head: bytes) -> tuple[str, bool]:
     """(name, marked): the encoding of a text with this beginning, and whether a byte order mark tells it."""
     for mark, name in BYTE_ORDER_MARKS:
         if head.startswith(mark):
@@ -295,13 +295,13 @@ def _encoding(head: bytes) -> tuple[str, bool]:
     # Scripts other than Latin have fewer NULs in UTF-16: there the whole sample must decode to printable text.
     wide = sample[:ENCODING_SAMPLE_BYTES].replace(bytes(8), b"")
     for name in ("utf-16-le", "utf-16-be"):
-        text = _strictly(wide, name)
+        text = _decode_strictly(wide, name)
         if text and "\n" in text and all(char.isprintable() or char in "\t\r\n\x1b" for char in text):
             return name, False
     return "utf-8", False
 
 
-def _strictly(data: bytes, encoding: str) -> str | None:
+def _decode_strictly(data: bytes, encoding: str) -> str | None:
     """The text of bytes that may end inside a character; None if they are not of this encoding."""
     try:
         return codecs.getincrementaldecoder(encoding)().decode(data)
@@ -309,7 +309,7 @@ def _strictly(data: bytes, encoding: str) -> str | None:
         return None
 
 
-def _recoded(chunks: Iterable[bytes], encoding: str, account: Account) -> Iterator[bytes]:
+def _recode_to_utf8(chunks: Iterable[bytes], encoding: str, account: Account) -> Iterator[bytes]:
     """The text in UTF-8, decoded from another encoding."""
     decoder = codecs.getincrementaldecoder(encoding)("replace")
     odd = False
@@ -321,7 +321,7 @@ def _recoded(chunks: Iterable[bytes], encoding: str, account: Account) -> Iterat
         account.unread(f"part of it is no {encoding.upper()}")
 
 
-def _plain(chunks: Iterable[bytes], account: Account) -> Iterator[bytes]:
+def _clean_utf8(chunks: Iterable[bytes], account: Account) -> Iterator[bytes]:
     """The text of bytes in UTF-8, without NUL bytes; notes if they are not quite UTF-8."""
     nuls, binary, foreign = False, False, False
     tail = b""
@@ -333,7 +333,7 @@ def _plain(chunks: Iterable[bytes], account: Account) -> Iterator[bytes]:
         for at in range(0, 0 if binary else len(text), SHARE_WINDOW_BYTES):
             part = text[at : at + SHARE_WINDOW_BYTES]
             binary = binary or is_binary(part)
-            foreign = foreign or is_foreign(part)
+            foreign = foreign or is_foreign_encoding(part)
         yield text
     if binary:
         account.unread("it is not text, or part of it is not")
@@ -353,14 +353,14 @@ def is_binary(data: bytes) -> bool:
     return len(data) - len(data.translate(None, CONTROL_CHARACTERS)) > MAX_CONTROL_SHARE * len(data)
 
 
-def is_foreign(data: bytes) -> bool:
+def is_foreign_encoding(data: bytes) -> bool:
     """Whether bytes are of an encoding that is not read here."""
     if data.isascii():
         return False
     return data.decode("utf-8", "replace").count("\ufffd") > MAX_NON_UTF8_SHARE * len(data)
 
 
-def _stripped(chunks: Iterable[bytes], account: Account) -> Iterator[bytes]:
+def _strip_html(chunks: Iterable[bytes], account: Account) -> Iterator[bytes]:
     """The text that a page of HTML shows."""
     page, seen = _Page(), _VisibleText()
     decoder = codecs.getincrementaldecoder("utf-8")("replace")

@@ -15,11 +15,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, cast
 
-from runbook.diagnose.sources.archives import ZIP_MAGIC, ArchiveMember, contents, is_archive
-from runbook.diagnose.sources.decoding import Account, Unpacked, UnreadError, decoded, packing_of
+from runbook.diagnose.sources.archives import ZIP_MAGIC, ArchiveMember, is_archive, list_contents
+from runbook.diagnose.sources.decoding import Account, Unpacked, UnreadError, decode_log, detect_packing
 from runbook.diagnose.sources.own_runs import has_events
 from runbook.model.errors import FilesWrong, Problem
-from runbook.model.units import number, small_number
+from runbook.model.units import parse_number, parse_small_number
 
 CHUNK_BYTES = 1 << 20
 PACKED_CHUNK_BYTES = 1 << 17
@@ -97,7 +97,7 @@ def find_logs(named: Sequence[str]) -> FoundLogs:
     for name in dict.fromkeys(named):
         inside = FoundLogs()
         try:
-            problem = _named(name, inside)
+            problem = _add_named_logs(name, inside)
         except OSError as error:  # a name that is too long, a folder on the way that may not be entered
             problem = Problem("arguments.unreadable-log", f"{name}: {error.strerror or error}")
         if problem is not None:
@@ -108,17 +108,17 @@ def find_logs(named: Sequence[str]) -> FoundLogs:
         found.results += inside.results
     if problems:
         raise FilesWrong(problems)
-    found.logs = _with_ranks(list({log.name: log for log in found.logs}.values()))
+    found.logs = _with_torchrun_ranks(list({log.name: log for log in found.logs}.values()))
     return found
 
 
-def _named(name: str, inside: FoundLogs) -> Problem | None:
+def _add_named_logs(name: str, inside: FoundLogs) -> Problem | None:
     """Adds the logs that `name` means to `inside`; the problem if there is nothing to read, else None."""
     path = Path(name)
     if name == "-":
         inside.logs.append(LogFile(name, None))
     elif path.is_dir():
-        _in_folder(path, inside)
+        _add_folder(path, inside)
         if not inside.anything and not has_events(path):
             return Problem("arguments.no-logs", f"{name} holds no log")
     elif not path.exists():
@@ -130,17 +130,17 @@ def _named(name: str, inside: FoundLogs) -> Problem | None:
     elif not os.access(path, os.R_OK):
         return Problem("arguments.unreadable-log", f"{name} may not be read by this user")
     else:
-        _file(path, inside)
+        _add_file(path, inside)
         if not inside.anything:
             return Problem("arguments.no-logs", f"{name} holds no log")
     return None
 
 
-def chunks(log: LogFile, account: Account) -> Iterator[bytes]:
+def log_chunks(log: LogFile, account: Account) -> Iterator[bytes]:
     """The text of a log in UTF-8, unpacked and decoded. A log that breaks off or cannot be understood ends there, and
     `account` is told why."""
     try:
-        yield from decoded(_until_broken(_unpacked(_Chunks(_raw(log))), account), account)
+        yield from decode_log(_until_broken(_unpacked_bytes(_Chunks(_packed_bytes(log))), account), account)
     except RecursionError:
         account.unread("it is nested too deeply")
 
@@ -155,13 +155,13 @@ def _until_broken(stream: Iterator[bytes], account: Account) -> Iterator[bytes]:
         account.unread(error.strerror or str(error))
 
 
-def _raw(log: LogFile) -> Iterator[bytes]:
+def _packed_bytes(log: LogFile) -> Iterator[bytes]:
     """The bytes of a log, packed as they are."""
     if log.member is not None:
         yield from log.member.chunks(PACKED_CHUNK_BYTES)
     elif log.path is not None:
         with log.path.open("rb", buffering=0) as file:
-            yield from _of_file(cast("BinaryIO", file))
+            yield from _file_bytes(cast("BinaryIO", file))
     elif sys.stdin is None:
         raise UnreadError("it is closed")
     else:
@@ -169,10 +169,10 @@ def _raw(log: LogFile) -> Iterator[bytes]:
         yield from iter(lambda: stream.read1(CHUNK_BYTES), b"")
 
 
-def _unpacked(raw: _Chunks) -> Iterator[bytes]:
+def _unpacked_bytes(raw: _Chunks) -> Iterator[bytes]:
     """The bytes of a log, unpacked; UnreadError for an archive, or for a file that is packed twice."""
     head = raw.peek(TAR_HEAD_BYTES)
-    packing = packing_of(head)
+    packing = detect_packing(head)
     if packing is None:
         _refuse_archive(head)
         yield from raw.rest()
@@ -180,7 +180,7 @@ def _unpacked(raw: _Chunks) -> Iterator[bytes]:
     stream = Unpacked(cast("BinaryIO", raw), packing)
     unpacked = _Chunks(iter(lambda: stream.read(PACKED_CHUNK_BYTES), b""))
     _refuse_archive(head := unpacked.peek(TAR_HEAD_BYTES))
-    if packing_of(head):
+    if detect_packing(head):
         raise UnreadError("it is packed twice: unpack it once")
     yield from unpacked.rest()
 
@@ -207,7 +207,7 @@ class _Chunks:
             try:
                 chunk = next(self._chunks, b"")
             except (UnreadError, OSError) as error:
-                self._chunks = _raising(error)
+                self._chunks = _raise_when_read(error)
                 break
             if not chunk:
                 break
@@ -230,12 +230,12 @@ class _Chunks:
         return given
 
 
-def _raising(error: Exception) -> Iterator[bytes]:
+def _raise_when_read(error: Exception) -> Iterator[bytes]:
     raise error
     yield b""
 
 
-def _of_file(file: BinaryIO) -> Iterator[bytes]:
+def _file_bytes(file: BinaryIO) -> Iterator[bytes]:
     """A file's bytes, without most of a hole (a range of NUL bytes that takes no room on disk); UnreadError if the file
     becomes shorter meanwhile."""
     status = os.fstat(file.fileno())
@@ -245,12 +245,12 @@ def _of_file(file: BinaryIO) -> Iterator[bytes]:
         yield chunk
         at += len(chunk)
         if plain and len(chunk) == CHUNK_BYTES and not any(chunk):
-            at = _after_hole(file, at)
+            at = _skip_hole(file, at)
     if plain and at < status.st_size:
         raise UnreadError(f"it became shorter while it was read ({status.st_size:,} bytes, {at:,} of them read)")
 
 
-def _after_hole(file: BinaryIO, at: int) -> int:
+def _skip_hole(file: BinaryIO, at: int) -> int:
     """The byte at which data goes on behind a hole at byte `at`, to which the file is set; `at` itself if no hole is
     known there."""
     if not hasattr(os, "SEEK_DATA"):
@@ -264,13 +264,13 @@ def _after_hole(file: BinaryIO, at: int) -> int:
             return at
 
 
-def _file(path: Path, found: FoundLogs) -> None:
+def _add_file(path: Path, found: FoundLogs) -> None:
     """Adds a file as a log, or the logs of an archive."""
     name = str(path)
     if not path.is_file() or not is_archive(path):
         found.logs.append(LogFile(name, path))
         return
-    inside = contents(path)
+    inside = list_contents(path)
     for member in inside.members:
         if _is_no_log(PurePosixPath(member.name).name):
             found.aside.append(f"{name}!{member.name}")
@@ -281,7 +281,7 @@ def _file(path: Path, found: FoundLogs) -> None:
         found.results.append((name, inside.result))
 
 
-def _in_folder(folder: Path, found: FoundLogs) -> None:
+def _add_folder(folder: Path, found: FoundLogs) -> None:
     """Adds the logs under a folder, sorted by the numbers in their names; of a run's folder, only the ranks' logs."""
     if has_events(folder):
         folder = folder / "logs"
@@ -299,11 +299,11 @@ def _in_folder(folder: Path, found: FoundLogs) -> None:
             if (path := Path(base) / name).is_symlink() and not Path(os.path.realpath(path)).is_relative_to(top):
                 found.unread.append((str(path), "it is a link to a folder elsewhere: name that folder too"))
         paths += [Path(base) / name for name in files]
-    for path in sorted(paths, key=_numerically):
-        _in_a_folder(path, found)
+    for path in sorted(paths, key=_numeric_sort_key):
+        _add_folder_file(path, found)
 
 
-def _in_a_folder(path: Path, found: FoundLogs) -> None:
+def _add_folder_file(path: Path, found: FoundLogs) -> None:
     """Adds a file that was found in a folder: as a log, as unread with its reason, or as left aside."""
     name = str(path)
     if path.name.startswith(".") or _is_no_log(path.name):
@@ -318,7 +318,7 @@ def _in_a_folder(path: Path, found: FoundLogs) -> None:
         elif path.suffix == RECORDS_SUFFIX:
             found.unread.append((name, "by its name it holds records of data; if it is a log, name it"))
         elif path.stat().st_size:
-            _file(path, found)
+            _add_file(path, found)
     except OSError as error:
         found.unread.append((name, error.strerror or str(error)))
 
@@ -327,18 +327,20 @@ def _is_no_log(name: str) -> bool:
     return PurePosixPath(name).suffix in NON_LOG_SUFFIXES or TENSORBOARD_EVENTS.match(name) is not None
 
 
-def _numerically(path: Path) -> list[tuple[int, str]]:
+def _numeric_sort_key(path: Path) -> list[tuple[int, str]]:
     return [
-        (number(part), "") if part[:1] in "0123456789" else (-1, part)
+        (parse_number(part), "") if part[:1] in "0123456789" else (-1, part)
         for part in re.split(r"([0-9]+)", str(path))
         if part
     ]
 
 
-def _with_ranks(logs: list[LogFile]) -> list[LogFile]:
+def _with_torchrun_ranks(logs: list[LogFile]) -> list[LogFile]:
     """The logs, with their ranks if they are in one tree of torchrun's: its folders are named by local ranks, which are
     the ranks only if there is one tree."""
     places = {log.name: found for log in logs if (found := TORCHRUN_LOG_PATH.match(log.name))}
     if len({found["run"] for found in places.values()}) != 1:
         return logs
-    return [replace(log, rank=small_number(places[log.name]["rank"])) if log.name in places else log for log in logs]
+    return [
+        replace(log, rank=parse_small_number(places[log.name]["rank"])) if log.name in places else log for log in logs
+    ]

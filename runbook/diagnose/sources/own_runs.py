@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from runbook.causes.catalogue import of_kind, root_of
+from runbook.causes.catalogue import causes_of_kind, root_cause_among
 from runbook.diagnose.judge import NO_EVIDENCE, Cause
 from runbook.diagnose.rule_types import Hit, Line, Tier
 from runbook.model.node_ranges import fold
-from runbook.model.safe_files import is_folder, open_regular
+from runbook.model.safe_files import is_folder, open_regular_file
 
 RESULT_FILE = "result.json"
 UNFINISHED_VERDICT = "unfinished"
@@ -40,7 +40,7 @@ class OwnRun:
         real = [cause for cause in told if cause.cause != NO_EVIDENCE]
         if not self.causes:
             return real or ([] if self.verdict == "pass" else [self._ended()])
-        if real and self.causes[0].cause in of_kind("vague") | of_kind("consequence"):
+        if real and self.causes[0].cause in causes_of_kind("vague") | causes_of_kind("consequence"):
             return real
         named = {cause.cause for cause in self.causes}
         return [*self.causes, *(cause for cause in real if cause.cause not in named)]
@@ -74,7 +74,7 @@ def latest_run(folder: Path) -> Path | None:
 def read_own_run(folder: Path) -> OwnRun:
     """The verdict and causes of the run in this folder. A run that was killed may have written none, or half of it."""
     try:
-        with open_regular(folder / RESULT_FILE) as stream:
+        with open_regular_file(folder / RESULT_FILE) as stream:
             data = stream.read(MAX_RESULT_BYTES + 1)
     except FileNotFoundError:
         return OwnRun(folder, UNFINISHED_VERDICT, None, ())
@@ -82,10 +82,10 @@ def read_own_run(folder: Path) -> OwnRun:
         return OwnRun(folder, UNFINISHED_VERDICT, None, (), error.strerror or str(error))
     if len(data) > MAX_RESULT_BYTES:
         return OwnRun(folder, UNFINISHED_VERDICT, None, (), f"it has more than {MAX_RESULT_BYTES:,} bytes")
-    return own_run_of(folder, data)
+    return parse_own_run(folder, data)
 
 
-def own_run_of(folder: Path, data: bytes) -> OwnRun:
+def parse_own_run(folder: Path, data: bytes) -> OwnRun:
     """The verdict and causes in these bytes of a `result.json`. `folder`: the folder or archive to name as its
     place."""
     try:
@@ -94,25 +94,25 @@ def own_run_of(folder: Path, data: bytes) -> OwnRun:
         stopped_at = said.get("stopped_at")
         return OwnRun(
             folder,
-            _word(said["verdict"]),
+            _require_id(said["verdict"]),
             None if stopped_at is None else _a(str, stopped_at),
-            tuple(_causes(said, str(folder / RESULT_FILE), text)),
+            tuple(_causes_of_result(said, str(folder / RESULT_FILE), text)),
         )
     except (ValueError, LookupError, RecursionError) as error:
         why = "it breaks off, or is not a verdict that is known here"
         return OwnRun(folder, UNFINISHED_VERDICT, None, (), f"{why} ({type(error).__name__})")
 
 
-def _causes(said: Mapping[str, Any], name: str, text: str) -> list[Cause]:
+def _causes_of_result(said: Mapping[str, Any], name: str, text: str) -> list[Cause]:
     """The causes in a result, in its order (the root first): each with its first finding and the names of all nodes
     that have it. `text` is the result as text, in which evidence gets the numbers of its lines."""
-    named = [_word(cause) for cause in _a(list, said["causes"])]
+    named = [_require_id(cause) for cause in _a(list, said["causes"])]
     firsts: dict[str, dict[str, Any]] = {}
     nodes: dict[str, dict[str, None]] = {}
     for stage in _a(list, said["stages"]):
         for outcome in _a(list, _a(dict, stage)["outcomes"]):
             for finding in _a(list, _a(dict, outcome)["findings"]):
-                cause = _word(_a(dict, finding)["cause"])
+                cause = _require_id(_a(dict, finding)["cause"])
                 firsts.setdefault(cause, finding)
                 of = nodes.setdefault(cause, {})
                 if outcome["node"] is not None:
@@ -129,15 +129,17 @@ def _causes(said: Mapping[str, Any], name: str, text: str) -> list[Cause]:
             node = next(iter(nodes[cause]), None)
             hits = tuple(Hit("run", Line(name, places.get(json.dumps(one), 1), one, one, None, node)) for one in proof)
             where = fold(nodes[cause]) or None
-            told[cause] = Cause(cause, "high", says, remedy, hits, Tier.FAULT, node=where, follows=_root(cause, nodes))
+            told[cause] = Cause(
+                cause, "high", says, remedy, hits, Tier.FAULT, node=where, follows=_root_cause_of(cause, nodes)
+            )
     return list(told.values())
 
 
-def _root(cause: str, nodes: Mapping[str, Collection[str]]) -> str | None:
+def _root_cause_of(cause: str, nodes: Mapping[str, Collection[str]]) -> str | None:
     """The cause that this cause follows from: a cause that all of its nodes have as well; for a mere consequence, a
     cause of any node."""
-    consequence = cause in of_kind("consequence")
-    return root_of(cause, [other for other in nodes if consequence or set(nodes[cause]) <= set(nodes[other])])
+    consequence = cause in causes_of_kind("consequence")
+    return root_cause_among(cause, [other for other in nodes if consequence or set(nodes[cause]) <= set(nodes[other])])
 
 
 def _a(kind: type[_Kind], value: object) -> _Kind:
@@ -147,7 +149,7 @@ def _a(kind: type[_Kind], value: object) -> _Kind:
     return value
 
 
-def _word(value: object) -> str:
+def _require_id(value: object) -> str:
     """The value if it may be the id of a cause or a verdict, else ValueError."""
     if not CAUSE_ID.fullmatch(word := _a(str, value)):
         raise ValueError("an id is expected")

@@ -5,9 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from runbook.files.address import is_loopback, one_spelling
-from runbook.files.schema import schema
-from runbook.lint.rule_inputs import InventoryFile, all_trusted, have, level, named, node_span, places, trusted, wrote
+from runbook.files.address import is_loopback, normal_spelling
+from runbook.files.schema import load_schema
+from runbook.lint.rule_inputs import (
+    InventoryFile,
+    are_all_trusted,
+    has_or_have,
+    is_soundly_given,
+    named_nodes,
+    node_span,
+    nodes_by_place,
+    trusted_nodes,
+    winning_level,
+)
 from runbook.model.errors import Problem
 from runbook.model.inventory import Node, Ssh
 
@@ -19,14 +29,16 @@ _LEADING_ZEROS = re.compile(r"(?<![0-9])0+(?=[0-9])")
 def loopback_address(file: InventoryFile) -> Iterator[Problem]:
     """Reports nodes at a loopback address in a job of several nodes. A rendezvous at loopback is refused by the
     loader."""
-    elsewhere = any(node.connection != "local" for node in trusted(file, "connection"))
+    elsewhere = any(node.connection != "local" for node in trusted_nodes(file, "connection"))
     if len(file.inventory.nodes) == 1 or not elsewhere:
         return
     wrong = [
-        node for node in trusted(file, "address") if _MAYBE_LOOPBACK.match(node.address) and is_loopback(node.address)
+        node
+        for node in trusted_nodes(file, "address")
+        if _MAYBE_LOOPBACK.match(node.address) and is_loopback(node.address)
     ]
-    for span, nodes in places(file, wrong, "address"):
-        message = f"the other nodes would reach themselves at {nodes[0].address}, and not {named(nodes)}"
+    for span, nodes in nodes_by_place(file, wrong, "address"):
+        message = f"the other nodes would reach themselves at {nodes[0].address}, and not {named_nodes(nodes)}"
         help = "give the address on the network that the nodes share"
         yield Problem("inventory.loopback-address", message, span, help)
 
@@ -35,11 +47,11 @@ def local_twins(file: InventoryFile) -> Iterator[Problem]:
     """Reports nodes on this machine with the same address: such nodes differ only in their addresses."""
     first: dict[str, Node] = {}
     twins: list[Node] = []
-    for node in trusted(file, "address", "connection"):
+    for node in trusted_nodes(file, "address", "connection"):
         if node.connection == "local" and first.setdefault(node.address, node) is not node:
             twins.append(node)
-    for span, nodes in places(file, twins, "address"):
-        message = f"{named([first[nodes[0].address], *nodes])} are this machine, all at {nodes[0].address}"
+    for span, nodes in nodes_by_place(file, twins, "address"):
+        message = f"{named_nodes([first[nodes[0].address], *nodes])} are this machine, all at {nodes[0].address}"
         help = "make them one node with more GPUs or processes"
         if file.inventory.one_machine:
             help = "give each its own loopback address: 127.0.0.1, 127.0.0.2, …"
@@ -51,51 +63,53 @@ def same_login(file: InventoryFile) -> Iterator[Problem]:
     containers of a machine are nodes of their own."""
     first: dict[tuple[object, ...], Node] = {}
     twins: dict[str, Node] = {}
-    for node in trusted(file, "address", "ssh", "connection"):
+    for node in trusted_nodes(file, "address", "ssh", "connection"):
         ssh = node.ssh
         if node.connection != "ssh" or ssh.host is None:
             continue
-        login = (one_spelling(ssh.host), ssh.port or 22, ssh.jump, ssh.user)
+        login = (normal_spelling(ssh.host), ssh.port or 22, ssh.jump, ssh.user)
         one = first.setdefault((*login, node.container, node.inside), node)
-        if one_spelling(one.address) != one_spelling(node.address):
+        if normal_spelling(one.address) != normal_spelling(node.address):
             twins[node.name] = one
     nodes = [node for node in file.inventory.nodes if node.name in twins]
-    for span, others in places(file, nodes, "ssh", "host"):
-        message = f"{named([twins[others[0].name], *others])} log in to one machine, {others[0].ssh.host}"
+    for span, others in nodes_by_place(file, nodes, "ssh", "host"):
+        message = f"{named_nodes([twins[others[0].name], *others])} log in to one machine, {others[0].ssh.host}"
         yield Problem("inventory.same-login", message, span, "give each node the host of its own in `ssh: {host: …}`")
 
 
 def address_of_another(file: InventoryFile) -> Iterator[Problem]:
     """Reports nodes whose address or ssh host is another node's name or address."""
-    nodes = trusted(file, "address", "ssh")
+    nodes = trusted_nodes(file, "address", "ssh")
     owners: dict[str, Node] = {node.name.lower(): node for node in nodes}
     for node in nodes:
-        owners.setdefault(one_spelling(node.address), node)
+        owners.setdefault(normal_spelling(node.address), node)
     for what, key in (("address", ("address",)), ("ssh host", ("ssh", "host"))):
-        theirs = {node.name: owner for node in nodes if (owner := _other(owners, node, key)) is not None}
-        for span, some in places(file, [node for node in nodes if node.name in theirs], *key):
+        theirs = {node.name: owner for node in nodes if (owner := _other_owner(owners, node, key)) is not None}
+        for span, some in nodes_by_place(file, [node for node in nodes if node.name in theirs], *key):
             owner = theirs[some[0].name]
-            value = _value(some[0], key)
+            value = _address_or_host(some[0], key)
             whose = "which is another node" if owner.name == value else f"and that is `{owner.name}`"
-            message = f"the {what} of {named(some)} is {value}, {whose}"
-            yield Problem("inventory.address-of-another", message, span, f"give {named(some)} {_its(some)} own")
+            message = f"the {what} of {named_nodes(some)} is {value}, {whose}"
+            yield Problem(
+                "inventory.address-of-another", message, span, f"give {named_nodes(some)} {_possessive_for(some)} own"
+            )
 
 
-def _other(owners: Mapping[str, Node], node: Node, key: tuple[str, ...]) -> Node | None:
+def _other_owner(owners: Mapping[str, Node], node: Node, key: tuple[str, ...]) -> Node | None:
     """The other node that this address or ssh host belongs to, None if there is none. Logins at different ports of one
     host may lead into different containers, and are not compared."""
-    value = _value(node, key)
-    owner = owners.get(one_spelling(value)) if value is not None else None
-    if owner is None or owner is node or one_spelling(owner.address) == one_spelling(node.address):
+    value = _address_or_host(node, key)
+    owner = owners.get(normal_spelling(value)) if value is not None else None
+    if owner is None or owner is node or normal_spelling(owner.address) == normal_spelling(node.address):
         return None
     return None if key[0] == "ssh" and (owner.ssh.port or 22) != (node.ssh.port or 22) else owner
 
 
-def _value(node: Node, key: tuple[str, ...]) -> str | None:
+def _address_or_host(node: Node, key: tuple[str, ...]) -> str | None:
     return node.ssh.host if key[0] == "ssh" else node.address
 
 
-def _its(nodes: Sequence[Node]) -> str:
+def _possessive_for(nodes: Sequence[Node]) -> str:
     return "its" if len(nodes) == 1 else "each their"
 
 
@@ -104,12 +118,12 @@ def network_address(file: InventoryFile) -> Iterator[Problem]:
     likely a /24. In a wider network such an address may be a host's."""
     found: list[tuple[Node, str]] = []
     networks: set[str] = set()
-    for node in trusted(file, "address"):
+    for node in trusted_nodes(file, "address"):
         if match := _IPV4.fullmatch(node.address):
             networks.add(match[1])
             if match[2] in ("0", "255"):
                 found.append((node, match[2]))
-    if len(networks) != 1 or len(file.inventory.nodes) < 2 or not all_trusted(file, "address"):
+    if len(networks) != 1 or len(file.inventory.nodes) < 2 or not are_all_trusted(file, "address"):
         return
     for node, last in found:
         kind = "the network itself" if last == "0" else "everybody in the network (broadcast)"
@@ -121,7 +135,7 @@ def network_address(file: InventoryFile) -> Iterator[Problem]:
 
 def mixed_families(file: InventoryFile) -> Iterator[Problem]:
     """Reports IPv4 and IPv6 literals in one job; host names may stand for either, and are not judged."""
-    nodes = trusted(file, "address")
+    nodes = trusted_nodes(file, "address")
     six = [node for node in nodes if ":" in node.address and not is_loopback(node.address)]
     if not six or len(six) == len(nodes):
         return
@@ -129,14 +143,19 @@ def mixed_families(file: InventoryFile) -> Iterator[Problem]:
     fewer, more, kind, other = (six, four, "IPv6", "IPv4") if len(six) <= len(four) else (four, six, "IPv4", "IPv6")
     if fewer and more:
         span = file.origins.span(fewer[0].name, "address") or node_span(file, fewer[0])
-        message = f"{named(fewer)} {have(fewer)} an {kind} address and {named(more)} {have(more)} an {other} one"
+        message = (
+            f"{named_nodes(fewer)} {has_or_have(fewer)} an {kind} address and "
+            f"{named_nodes(more)} {has_or_have(more)} an {other} one"
+        )
         help = "a job's ranks speak one of the two: give all nodes addresses of one kind"
         yield Problem("inventory.mixed-families", message, span, help)
 
 
 def link_local_address(file: InventoryFile) -> Iterator[Problem]:
-    wrong = [node for node in trusted(file, "address") if node.address[:4].lower() == "fe80" and ":" in node.address]
-    for span, nodes in places(file, [node for node in wrong if "%" not in node.address], "address"):
+    wrong = [
+        node for node in trusted_nodes(file, "address") if node.address[:4].lower() == "fe80" and ":" in node.address
+    ]
+    for span, nodes in nodes_by_place(file, [node for node in wrong if "%" not in node.address], "address"):
         message = f"{nodes[0].address} is link-local: without the interface it leads nowhere"
         help = "give a routable address, or the interface too, as in fe80::1%eth0"
         yield Problem("inventory.link-local-address", message, span, help)
@@ -144,14 +163,14 @@ def link_local_address(file: InventoryFile) -> Iterator[Problem]:
 
 def padding_differs(file: InventoryFile) -> Iterator[Problem]:
     """Reports a node `gn01` at the host name `gn1`: the result of ranges that are padded differently."""
-    nodes = [node for node in trusted(file, "address") if node.address != node.name and _repadded(node)]
-    for span, some in places(file, nodes, "address"):
+    nodes = [node for node in trusted_nodes(file, "address") if node.address != node.name and _is_repadded(node)]
+    for span, some in nodes_by_place(file, nodes, "address"):
         node = some[0]
         message = f"`{node.name}` has the address {node.address}, whose number is padded differently"
         yield Problem("inventory.padding-differs", message, span, "host names are compared letter by letter: check it")
 
 
-def _repadded(node: Node) -> bool:
+def _is_repadded(node: Node) -> bool:
     label = node.address.partition(".")[0].lower()
     name = node.name.partition(".")[0].lower()
     if label == name or label.isdigit() or ":" in label:
@@ -171,7 +190,9 @@ def name_case(file: InventoryFile) -> Iterator[Problem]:
 
 def key_as_node(file: InventoryFile) -> Iterator[Problem]:
     for node in file.inventory.nodes:
-        if node.name in schema("inventory")["properties"] and not wrote(file, "nodes", node.name, "address"):
+        if node.name in load_schema("inventory")["properties"] and not is_soundly_given(
+            file, "nodes", node.name, "address"
+        ):
             message = f"`{node.name}:` is taken for a node here: the inventory's own belongs at the left margin"
             help = "take its indentation away; if it is a machine, give it an `address`"
             yield Problem("inventory.key-as-node", message, node_span(file, node), help)
@@ -186,9 +207,11 @@ _MAX_CONNECT_TIMEOUT_S = 600.0
 
 def jump_to_self(file: InventoryFile) -> Iterator[Problem]:
     """Reports nodes that are their own jump host, most often because a default for all nodes reaches the jump host."""
-    looping = [node for node in trusted(file, "ssh", "address", "connection") if node.ssh.jump and _jumps_to_self(node)]
-    for span, nodes in places(file, looping, "ssh", "jump"):
-        message = f"{named(nodes)} would be reached through {'itself' if len(nodes) == 1 else 'themselves'}"
+    looping = [
+        node for node in trusted_nodes(file, "ssh", "address", "connection") if node.ssh.jump and _jumps_to_self(node)
+    ]
+    for span, nodes in nodes_by_place(file, looping, "ssh", "jump"):
+        message = f"{named_nodes(nodes)} would be reached through {'itself' if len(nodes) == 1 else 'themselves'}"
         help = "set `jump` in a group of the other nodes, and not for this one"
         yield Problem("inventory.jump-to-self", message, span, help)
 
@@ -196,10 +219,10 @@ def jump_to_self(file: InventoryFile) -> Iterator[Problem]:
 def _jumps_to_self(node: Node) -> bool:
     if node.connection != "ssh":
         return False
-    own = {one_spelling(node.ssh.host or node.address), node.name.lower()}
+    own = {normal_spelling(node.ssh.host or node.address), node.name.lower()}
     hops = [hop.rpartition("@")[2] for hop in (node.ssh.jump or "").split(",")]
     ports = {str(node.ssh.port or 22), ""}
-    return any(one_spelling(host) in own and port in ports for host, port in map(_host_and_port, hops))
+    return any(normal_spelling(host) in own and port in ports for host, port in map(_host_and_port, hops))
 
 
 def _host_and_port(hop: str) -> tuple[str, str]:
@@ -214,12 +237,12 @@ def unused_ssh(file: InventoryFile) -> Iterator[Problem]:
     nodes."""
     others = [
         node
-        for node in trusted(file, "ssh", "connection")
+        for node in trusted_nodes(file, "ssh", "connection")
         if node.connection in _NON_SSH_CONNECTIONS and node.ssh != _DEFAULT_SSH
     ]
     for node in others:
         keys = [key for key in file.origins.keys(node.name) if key[0] == "ssh"]
-        own = [key for key in keys if level(file, node, *map(str, key)) == "node"]
+        own = [key for key in keys if winning_level(file, node, *map(str, key)) == "node"]
         if own:
             message = f"`{node.name}` is `connection: {node.connection}`: there is no login, and `ssh` is not read"
             entry = file.origins.entry(node.name)
@@ -229,8 +252,10 @@ def unused_ssh(file: InventoryFile) -> Iterator[Problem]:
 
 
 def connect_timeout(file: InventoryFile) -> Iterator[Problem]:
-    odd = [node for node in trusted(file, "ssh") if not 0.2 <= node.ssh.connect_timeout_s <= _MAX_CONNECT_TIMEOUT_S]
-    for span, nodes in places(file, odd, "ssh", "connect_timeout"):
+    odd = [
+        node for node in trusted_nodes(file, "ssh") if not 0.2 <= node.ssh.connect_timeout_s <= _MAX_CONNECT_TIMEOUT_S
+    ]
+    for span, nodes in nodes_by_place(file, odd, "ssh", "connect_timeout"):
         seconds = nodes[0].ssh.connect_timeout_s
         size = "long" if seconds > 1 else "short"
         message = f"{seconds:g} seconds is very {size} for opening a connection"
@@ -243,11 +268,11 @@ def connect_timeout(file: InventoryFile) -> Iterator[Problem]:
 def unused_kubernetes(file: InventoryFile) -> Iterator[Problem]:
     """Reports `kubernetes` settings of a node with another connection: most often `connection: kubernetes` was
     forgotten. Settings in `defaults` may be for other nodes, if there are pods among them."""
-    nodes = trusted(file, "kubernetes", "connection")
+    nodes = trusted_nodes(file, "kubernetes", "connection")
     pods = any(node.connection == "kubernetes" for node in nodes)
     for node in nodes:
         keys = [key for key in file.origins.keys(node.name) if key[0] == "kubernetes"]
-        own = [key for key in keys if not pods or level(file, node, *map(str, key)) == "node"]
+        own = [key for key in keys if not pods or winning_level(file, node, *map(str, key)) == "node"]
         if node.connection != "kubernetes" and own:
             message = f"`{node.name}` is `connection: {node.connection}`, and `kubernetes` is not read"
             span = file.origins.span(node.name, *map(str, own[0]))
@@ -259,10 +284,10 @@ def pod_without_address(file: InventoryFile) -> Iterator[Problem]:
     address."""
     if len(file.inventory.nodes) < 2:
         return
-    nodes = trusted(file, "address", "connection")
+    nodes = trusted_nodes(file, "address", "connection")
     bare = [n for n in nodes if n.connection == "kubernetes" and n.address == n.name and "." not in n.name]
     if bare:
-        message = f"{named(bare)} {have(bare)} no `address`, and the name of a pod alone does not resolve"
+        message = f"{named_nodes(bare)} {has_or_have(bare)} no `address`, and the name of a pod alone does not resolve"
         help = "give the pod's address (`kubectl get pods -o wide`), or let -i kubernetes:SELECTOR make the inventory"
         yield Problem("inventory.pod-without-address", message, node_span(file, bare[0]), help)
 

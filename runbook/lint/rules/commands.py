@@ -9,7 +9,7 @@ from itertools import takewhile
 from pathlib import PurePosixPath
 
 from runbook.files.address import is_loopback, strip_brackets
-from runbook.files.scalars import flow
+from runbook.files.scalars import flow_yaml
 from runbook.files.templating import is_template
 from runbook.launch.job import RANK_STARTING_LAUNCHERS
 from runbook.launch.launcher_lines import (
@@ -19,11 +19,11 @@ from runbook.launch.launcher_lines import (
     WORLD_SIZE_OPTIONS,
     LauncherLine,
     launcher_line,
-    options,
-    unwrapped,
+    option_values,
+    unwrapped_words,
 )
 from runbook.lint.planned_stages import Staged
-from runbook.lint.rules.node_values import UNEXPANDED_VARIABLE, taken_as_it_is
+from runbook.lint.rules.node_values import UNEXPANDED_VARIABLE, not_expanded_problem
 from runbook.model.errors import Problem, Span
 from runbook.model.inventory import Inventory
 
@@ -45,20 +45,20 @@ def one_word_command(staged: Staged) -> Iterator[Problem]:
     if more and (known or any(word.startswith("-") or word.endswith((".py", ".sh")) for word in more)):
         message = f"the command is one word, and no program is called `{words[0]}`"
         help = f"write one item a word: [{', '.join([first, *more])}]"
-        yield Problem("playbook.one-word-command", message, _span(staged, 0), help)
+        yield Problem("playbook.one-word-command", message, _word_span(staged, 0), help)
 
 
 def shell_in_command(staged: Staged) -> Iterator[Problem]:
     """Reports operators and variables of a shell in a command, which no shell reads."""
-    for index, word in _arguments(staged):
+    for index, word in _numbered_words(staged):
         if _OPERATOR.fullmatch(word):
             message = f"`{word}` is for a shell, and the command is not given to one"
             help = "the program gets it as an argument: put such a line into a script, and launch that"
-            yield Problem("playbook.shell-in-command", message, _span(staged, index), help)
+            yield Problem("playbook.shell-in-command", message, _word_span(staged, index), help)
         elif not is_template(word) and (found := _VARIABLE.search(word)):
             message = f"`{found.group()}` stays as it is: no shell fills it in"
             help = "use a {{ template }}, set the variable in `env:`, or launch a script"
-            yield Problem("playbook.shell-in-command", message, _span(staged, index), help)
+            yield Problem("playbook.shell-in-command", message, _word_span(staged, index), help)
 
 
 def workdir_of_launch(staged: Staged) -> Iterator[Problem]:
@@ -67,16 +67,16 @@ def workdir_of_launch(staged: Staged) -> Iterator[Problem]:
     if given is None or is_template(given) or not staged.sound("launch", "workdir"):
         return
     if UNEXPANDED_VARIABLE.search(given):
-        yield taken_as_it_is(given, staged.span("launch", "workdir"))
+        yield not_expanded_problem(given, staged.span("launch", "workdir"))
 
 
 def flag_with_value(staged: Staged) -> Iterator[Problem]:
-    for index, word in _arguments(staged):
+    for index, word in _numbered_words(staged):
         if index and _FLAG_WITH_VALUE.match(word):
             option, value = word.split(maxsplit=1)
             message = f"`{word}` reaches the program as one argument, with the space in it"
             help = f"write two items: {option}, {value}"
-            yield Problem("playbook.flag-with-value", message, _span(staged, index), help)
+            yield Problem("playbook.flag-with-value", message, _word_span(staged, index), help)
 
 
 def nested_launcher(staged: Staged) -> Iterator[Problem]:
@@ -89,24 +89,26 @@ def nested_launcher(staged: Staged) -> Iterator[Problem]:
         message = f"every rank would start `{found.name}`, and each of these a whole job of its own"
     else:
         message = f"`launcher: {launcher}` would start `{found.name}`, which is a launcher itself"
-    yield Problem("playbook.nested-launcher", message, _span(staged, 0), "\n".join(_instead(found, staged)))
+    yield Problem(
+        "playbook.nested-launcher", message, _word_span(staged, 0), "\n".join(_launcher_line_help(found, staged))
+    )
 
 
-def _instead(line: LauncherLine, staged: Staged) -> Iterator[str]:
+def _launcher_line_help(line: LauncherLine, staged: Staged) -> Iterator[str]:
     """Sentences of help: what to write instead of a launcher's line, and which of its numbers differ from those of the
     inventory."""
     if line.program:
         begun = f"`launcher: {line.launcher}` and " if line.launcher else ""
-        yield f"write {begun}`command: {flow(line.program)}`"
+        yield f"write {begun}`command: {flow_yaml(line.program)}`"
     else:
         yield "name the launcher in `launcher:`, and begin the command with your script"
     for option, value in line.options.items():
-        ours = _of_inventory(option, staged.cluster) if staged.cluster else None
+        ours = _inventory_number(option, staged.cluster) if staged.cluster else None
         if ours is not None and value.isascii() and value.isdigit() and value != str(ours[0]):
             yield f"the line says {value} for `{option}`; the inventory says {ours[0]:d}, by {ours[1]}"
 
 
-def _of_inventory(option: str, cluster: Inventory) -> tuple[int, str] | None:
+def _inventory_number(option: str, cluster: Inventory) -> tuple[int, str] | None:
     """The inventory's number for an option of a launcher, and the keys that it is made of; None if the inventory has no
     single number for it."""
     slots = {node.slots for node in cluster.nodes}
@@ -129,7 +131,7 @@ def launcher_option(staged: Staged) -> Iterator[Problem]:
         if option and _TORCHRUN_OPTION.fullmatch(option[1].replace("_", "-")):
             message = f"`--{option[1]}` is an option of {launcher}, and here it reaches the script"
             help = "remove it: the launcher gets nodes, ranks a node and rendezvous from the inventory"
-            yield Problem("playbook.launcher-option", message, _span(staged, index), help)
+            yield Problem("playbook.launcher-option", message, _word_span(staged, index), help)
 
 
 def _words(staged: Staged) -> list[str]:
@@ -137,14 +139,14 @@ def _words(staged: Staged) -> list[str]:
     return list(staged.stage.launch.command) if staged.sound("launch", "command") else []
 
 
-def _arguments(staged: Staged) -> Iterator[tuple[int, str]]:
+def _numbered_words(staged: Staged) -> Iterator[tuple[int, str]]:
     """The words with their numbers; none if the command itself starts a shell, which they are for."""
     words = _words(staged)
     if words and PurePosixPath(words[0]).name not in _SHELLS:
         yield from enumerate(words)
 
 
-def _span(staged: Staged, index: int) -> Span | None:
+def _word_span(staged: Staged, index: int) -> Span | None:
     return staged.stage.launch_spans.get(("command", index), staged.stage.span)
 
 
@@ -163,33 +165,33 @@ _ADDRESS_OPTIONS = {
 def rank_in_command(staged: Staged) -> Iterator[Problem]:
     if staged.cluster is None or launcher_line(_words(staged)):
         return
-    for option, value, index in _options(staged):
-        others = _others(option, staged.cluster)
+    for option, value, index in _literal_options(staged):
+        others = _ranks_in_conflict(option, staged.cluster)
         if others is not None and value.isascii() and value.isdigit():
             message = f"`--{option} {value}` is the same for every rank, and there are {others}"
-            yield Problem("playbook.rank-in-command", message, _span(staged, index), _RANK_HELP)
+            yield Problem("playbook.rank-in-command", message, _word_span(staged, index), _RANK_HELP)
 
 
 def ranks_from_one(staged: Staged) -> Iterator[Problem]:
     if launcher_line(_words(staged)):
         return
-    for option, value, index in options(_words(staged)):
+    for option, value, index in option_values(_words(staged)):
         if option.replace("_", "-") in ("rank", "node-rank", "machine-rank") and _RANK_PLUS_ONE.search(value):
             message = f"`--{option} {value}` counts from 1, and ranks count from 0: rank 0 would be missing"
-            yield Problem("playbook.ranks-from-one", message, _span(staged, index), _RANK_HELP)
+            yield Problem("playbook.ranks-from-one", message, _word_span(staged, index), _RANK_HELP)
 
 
 def world_in_command(staged: Staged) -> Iterator[Problem]:
     """Reports a world size in a command that is not the inventory's number of ranks."""
     if staged.cluster is None or launcher_line(_words(staged)):
         return
-    for option, value, index in _options(staged):
+    for option, value, index in _literal_options(staged):
         number = int(value) if value.isascii() and value.isdigit() and len(value) < 9 else None
         if option.replace("_", "-") == "world-size" and number not in (None, staged.cluster.world_size):
             message = (
                 f"`--{option} {value}` is not the number of ranks: the inventory gives {staged.cluster.world_size}"
             )
-            yield Problem("playbook.world-in-command", message, _span(staged, index), _RANK_HELP)
+            yield Problem("playbook.world-in-command", message, _word_span(staged, index), _RANK_HELP)
 
 
 def loopback_in_command(staged: Staged) -> Iterator[Problem]:
@@ -197,12 +199,12 @@ def loopback_in_command(staged: Staged) -> Iterator[Problem]:
     cluster = staged.cluster
     if cluster is None or len(cluster.nodes) == 1 or cluster.one_machine or launcher_line(_words(staged)):
         return
-    for option, value, index in _options(staged):
+    for option, value, index in _literal_options(staged):
         endpoint = _ENDPOINT.fullmatch(value)
         if option.replace("_", "-") in _ADDRESS_OPTIONS and endpoint and is_loopback(strip_brackets(endpoint[1])):
             message = f"every node would dial itself at {endpoint[1]}, and there are {len(cluster.nodes)}"
             help = "leave it out, and let the program read MASTER_ADDR and MASTER_PORT from its environment"
-            yield Problem("playbook.loopback-in-command", message, _span(staged, index), help)
+            yield Problem("playbook.loopback-in-command", message, _word_span(staged, index), help)
 
 
 def jax_on_windows(staged: Staged) -> Iterator[Problem]:
@@ -216,7 +218,7 @@ def jax_on_windows(staged: Staged) -> Iterator[Problem]:
         yield Problem("playbook.jax-on-windows", message, span, help)
 
 
-def _others(option: str, cluster: Inventory) -> str | None:
+def _ranks_in_conflict(option: str, cluster: Inventory) -> str | None:
     """The ranks or nodes for which an option's one number cannot be right, as text; None if it can be right for all."""
     name = option.replace("_", "-")
     if name in ("rank", "process-id", "global-rank") and cluster.world_size > 1:
@@ -227,9 +229,9 @@ def _others(option: str, cluster: Inventory) -> str | None:
     return f"up to {most} on a node" if name == "local-rank" and most > 1 else None
 
 
-def _options(staged: Staged) -> Iterator[tuple[str, str, int]]:
+def _literal_options(staged: Staged) -> Iterator[tuple[str, str, int]]:
     """The options `--option=value` and `--option value`, without templates: name, value, number of the value's word."""
-    return (found for found in options(_words(staged)) if not is_template(found[1]))
+    return (found for found in option_values(_words(staged)) if not is_template(found[1]))
 
 
 # Shell stages that wait for input, never end, or leave something running.
@@ -271,8 +273,8 @@ _CONDA_SETUP = re.compile(r"conda\.sh|\bhook\b")
 
 def interactive_shell(staged: Staged) -> Iterator[Problem]:
     """Reports a command that waits for a person."""
-    for words, piped in _piped(staged):
-        asks = _asks(words, fed=piped or any("<" in word for word in words))
+    for words, piped in _commands_with_input(staged):
+        asks = _interactive_fault(words, fed=piped or any("<" in word for word in words))
         if asks is not None:
             message, help = asks
             yield Problem("playbook.interactive-shell", message, staged.span("shell"), help)
@@ -281,9 +283,9 @@ def interactive_shell(staged: Staged) -> Iterator[Problem]:
 
 def endless_shell(staged: Staged) -> Iterator[Problem]:
     """Reports a program that does not end by itself."""
-    for words in _commands(staged):
-        bare = unwrapped(words)
-        endless = _endless(bare) if words[0] != "timeout" else None
+    for words in _shell_commands(staged):
+        bare = unwrapped_words(words)
+        endless = _endless_program_help(bare) if words[0] != "timeout" else None
         if endless is not None:
             message = f"`{' '.join(bare[:3])}` does not end by itself: the stage fails at its timeout"
             yield Problem("playbook.endless-shell", message, staged.span("shell"), endless)
@@ -292,7 +294,7 @@ def endless_shell(staged: Staged) -> Iterator[Problem]:
 
 def background_shell(staged: Staged) -> Iterator[Problem]:
     """Reports a line that leaves a process in the background, which ends with the run."""
-    line = _line(staged)
+    line = _shell_line(staged)
     if re.search(r"(?<![&>|])&\s*$", line) or re.match(r"\s*(sudo\s+(-n\s+)?)?(nohup|setsid|disown)\b", line):
         message = "what this leaves in the background is ended with the run"
         help = "let the node's service manager start it, and look here whether it is there"
@@ -301,7 +303,7 @@ def background_shell(staged: Staged) -> Iterator[Problem]:
 
 def shell_no_effect(staged: Staged) -> Iterator[Problem]:
     """Reports a line that only changes its own shell, which ends with the stage."""
-    commands = list(_commands(staged))
+    commands = list(_shell_commands(staged))
     helps = [help for words in commands for sign, help in _SHELL_STATE_COMMANDS if sign.fullmatch(" ".join(words))]
     if commands and len(helps) == len(commands):
         message = f"`{' '.join(commands[0])}` holds for this stage's own shell alone, which ends here"
@@ -312,9 +314,9 @@ def not_for_sh(staged: Staged) -> Iterator[Problem]:
     """Reports what bash knows and /bin/sh, which runs the line of a stage, does not."""
     if any(shell_no_effect(staged)):
         return
-    line = _unquoted(staged)
+    line = _line_without_quotes(staged)
     for sign, what, help in _NON_POSIX_SYNTAX:
-        if sign.search(line) and not (what == "conda activate" and _CONDA_SETUP.search(_line(staged))):
+        if sign.search(line) and not (what == "conda activate" and _CONDA_SETUP.search(_shell_line(staged))):
             message = f"`{what}` is not known to /bin/sh, which runs a stage's line; on Debian and Ubuntu that is dash"
             yield Problem("playbook.not-for-sh", message, staged.span("shell"), help)
             return
@@ -322,7 +324,7 @@ def not_for_sh(staged: Staged) -> Iterator[Problem]:
 
 def quoted_template(staged: Staged) -> Iterator[Problem]:
     """Reports a template in quotes, if the variable's value needs quotes itself and therefore gets them."""
-    line = _line(staged)
+    line = _shell_line(staged)
     for quoted in re.finditer(r"'[^']*'|\"[^\"]*\"", line):
         for name in _TEMPLATE.findall(quoted.group()):
             value = staged.file.playbook.vars.get(name)
@@ -332,23 +334,23 @@ def quoted_template(staged: Staged) -> Iterator[Problem]:
                 yield Problem("playbook.quoted-template", message, staged.span("shell"), help)
 
 
-def _line(staged: Staged) -> str:
+def _shell_line(staged: Staged) -> str:
     return staged.stage.shell or "" if staged.stage.kind == "shell" else ""
 
 
-def _unquoted(staged: Staged) -> str:
+def _line_without_quotes(staged: Staged) -> str:
     """The line with a letter in the place of everything that stands in quotes."""
-    return re.sub(r"'[^']*'|\"[^\"]*\"", lambda text: "Q" * len(text.group()), _line(staged))
+    return re.sub(r"'[^']*'|\"[^\"]*\"", lambda text: "Q" * len(text.group()), _shell_line(staged))
 
 
-def _commands(staged: Staged) -> Iterator[list[str]]:
+def _shell_commands(staged: Staged) -> Iterator[list[str]]:
     """The commands of the line, as words; quotes and templates are taken for words like any other."""
-    return (words for words, _ in _piped(staged))
+    return (words for words, _ in _commands_with_input(staged))
 
 
-def _piped(staged: Staged) -> Iterator[tuple[list[str], bool]]:
+def _commands_with_input(staged: Staged) -> Iterator[tuple[list[str], bool]]:
     """The commands of the line, as words, each with whether a pipe gives it its input."""
-    line = _unquoted(staged)
+    line = _line_without_quotes(staged)
     for before, part in zip(("", *_SEPARATOR.findall(line)), _SEPARATOR.split(line), strict=True):
         words = part.split()
         while words and re.fullmatch(r"[A-Za-z_]\w*=\S*", words[0]):
@@ -357,21 +359,21 @@ def _piped(staged: Staged) -> Iterator[tuple[list[str], bool]]:
             yield words, before == "|"
 
 
-def _asks(words: list[str], *, fed: bool) -> tuple[str, str] | None:
+def _interactive_fault(words: list[str], *, fed: bool) -> tuple[str, str] | None:
     """The message and the help for a command that would wait for a person; None for other commands. `fed`: a pipe or a
     file gives the command its input."""
     if words[0] == "sudo":
         options = takewhile(lambda word: word.startswith("-"), words[1:])
         if not any(re.fullmatch(r"-[A-Za-z]*n[A-Za-z]*|--non-interactive", option) for option in options):
             return "sudo would ask for a password, and no person can type it", "`sudo -n` fails at once where it must"
-    bare = unwrapped(words)
+    bare = unwrapped_words(words)
     program = bare[0]
     if program in _INTERACTIVE_PROGRAMS:
         return f"`{program}` waits for input at a terminal, and there is none", "use a command that only prints"
     flag = _ASSUME_YES.get(program)
     if fed:
         return None
-    if flag and _PACKAGE_COMMANDS & set(bare[1:]) and not _agrees(bare, flag):
+    if flag and _PACKAGE_COMMANDS & set(bare[1:]) and not _has_assume_yes(bare, flag):
         if program in ("apt", "apt-get") and "update" in bare[1:]:
             return None
         return f"`{program}` would ask whether to go on, and gets no answer", f"add {flag}"
@@ -381,12 +383,12 @@ def _asks(words: list[str], *, fed: bool) -> tuple[str, str] | None:
     return None
 
 
-def _agrees(words: list[str], flag: str) -> bool:
+def _has_assume_yes(words: list[str], flag: str) -> bool:
     agrees = re.compile(rf"-[A-Za-z]*{flag[1]}[A-Za-z]*|--(yes|assume-?yes|non-interactive)")
     return any(map(agrees.fullmatch, words))
 
 
-def _endless(words: list[str]) -> str | None:
+def _endless_program_help(words: list[str]) -> str | None:
     """The help for a program that does not end by itself; None for other programs."""
     program, options = words[0], [word for word in words[1:] if word.startswith("-")]
     letters = "".join(option[1:] for option in options if not option.startswith("--"))

@@ -9,7 +9,7 @@ from runbook.files.yaml_document import Document, KeyPath
 from runbook.lint.rule_inputs import InventoryFile, PlaybookFile
 from runbook.lint.rules.environment_names import VariableFault, name_faults
 from runbook.lint.rules.environment_values import value_faults
-from runbook.lint.variables import known
+from runbook.lint.variables import known_variables
 from runbook.model.errors import Problem
 
 
@@ -25,33 +25,35 @@ class WrittenVariable(NamedTuple):
         return (*self.block, self.name)
 
 
-def of_inventory(document: Document) -> Iterator[WrittenVariable]:
+def inventory_variables(document: Document) -> Iterator[WrittenVariable]:
     """The environment variables of an inventory, at every level."""
     data = document.mapping
-    yield from for_all_nodes(document)
-    for group, settings in _mapping(data.get("groups")).items():
-        defaults = _mapping(_mapping(settings).get("defaults"))
-        yield from _of_block(document, defaults.get("env"), ("groups", group, "defaults", "env"))
-    for node, settings in _mapping(data.get("nodes")).items():
+    yield from variables_for_all_nodes(document)
+    for group, settings in _mapping_or_empty(data.get("groups")).items():
+        defaults = _mapping_or_empty(_mapping_or_empty(settings).get("defaults"))
+        yield from _block_variables(document, defaults.get("env"), ("groups", group, "defaults", "env"))
+    for node, settings in _mapping_or_empty(data.get("nodes")).items():
         if isinstance(settings, dict) and "env" in settings:
-            yield from _of_block(document, settings["env"], ("nodes", node, "env"))
+            yield from _block_variables(document, settings["env"], ("nodes", node, "env"))
 
 
-def for_all_nodes(document: Document) -> Iterator[WrittenVariable]:
+def variables_for_all_nodes(document: Document) -> Iterator[WrittenVariable]:
     """The variables of the two levels of an inventory that hold for every node: its `env`, and that of `defaults`."""
-    yield from _of_block(document, document.mapping.get("env"), ("env",))
-    yield from _of_block(document, _mapping(document.mapping.get("defaults")).get("env"), ("defaults", "env"))
+    yield from _block_variables(document, document.mapping.get("env"), ("env",))
+    yield from _block_variables(
+        document, _mapping_or_empty(document.mapping.get("defaults")).get("env"), ("defaults", "env")
+    )
 
 
-def of_playbook(document: Document) -> Iterator[WrittenVariable]:
+def playbook_variables(document: Document) -> Iterator[WrittenVariable]:
     """The environment variables of the launches of a playbook."""
     stages = document.mapping.get("stages")
     for index, stage in enumerate(stages if isinstance(stages, list) else ()):
-        launch = _mapping(_mapping(stage).get("launch"))
-        yield from _of_block(document, launch.get("env"), ("stages", index, "launch", "env"))
+        launch = _mapping_or_empty(_mapping_or_empty(stage).get("launch"))
+        yield from _block_variables(document, launch.get("env"), ("stages", index, "launch", "env"))
 
 
-def _of_block(document: Document, block: Any, keys: KeyPath) -> Iterator[WrittenVariable]:
+def _block_variables(document: Document, block: Any, keys: KeyPath) -> Iterator[WrittenVariable]:
     if isinstance(block, dict):
         texts = document.texts
         for name, value in block.items():
@@ -62,7 +64,7 @@ def _of_block(document: Document, block: Any, keys: KeyPath) -> Iterator[Written
                 yield WrittenVariable(name, texts.get((*keys, name)) if plain else None, keys)
 
 
-def _mapping(value: object) -> Mapping[str, Any]:
+def _mapping_or_empty(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
@@ -70,15 +72,15 @@ _MAX_SUGGESTIONS = 50  # a file with more unknown names than this has another tr
 
 
 def written_in_inventory(file: InventoryFile) -> Iterator[Problem]:
-    settings = list(of_inventory(file.document))
+    settings = list(inventory_variables(file.document))
     if all(node.windows for node in file.inventory.nodes):  # on Windows `nccl_debug` and `NCCL_DEBUG` are one
         settings = [setting for setting in settings if setting.name.upper() == setting.name]
-    yield from _judged(file.document, settings, file.wrong)
-    yield from _empty(file, settings)
+    yield from _name_and_value_problems(file.document, settings, file.wrong)
+    yield from _empty_value_problems(file, settings)
 
 
 def written_in_playbook(file: PlaybookFile) -> Iterator[Problem]:
-    yield from _judged(file.document, of_playbook(file.document), file.wrong)
+    yield from _name_and_value_problems(file.document, playbook_variables(file.document), file.wrong)
 
 
 def problem_at(document: Document, fault: VariableFault, keys: KeyPath) -> Problem:
@@ -86,7 +88,9 @@ def problem_at(document: Document, fault: VariableFault, keys: KeyPath) -> Probl
     return Problem(f"env.{fault.id}", fault.message, span, fault.help)
 
 
-def _judged(document: Document, settings: Iterable[WrittenVariable], wrong: Collection[KeyPath]) -> Iterator[Problem]:
+def _name_and_value_problems(
+    document: Document, settings: Iterable[WrittenVariable], wrong: Collection[KeyPath]
+) -> Iterator[Problem]:
     """The problems with names and values; each is judged once, however often it is written."""
     of_names: dict[str, tuple[VariableFault, ...]] = {}
     of_values: dict[tuple[str, str], tuple[VariableFault, ...]] = {}
@@ -95,7 +99,7 @@ def _judged(document: Document, settings: Iterable[WrittenVariable], wrong: Coll
         name, text = setting.name, setting.text
         faults = of_names.get(name)
         if faults is None:
-            unknown += name not in known()
+            unknown += name not in known_variables()
             faults = of_names[name] = tuple(name_faults(name, suggest=unknown <= _MAX_SUGGESTIONS))
         if text is not None:
             about_value = of_values.get((name, text))
@@ -107,7 +111,7 @@ def _judged(document: Document, settings: Iterable[WrittenVariable], wrong: Coll
                 yield problem_at(document, fault, setting.keys)
 
 
-def _empty(file: InventoryFile, settings: Iterable[WrittenVariable]) -> Iterator[Problem]:
+def _empty_value_problems(file: InventoryFile, settings: Iterable[WrittenVariable]) -> Iterator[Problem]:
     """Reports empty values that do nothing. An empty value takes away the value of a weaker level; if no level gives
     one, something was forgotten."""
     network, infiniband = file.inventory.network, file.inventory.infiniband
@@ -115,7 +119,7 @@ def _empty(file: InventoryFile, settings: Iterable[WrittenVariable]) -> Iterator
     given |= {"NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"} if network.interface else set()
     given |= {"NCCL_IB_HCA"} if infiniband is not None and infiniband.hca else set()
     for setting in settings:
-        variable = known().get(setting.name)
+        variable = known_variables().get(setting.name)
         if setting.text != "" or variable is None or setting.name in given or variable.reader not in ("NCCL", "gloo"):
             continue
         if variable.never or any(fault.id == "bad-choice" for fault in value_faults(setting.name, "")):

@@ -10,9 +10,9 @@ from runbook.engine.plan import Plan
 from runbook.engine.scripts import node_files
 from runbook.files.templating import is_template
 from runbook.jobs.retry import FIRST_RETRY_INTERVAL_S, MAX_RETRY_INTERVAL_S
-from runbook.launch.ranks import narrow
+from runbook.launch.ranks import narrow_inventory
 from runbook.lint.planned_stages import Staged
-from runbook.lint.rules.node_values import UNEXPANDED_VARIABLE, taken_as_it_is
+from runbook.lint.rules.node_values import UNEXPANDED_VARIABLE, not_expanded_problem
 from runbook.model.errors import FilesWrong, Problem
 from runbook.model.inventory import Inventory, Node
 from runbook.model.units import seconds_text
@@ -29,11 +29,11 @@ _MIN_STALL_S = 5.0
 """A step of a large model, an evaluation or a checkpoint takes longer; no rank can be looked at in less."""
 
 
-def detached(staged: Staged) -> Iterator[Problem]:
+def detached_launch_keys(staged: Staged) -> Iterator[Problem]:
     """Reports keys that do nothing, or not what they say, in a detached launch."""
-    if not _given(staged, "detach") or not staged.stage.launch.detach:
+    if not _is_launch_key_given(staged, "detach") or not staged.stage.launch.detach:
         return
-    if _given(staged, "retries") and staged.stage.launch.retries:
+    if _is_launch_key_given(staged, "retries") and staged.stage.launch.retries:
         message = (
             "with `detach: true` the job is tried again only while it is watched: "
             "in its first ten seconds, or by `runbook serve`"
@@ -76,7 +76,7 @@ def stall_too_short(staged: Staged) -> Iterator[Problem]:
 def spares_do_nothing(staged: Staged) -> Iterator[Problem]:
     """Reports `spares:` that can never take another node's place."""
     launch = staged.stage.launch
-    if not _given(staged, "spares") or not launch.spares:
+    if not _is_launch_key_given(staged, "spares") or not launch.spares:
         return
     span = staged.key_span("launch", "spares")
     if launch.detach:
@@ -103,7 +103,7 @@ def retries_above_timeout(staged: Staged) -> Iterator[Problem]:
 
 def grace_above_timeout(staged: Staged) -> Iterator[Problem]:
     timeout, grace = staged.stage.timeout_s, staged.stage.launch.grace_s
-    if timeout is None or not _given(staged, "grace"):
+    if timeout is None or not _is_launch_key_given(staged, "grace"):
         return
     if grace > timeout and not staged.stage.launch.detach:
         message = f"the ranks may run for {seconds_text(timeout)} and then take {seconds_text(grace)} to end"
@@ -112,7 +112,11 @@ def grace_above_timeout(staged: Staged) -> Iterator[Problem]:
 
 
 def barrier_folder_unused(staged: Staged) -> Iterator[Problem]:
-    if _given(staged, "barrier_folder") and staged.sound("launch") and staged.stage.launch.barrier != "file":
+    if (
+        _is_launch_key_given(staged, "barrier_folder")
+        and staged.sound("launch")
+        and staged.stage.launch.barrier != "file"
+    ):
         message = "`barrier_folder` does nothing without `barrier: file`: here the controller starts all nodes together"
         span = staged.key_span("launch", "barrier_folder")
         yield Problem("playbook.barrier-folder-unused", message, span, "add `barrier: file`, or remove it")
@@ -126,7 +130,7 @@ def barrier_not_shared(staged: Staged) -> Iterator[Problem]:
     if staged.cluster and (len(nodes) < 2 or all(node.connection == "local" for node in nodes)):
         return
     folder = launch.barrier_folder
-    own = _own_folder(folder, nodes) if folder is not None else _own_workdirs(nodes)
+    own = _folder_not_shared(folder, nodes) if folder is not None else _workdirs_not_shared(nodes)
     if own:
         place = "barrier" if folder is None else "barrier_folder"
         help = "name a folder that all of them mount, for example `barrier_folder: /shared/barrier`"
@@ -137,14 +141,14 @@ def barrier_not_expanded(staged: Staged) -> Iterator[Problem]:
     """Reports a `barrier_folder` with text that only a shell would replace, as `inventory.not-expanded`."""
     folder = staged.stage.launch.barrier_folder
     if folder is not None and not is_template(folder) and UNEXPANDED_VARIABLE.search(folder):
-        yield taken_as_it_is(folder, staged.span("launch", "barrier_folder"))
+        yield not_expanded_problem(folder, staged.span("launch", "barrier_folder"))
 
 
 def launch_on_windows(staged: Staged) -> Iterator[Problem]:
     """Reports keys of a launch that scripts for Windows know nothing of."""
-    if not _windows(staged):
+    if not _is_all_windows(staged):
         return
-    given = [key for key in _RUN_ONLY_KEYS if _given(staged, key)]
+    given = [key for key in _RUN_ONLY_KEYS if _is_launch_key_given(staged, key)]
     if given:
         names = " and ".join(f"`{key}`" for key in given)
         verb = "is" if len(given) == 1 else "are"
@@ -187,14 +191,14 @@ def check_too_late(stages: Sequence[Staged]) -> Iterator[Problem]:
     seen: set[str | None] = set()
     for staged in stages:
         check = staged.stage.check
-        if check in _NETWORK_CHECKS and check not in seen and not _skipped(staged):
-            first = next((one for one in stopping if _within(staged, one)), None)
+        if check in _NETWORK_CHECKS and check not in seen and not _is_skipped(staged):
+            first = next((one for one in stopping if _is_on_nodes_of(staged, one)), None)
             if first is not None:
                 message = f"where `{check}` would find the cause, `{first.stage.name}` has failed and stopped the run"
                 help = f"put it before `{first.stage.name}`"
                 yield Problem("playbook.check-too-late", message, staged.span("check"), help)
         seen.add(check)
-        if check in _RANK_CHECKS and staged.stage.on_failure == "stop" and not _skipped(staged):
+        if check in _RANK_CHECKS and staged.stage.on_failure == "stop" and not _is_skipped(staged):
             stopping.append(staged)
 
 
@@ -203,53 +207,53 @@ def stage_after_detached(stages: Sequence[Staged]) -> Iterator[Problem]:
     running: list[Staged] = []
     for staged in stages:
         needs = staged.stage.kind in ("check", "launch") and staged.stage.check not in ("reach", "ping", "ibstat")
-        job = next((one for one in running if _meet(one, staged)), None)
+        job = next((one for one in running if _share_a_node(one, staged)), None)
         if needs and job is not None:
             message = f"`{job.stage.name}` is detached and still runs then: it holds the rendezvous port and its GPUs"
             help = "put it before, or into another playbook"
             yield Problem("playbook.stage-after-detached", message, staged.span(), help)
         stays = staged.stage.kind == "launch" and staged.stage.launch.detach
-        if stays and not _skipped(staged) and not _windows(staged):
+        if stays and not _is_skipped(staged) and not _is_all_windows(staged):
             running.append(staged)
 
 
-def _windows(staged: Staged) -> bool:
+def _is_all_windows(staged: Staged) -> bool:
     return staged.cluster is not None and all(node.windows for node in staged.cluster.nodes)
 
 
-def _meet(one: Staged, other: Staged) -> bool:
+def _share_a_node(one: Staged, other: Staged) -> bool:
     """Whether two stages share a node, as far as that is known."""
-    if _skipped(other):
+    if _is_skipped(other):
         return False
     if one.cluster is None or other.cluster is None:
         return one.stage.nodes == other.stage.nodes
     return bool({node.name for node in one.cluster.nodes} & {node.name for node in other.cluster.nodes})
 
 
-def _within(staged: Staged, other: Staged) -> bool:
+def _is_on_nodes_of(staged: Staged, other: Staged) -> bool:
     """Whether every node of a stage is one of the other's, as far as that is known."""
     if staged.cluster is None or other.cluster is None:
         return staged.stage.nodes == other.stage.nodes
     return {node.name for node in staged.cluster.nodes} <= {node.name for node in other.cluster.nodes}
 
 
-def _skipped(staged: Staged) -> bool:
+def _is_skipped(staged: Staged) -> bool:
     return staged.planned is not None and staged.planned.skip is not None
 
 
-def _given(staged: Staged, key: str) -> bool:
+def _is_launch_key_given(staged: Staged, key: str) -> bool:
     return (*staged.keys, "launch", key) in staged.file.document.key_spans and staged.sound("launch", key)
 
 
-def _own_folder(folder: str, nodes: Sequence[Node]) -> str | None:
+def _folder_not_shared(folder: str, nodes: Sequence[Node]) -> str | None:
     if is_template(folder) or UNEXPANDED_VARIABLE.search(folder):
         return None
     if _LOCAL_FOLDER.match(folder):
         return f"`{folder}` is another folder on every node, and the nodes are to meet in it"
-    return _own_homes(folder, nodes)
+    return _homes_not_shared(folder, nodes)
 
 
-def _own_workdirs(nodes: Sequence[Node]) -> str | None:
+def _workdirs_not_shared(nodes: Sequence[Node]) -> str | None:
     """Why the workdirs, in which nodes meet without `barrier_folder`, are not one folder; None if they may be one."""
     for node in nodes:
         if _LOCAL_FOLDER.match(node.workdir):
@@ -258,10 +262,10 @@ def _own_workdirs(nodes: Sequence[Node]) -> str | None:
         if node.workdir != nodes[0].workdir:
             each = ", ".join(f"{one.name} in `{one.workdir}`" for one in (nodes[0], node))
             return f"the nodes are to meet in their workdir: {each}"
-    return _own_homes(nodes[0].workdir, nodes) if nodes else None
+    return _homes_not_shared(nodes[0].workdir, nodes) if nodes else None
 
 
-def _own_homes(folder: str, nodes: Sequence[Node]) -> str | None:
+def _homes_not_shared(folder: str, nodes: Sequence[Node]) -> str | None:
     """Why a folder in the home folder is not one folder: different users log in. None if it may be one."""
     if folder.startswith("/"):
         return None
@@ -278,33 +282,33 @@ MAX_SCRIPTED_NODES = 300
 """At most so many nodes, each of another kind, have their scripts written for lint."""
 
 
-def scripts(staged: Staged) -> Iterator[Problem]:
+def script_problems(staged: Staged) -> Iterator[Problem]:
     """Reports what writing the scripts of a stage fails on."""
     planned, inventory = staged.planned, staged.file.inventory
     if staged.cluster is None or planned is None or inventory is None or not planned.starts_ranks:
         return
     if not staged.sound("launch") or not inventory.sound("env", "activate", "python", "workdir"):
         return
-    plan = Plan(staged.file.playbook, _one_of_each(staged.cluster), (planned,))
+    plan = Plan(staged.file.playbook, _one_node_of_each_kind(staged.cluster), (planned,))
     try:
         node_files(plan, inventory.origins)
     except FilesWrong as wrong:
         yield from wrong.problems
 
 
-def _one_of_each(cluster: Inventory) -> Inventory:
+def _one_node_of_each_kind(cluster: Inventory) -> Inventory:
     """The cluster with one node of each kind: scripts of a kind differ only in names, addresses and numbers, which any
     shell carries."""
     kinds: dict[object, Node] = {}
     for node in cluster.nodes:
         settings = (node.shell, node.python, node.activate, node.workdir, repr(node.env), repr(node.vars))
         kinds.setdefault(settings, node)
-    return narrow(cluster, list(kinds.values())[:MAX_SCRIPTED_NODES])
+    return narrow_inventory(cluster, list(kinds.values())[:MAX_SCRIPTED_NODES])
 
 
 STAGE_RULES = (
-    scripts,
-    detached,
+    script_problems,
+    detached_launch_keys,
     spares_do_nothing,
     watch_does_nothing,
     stall_too_short,

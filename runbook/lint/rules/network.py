@@ -7,12 +7,21 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from ipaddress import ip_network
 
-from runbook.files.address import is_ip, is_loopback, one_spelling
+from runbook.files.address import is_ip, is_loopback, normal_spelling
 from runbook.files.yaml_document import KeyPath
-from runbook.lint.rule_inputs import InventoryFile, all_trusted, named, node_span, places, said, trusted, wrote
+from runbook.lint.rule_inputs import (
+    InventoryFile,
+    are_all_trusted,
+    is_soundly_given,
+    is_value_meant,
+    named_nodes,
+    node_span,
+    nodes_by_place,
+    trusted_nodes,
+)
 from runbook.model.errors import Problem, Span
 from runbook.model.inventory import Node
-from runbook.model.units import span_of
+from runbook.model.units import range_text
 
 _INTERFACE_KEY = ("network", "interface")
 _RATE_KEY = ("infiniband", "min_rate_gbps")
@@ -26,7 +35,7 @@ _PORT_RATES_GBPS = (
 
 def interface_name(file: InventoryFile) -> Iterator[Problem]:
     """Reports a name that is too long for an interface of Linux; adapters of Windows may have any name."""
-    if not wrote(file, *_INTERFACE_KEY) or any(node.windows for node in trusted(file, "shell")):
+    if not is_soundly_given(file, *_INTERFACE_KEY) or any(node.windows for node in trusted_nodes(file, "shell")):
         return
     for name in (file.inventory.network.interface or "").lstrip("^=").split(","):
         if len(name.partition(":")[0]) > _MAX_INTERFACE_CHARACTERS and not is_ip(name.partition("/")[0]):
@@ -41,9 +50,9 @@ def infiniband_unused(file: InventoryFile) -> Iterator[Problem]:
     inventory = file.inventory
     if inventory.infiniband is None or inventory.rendezvous.backend != "gloo":
         return
-    if wrote(file, "rendezvous", "backend"):
+    if is_soundly_given(file, "rendezvous", "backend"):
         why = "`backend: gloo`"
-    elif said(file, "rendezvous", "backend") and any(node.windows for node in trusted(file, "shell")):
+    elif is_value_meant(file, "rendezvous", "backend") and any(node.windows for node in trusted_nodes(file, "shell")):
         why = "gloo, the backend of Windows nodes,"
     else:
         return
@@ -54,7 +63,7 @@ def infiniband_unused(file: InventoryFile) -> Iterator[Problem]:
 
 def infiniband_rate(file: InventoryFile) -> Iterator[Problem]:
     infiniband = file.inventory.infiniband
-    if infiniband is None or not wrote(file, *_RATE_KEY) or infiniband.min_rate_gbps is None:
+    if infiniband is None or not is_soundly_given(file, *_RATE_KEY) or infiniband.min_rate_gbps is None:
         return
     rate = infiniband.min_rate_gbps
     if rate not in _PORT_RATES_GBPS:
@@ -105,9 +114,9 @@ _SERVICES = {
 
 def port_is_ssh(file: InventoryFile) -> Iterator[Problem]:
     """Reports a rendezvous port at which the master's sshd listens already, on every address."""
-    master = _master(file)
+    master = _certain_master(file)
     port = file.inventory.rendezvous.port
-    if not master or not wrote(file, *_PORT_KEY) or not all_trusted(file, "ssh", "connection"):
+    if not master or not is_soundly_given(file, *_PORT_KEY) or not are_all_trusted(file, "ssh", "connection"):
         return
     if port == (file.inventory.nodes[0].ssh.port or 22) and file.inventory.nodes[0].connection == "ssh":
         message = f"port {port} is where sshd of the master `{master}` listens: rank 0 cannot"
@@ -118,7 +127,7 @@ def port_is_ssh(file: InventoryFile) -> Iterator[Problem]:
 
 def privileged_port(file: InventoryFile) -> Iterator[Problem]:
     port = file.inventory.rendezvous.port
-    if not wrote(file, *_PORT_KEY) or port > _MAX_PRIVILEGED_PORT or any(True for _ in port_is_ssh(file)):
+    if not is_soundly_given(file, *_PORT_KEY) or port > _MAX_PRIVILEGED_PORT or any(True for _ in port_is_ssh(file)):
         return
     if file.inventory.nodes[0].windows:
         return
@@ -130,7 +139,7 @@ def privileged_port(file: InventoryFile) -> Iterator[Problem]:
 
 def service_port(file: InventoryFile) -> Iterator[Problem]:
     port = file.inventory.rendezvous.port
-    if wrote(file, *_PORT_KEY) and port in _SERVICES:
+    if is_soundly_given(file, *_PORT_KEY) and port in _SERVICES:
         message = f"port {port} is the usual one of {_SERVICES[port]}"
         help = "if that runs on the master, rank 0 cannot listen: take another, for example 29500"
         yield Problem("inventory.service-port", message, file.document.span(*_PORT_KEY), help)
@@ -139,7 +148,7 @@ def service_port(file: InventoryFile) -> Iterator[Problem]:
 def ephemeral_port(file: InventoryFile) -> Iterator[Problem]:
     """Reports a rendezvous port that the kernel may give to an outgoing connection. Data ports may lie there, since the
     job takes free ones; the rendezvous needs exactly this port."""
-    if not wrote(file, *_PORT_KEY) or not _master(file) or not trusted(file, "shell"):
+    if not is_soundly_given(file, *_PORT_KEY) or not _certain_master(file) or not trusted_nodes(file, "shell"):
         return
     system = "Windows" if file.inventory.nodes[0].windows else "Linux"
     low, high = _EPHEMERAL_PORTS[system]
@@ -154,24 +163,29 @@ def port_not_open(file: InventoryFile) -> Iterator[Problem]:
     inventory = file.inventory
     port = inventory.rendezvous.port
     ranges = inventory.network.ports
-    if not ranges or len(inventory.nodes) == 1 or not said(file, *_PORT_KEY) or not said(file, *_PORTS_KEY):
+    if (
+        not ranges
+        or len(inventory.nodes) == 1
+        or not is_value_meant(file, *_PORT_KEY)
+        or not is_value_meant(file, *_PORTS_KEY)
+    ):
         return
     if not any(low <= port <= high for low, high in ranges):
         message = f"the rendezvous port {port} is not among the ports that are open between the nodes"
-        span = file.document.span(*(_PORT_KEY if wrote(file, *_PORT_KEY) else _PORTS_KEY))
+        span = file.document.span(*(_PORT_KEY if is_soundly_given(file, *_PORT_KEY) else _PORTS_KEY))
         yield Problem("inventory.port-not-open", message, span, f"add {port} to `network: {{ports: …}}`")
 
 
 def ports_twice(file: InventoryFile) -> Iterator[Problem]:
     """Reports ranges of ports that overlap, at the later one: which of the two is wrong is not known."""
-    if not said(file, *_PORTS_KEY):
+    if not is_value_meant(file, *_PORTS_KEY):
         return
     ranges = file.inventory.network.ports
     furthest: int | None = None  # the number of the range that reaches furthest so far
     for place in sorted(range(len(ranges)), key=lambda place: (ranges[place], place)):
         if furthest is not None and ranges[place][0] <= ranges[furthest][1]:
             first, second = sorted((furthest, place))
-            message = f"the ports {span_of(*ranges[second])} and {span_of(*ranges[first])} overlap"
+            message = f"the ports {range_text(*ranges[second])} and {range_text(*ranges[first])} overlap"
             yield Problem("inventory.ports-twice", message, _port_span(file, second), "write each port once")
         if furthest is None or ranges[place][1] > ranges[furthest][1]:
             furthest = place
@@ -180,9 +194,9 @@ def ports_twice(file: InventoryFile) -> Iterator[Problem]:
 def ports_with_ssh(file: InventoryFile) -> Iterator[Problem]:
     """Reports sshd's port among the job's ports: the `port` check looks whether each is free, and sshd's never is."""
     ranges = file.inventory.network.ports
-    if not ranges or not said(file, *_PORTS_KEY):
+    if not ranges or not is_value_meant(file, *_PORTS_KEY):
         return
-    nodes = trusted(file, "ssh", "connection")
+    nodes = trusted_nodes(file, "ssh", "connection")
     taken = sorted({node.ssh.port or 22 for node in nodes if node.connection == "ssh"})
     for place, (low, high) in enumerate(ranges):
         at = bisect_left(taken, low)
@@ -192,9 +206,9 @@ def ports_with_ssh(file: InventoryFile) -> Iterator[Problem]:
             yield Problem("inventory.ports-with-ssh", message, _port_span(file, place), help)
 
 
-def _master(file: InventoryFile) -> str | None:
+def _certain_master(file: InventoryFile) -> str | None:
     """The master's name, if the file leaves no doubt which node it is."""
-    return file.inventory.nodes[0].name if said(file, "rendezvous", "master") else None
+    return file.inventory.nodes[0].name if is_value_meant(file, "rendezvous", "master") else None
 
 
 def _port_span(file: InventoryFile, place: int) -> Span | None:
@@ -217,16 +231,20 @@ def rendezvous_address(file: InventoryFile) -> Iterator[Problem]:
     """Reports a rendezvous address that is another node's. An address that no node has may be the master's second card
     or a name in DNS: it is reported only if it is very near to the nodes' own."""
     inventory = file.inventory
-    if len(inventory.nodes) == 1 or not wrote(file, *_ADDRESS_KEY) or not said(file, "rendezvous", "master"):
+    if (
+        len(inventory.nodes) == 1
+        or not is_soundly_given(file, *_ADDRESS_KEY)
+        or not is_value_meant(file, "rendezvous", "master")
+    ):
         return
-    nodes = trusted(file, "address", "ssh")
+    nodes = trusted_nodes(file, "address", "ssh")
     master = inventory.nodes[0]
     given = inventory.rendezvous.address
     if master not in nodes[:1] or is_loopback(given):
         return
-    owner = _owner(given, nodes)
+    owner = _address_owner(given, nodes)
     span = file.document.span(*_ADDRESS_KEY)
-    if owner is None and (near := _near(given, nodes)) is not None:
+    if owner is None and (near := _typo_reason(given, nodes)) is not None:
         help = f"the master `{master.name}` has {master.address}; leave `address` out and that is dialled"
         yield Problem("inventory.rendezvous-nobody", f"no node has the address {given}, and {near}", span, help)
     elif owner is not None and owner is not master:
@@ -235,42 +253,42 @@ def rendezvous_address(file: InventoryFile) -> Iterator[Problem]:
         yield Problem("inventory.rendezvous-not-master", message, span, help)
 
 
-def _owner(given: str, nodes: Sequence[Node]) -> Node | None:
+def _address_owner(given: str, nodes: Sequence[Node]) -> Node | None:
     """The node whose address or name is `given`, None if there is none; in doubt the master, which is the first node. A
     name without its domain counts if it leads to one node only."""
-    wanted = one_spelling(given)
+    wanted = normal_spelling(given)
     for node in nodes:
-        if wanted in (one_spelling(node.address), node.name.lower(), one_spelling(node.ssh.host or "")):
+        if wanted in (normal_spelling(node.address), node.name.lower(), normal_spelling(node.ssh.host or "")):
             return node
     if is_ip(given):
         return None
     label = wanted.partition(".")[0]
-    alike = [node for node in nodes if label in (_label(node.address), _label(node.name))]
+    alike = [node for node in nodes if label in (_host_label(node.address), _host_label(node.name))]
     return alike[0] if len(alike) == 1 or alike[:1] == list(nodes[:1]) else None
 
 
-def _near(given: str, nodes: Sequence[Node]) -> str | None:
+def _typo_reason(given: str, nodes: Sequence[Node]) -> str | None:
     """Why an address that no node has looks like a typing error; None if it does not."""
     if not is_ip(given):
-        label = _label(given)
-        other = next((node for node in nodes if _one_slip(label, _label(node.address))), None)
-        other = other or next((node for node in nodes if _one_slip(label, node.name.lower())), None)
+        label = _host_label(given)
+        other = next((node for node in nodes if _is_one_letter_off(label, _host_label(node.address))), None)
+        other = other or next((node for node in nodes if _is_one_letter_off(label, node.name.lower())), None)
         return None if other is None else f"it is one letter away from `{other.name}`"
     if "%" in given:
         return None
-    network = _network(given)
-    inside = [node for node in nodes if is_ip(node.address) and _network(node.address) == network]
-    return f"it is in the network of {named(inside)}" if inside else None
+    network = _likely_network(given)
+    inside = [node for node in nodes if is_ip(node.address) and _likely_network(node.address) == network]
+    return f"it is in the network of {named_nodes(inside)}" if inside else None
 
 
-def _network(address: str) -> str:
+def _likely_network(address: str) -> str:
     """The network that an address most likely is in: the first three numbers of IPv4, the first half of IPv6."""
     if ":" not in address:
         return address.rpartition(".")[0]
     return "" if "%" in address else str(ip_network((address, 64), strict=False))
 
 
-def _one_slip(one: str, other: str) -> bool:
+def _is_one_letter_off(one: str, other: str) -> bool:
     """Whether one letter replaced, left out or put in turns one into the other."""
     if len(one) > len(other):
         one, other = other, one
@@ -280,8 +298,8 @@ def _one_slip(one: str, other: str) -> bool:
     return one[start + (len(one) == len(other)) :] == other[start + 1 :]
 
 
-def _label(address: str) -> str:
-    return "" if is_ip(address) else one_spelling(address).partition(".")[0]
+def _host_label(address: str) -> str:
+    return "" if is_ip(address) else normal_spelling(address).partition(".")[0]
 
 
 # Windows: names of its nodes and adapters, and nodes of other systems beside them.
@@ -292,7 +310,11 @@ _LINUX_INTERFACE = re.compile(r"(eth|ib|bond|wlan)[0-9]+|en[ospx][0-9a-z]+|lo")
 def windows_name_dialled(file: InventoryFile) -> Iterator[Problem]:
     """Reports a single Windows machine that dials itself by name, which ended in error 10049 for many users."""
     inventory = file.inventory
-    if len(inventory.nodes) > 1 or not wrote(file, "rendezvous", "address") or not trusted(file, "shell"):
+    if (
+        len(inventory.nodes) > 1
+        or not is_soundly_given(file, "rendezvous", "address")
+        or not trusted_nodes(file, "shell")
+    ):
         return
     address = inventory.rendezvous.address
     if inventory.nodes[0].windows and not is_ip(address) and not is_loopback(address):
@@ -305,23 +327,23 @@ def windows_host_name(file: InventoryFile) -> Iterator[Problem]:
     inventory = file.inventory
     if len(inventory.nodes) == 1:
         return
-    windows = [node for node in trusted(file, "shell", "address") if node.windows]
+    windows = [node for node in trusted_nodes(file, "shell", "address") if node.windows]
     names = [node for node in windows if not is_ip(node.address) and not is_loopback(node.address)]
     help = "give the IP address: Windows may look a name up by broadcast, and find another adapter's or an IPv6 address"
-    for span, nodes in places(file, names, "address"):
-        message = f"the Windows node {named(nodes)} goes by a host name, {nodes[0].address}"
+    for span, nodes in nodes_by_place(file, names, "address"):
+        message = f"the Windows node {named_nodes(nodes)} goes by a host name, {nodes[0].address}"
         if len(nodes) > 1:
-            message = f"the Windows nodes {named(nodes)} go by host names"
+            message = f"the Windows nodes {named_nodes(nodes)} go by host names"
         yield Problem("inventory.windows-host-name", message, span, help)
     address = inventory.rendezvous.address
-    if windows and wrote(file, "rendezvous", "address") and not is_ip(address) and not is_loopback(address):
+    if windows and is_soundly_given(file, "rendezvous", "address") and not is_ip(address) and not is_loopback(address):
         message = f"Windows nodes dial the master by a host name, {address}"
         yield Problem("inventory.windows-host-name", message, file.document.span("rendezvous", "address"), help)
 
 
 def two_systems(file: InventoryFile) -> Iterator[Problem]:
     """Reports Windows nodes beside others in one job, at the smaller group: the mistake is more likely there."""
-    nodes = trusted(file, "shell")
+    nodes = trusted_nodes(file, "shell")
     windows = [node for node in nodes if node.windows]
     others = [node for node in nodes if not node.windows]
     if not windows or not others:
@@ -329,7 +351,8 @@ def two_systems(file: InventoryFile) -> Iterator[Problem]:
     odd = windows if len(windows) <= len(others) else others
     span = file.origins.span(odd[0].name, "shell") or node_span(file, odd[0])
     message = (
-        f"{named(windows)} (Windows) and {named(others)} (not Windows) cannot be one job: no backend connects them"
+        f"{named_nodes(windows)} (Windows) and {named_nodes(others)} (not Windows) "
+        "cannot be one job: no backend connects them"
     )
     help = "make two inventories; or correct `shell`: sh is for Linux, bat and ps1 are for Windows"
     yield Problem("inventory.two-systems", message, span, help)
@@ -337,9 +360,13 @@ def two_systems(file: InventoryFile) -> Iterator[Problem]:
 
 def windows_interface(file: InventoryFile) -> Iterator[Problem]:
     name = file.inventory.network.interface
-    if name is None or not wrote(file, "network", "interface") or not said(file, "network", "interface"):
+    if (
+        name is None
+        or not is_soundly_given(file, "network", "interface")
+        or not is_value_meant(file, "network", "interface")
+    ):
         return
-    nodes = trusted(file, "shell")
+    nodes = trusted_nodes(file, "shell")
     if nodes and all(node.windows for node in nodes) and _LINUX_INTERFACE.fullmatch(name):
         message = f"`{name}` is a name that Linux gives, and the nodes are Windows"
         help = "remove it, or give the adapter's name as `Get-NetAdapter` shows it"
@@ -348,10 +375,12 @@ def windows_interface(file: InventoryFile) -> Iterator[Problem]:
 
 def windows_python3(file: InventoryFile) -> Iterator[Problem]:
     given = [
-        node for node in trusted(file, "shell", "python") if node.windows and node.python in ("python3", "python3.exe")
+        node
+        for node in trusted_nodes(file, "shell", "python")
+        if node.windows and node.python in ("python3", "python3.exe")
     ]
-    for span, nodes in places(file, given, "python"):
-        message = f"on Windows ({named(nodes)}) `python3` often opens the Microsoft Store instead of a Python"
+    for span, nodes in nodes_by_place(file, given, "python"):
+        message = f"on Windows ({named_nodes(nodes)}) `python3` often opens the Microsoft Store instead of a Python"
         yield Problem("inventory.windows-python3", message, span, "write python, py, or the path of python.exe")
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from runbook.files.yaml_document import scalars
-from runbook.lint.rule_inputs import InventoryFile, are, faulty, named
+from runbook.files.yaml_document import iterate_scalars
+from runbook.lint.rule_inputs import InventoryFile, faulty_texts, is_or_are, named_nodes
 from runbook.model.errors import Problem, Span
 
 _SLASH = re.compile(r"[/\\]")
@@ -25,14 +25,17 @@ _EXAMPLE_PATHS = {
 
 def foreign_path(file: InventoryFile) -> Iterator[Problem]:
     for key in ("python", "workdir"):
-        for span, nodes, text, style in faulty(file, (key,), _foreign):
+        for span, nodes, text, style in faulty_texts(file, (key,), _foreign_path_style):
             node = nodes[0]
             system = "Windows" if node.windows else "no Windows"
-            message = f"`{text}` is a {style} path, and with `shell: {node.shell}` {named(nodes)} {are(nodes)} {system}"
+            message = (
+                f"`{text}` is a {style} path, and with `shell: {node.shell}` "
+                f"{named_nodes(nodes)} {is_or_are(nodes)} {system}"
+            )
             yield Problem("inventory.foreign-path", message, span, f"for example {_EXAMPLE_PATHS[key, node.windows]}")
 
 
-def _foreign(text: str, shell: str) -> str | None:
+def _foreign_path_style(text: str, shell: str) -> str | None:
     """The style of a path, `POSIX` or `Windows`, if it is not that of the node's system; None if it is."""
     if shell != "sh":
         return "POSIX" if text.startswith("/") and not text.startswith("//") else None
@@ -42,23 +45,23 @@ def _foreign(text: str, shell: str) -> str | None:
 def not_expanded(file: InventoryFile) -> Iterator[Problem]:
     """Reports paths with text that only a shell would replace: paths are quoted, and no shell sees what is in them."""
     for key in (("python",), ("workdir",), ("ssh", "key")):
-        for span, _, text, _ in faulty(file, key, lambda text, _: UNEXPANDED_VARIABLE.search(text)):
-            yield taken_as_it_is(text, span)
+        for span, _, text, _ in faulty_texts(file, key, lambda text, _: UNEXPANDED_VARIABLE.search(text)):
+            yield not_expanded_problem(text, span)
 
 
-def taken_as_it_is(text: str, span: Span | None) -> Problem:
+def not_expanded_problem(text: str, span: Span | None) -> Problem:
     message = f"`{text}` is taken as it is: no shell replaces anything in it"
     return Problem("inventory.not-expanded", message, span, "write it out; `~/` is the home folder")
 
 
 def python_not_a_program(file: InventoryFile) -> Iterator[Problem]:
-    for span, _, text, what in faulty(file, ("python",), lambda text, _: _no_program(text)):
+    for span, _, text, what in faulty_texts(file, ("python",), lambda text, _: _non_program_kind(text)):
         message = f"`{text}` is {what}, and `python` must be the path of one program"
         help = "for example /opt/venv/bin/python; what must run before it goes into `activate`"
         yield Problem("inventory.python-not-a-program", message, span, help)
 
 
-def _no_program(python: str) -> str | None:
+def _non_program_kind(python: str) -> str | None:
     words = python.split()
     if len(words) > 1 and _SLASH.split(words[0])[-1] in _PROGRAMS:
         return "a command with arguments"
@@ -68,17 +71,17 @@ def _no_program(python: str) -> str | None:
 
 
 def python_too_old(file: InventoryFile) -> Iterator[Problem]:
-    for span, nodes, text, _ in faulty(file, ("python",), lambda text, _: _OLD_PYTHON.fullmatch(text)):
-        message = f"`{text}` on {named(nodes)}: what runs on a node needs Python 3.8 or newer"
+    for span, nodes, text, _ in faulty_texts(file, ("python",), lambda text, _: _OLD_PYTHON.fullmatch(text)):
+        message = f"`{text}` on {named_nodes(nodes)}: what runs on a node needs Python 3.8 or newer"
         yield Problem("inventory.python-too-old", message, span, "name a newer one")
 
 
 def key_format(file: InventoryFile) -> Iterator[Problem]:
-    for span, _, text, what in faulty(file, ("ssh", "key"), lambda text, _: _no_key(text)):
+    for span, _, text, what in faulty_texts(file, ("ssh", "key"), lambda text, _: _key_format_fault(text)):
         yield Problem("inventory.key-format", f"`{text}` is {what[0]}", span, what[1])
 
 
-def _no_key(path: str) -> tuple[str, str] | None:
+def _key_format_fault(path: str) -> tuple[str, str] | None:
     if path.lower().endswith(".pub"):
         return "the public half, with which nobody can log in", f"name the private one: {path[:-4]}"
     if path.lower().endswith(".ppk"):
@@ -92,7 +95,7 @@ def key_in_project(file: InventoryFile) -> Iterator[Problem]:
     def relative(path: str, _: str) -> bool | None:
         return None if path.startswith(("~", "/", "\\", "$", "%")) or re.match(r"[A-Za-z]:", path) else True
 
-    for span, _, text, _ in faulty(file, ("ssh", "key"), relative):
+    for span, _, text, _ in faulty_texts(file, ("ssh", "key"), relative):
         message = f"`{text}` is looked for in the folder that runbook is started from"
         help = "keep keys out of projects: for example ~/.ssh/id_ed25519"
         yield Problem("inventory.key-in-project", message, span, help)
@@ -130,26 +133,26 @@ _SEPARATOR = re.compile(r"[;&|]")
 
 
 def activate_other_shell(file: InventoryFile) -> Iterator[Problem]:
-    for span, nodes, _, written_for in faulty(file, ("activate",), _other_shell):
+    for span, nodes, _, written_for in faulty_texts(file, ("activate",), _foreign_shell):
         shell = nodes[0].shell
-        message = f"`activate` is written for {written_for}, and the shell of {named(nodes)} is {shell}"
+        message = f"`activate` is written for {written_for}, and the shell of {named_nodes(nodes)} is {shell}"
         yield Problem("inventory.activate-other-shell", message, span, f"for {shell}: {_EXAMPLE_LINES[shell]}")
 
 
-def _other_shell(line: str, shell: str) -> str | None:
+def _foreign_shell(line: str, shell: str) -> str | None:
     """The shell that the line is written for, if it is not `shell`; None otherwise."""
     kinds = _FOREIGN_SHELL_SYNTAX.get(shell, ())
     return next((kind for kind, signs in kinds if any(sign.search(line) for sign in signs)), None)
 
 
 def activate_no_effect(file: InventoryFile) -> Iterator[Problem]:
-    for span, nodes, _, word in faulty(file, ("activate",), _own_process):
-        message = f"`{word}` starts a process of its own on {named(nodes)}: what it sets ends with it"
+    for span, nodes, _, word in faulty_texts(file, ("activate",), _subprocess_program):
+        message = f"`{word}` starts a process of its own on {named_nodes(nodes)}: what it sets ends with it"
         help = "to read a file into the shell write `. FILE`; a container has to be entered before, from outside"
         yield Problem("inventory.activate-no-effect", message, span, help)
 
 
-def _own_process(line: str, shell: str) -> str | None:
+def _subprocess_program(line: str, shell: str) -> str | None:
     """The program that a single command of a POSIX shell starts, if it is known to change nothing for the commands
     after it; None for other lines."""
     if shell != "sh" or _SEPARATOR.search(line) or _SUBPROCESS_COMMAND.match(line) is None:
@@ -173,7 +176,7 @@ def placeholder(file: InventoryFile) -> Iterator[Problem]:
     if not any(hint in whole for hint in _PLACEHOLDER_HINTS):
         return
     for key in _PLACEHOLDER_KEYS:
-        for span, _, text, found in faulty(file, key, lambda text, _: _PLACEHOLDER.search(text)):
+        for span, _, text, found in faulty_texts(file, key, lambda text, _: _PLACEHOLDER.search(text)):
             where = "" if found.group() == text else f" in `{text}`"
             message = f"`{found.group()}`{where} looks like a word to be replaced"
             yield Problem("inventory.placeholder", message, span, "put in your own")
@@ -187,7 +190,7 @@ def template_in_inventory(file: InventoryFile) -> Iterator[Problem]:
     loader refuses them in addresses."""
     if "{{" not in file.document.text:
         return
-    for keys, value in scalars(file.document.data):
+    for keys, value in iterate_scalars(file.document.data):
         if (
             keys[0] != "launch"
             and isinstance(value, str)

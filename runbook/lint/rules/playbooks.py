@@ -9,15 +9,15 @@ from collections.abc import Callable, Iterable, Iterator
 
 from runbook.checks.allreduce import AllReduce
 from runbook.checks.base import Check
-from runbook.files.templating import is_template, names_used, truth
-from runbook.files.yaml_document import scalars
+from runbook.files.templating import condition_holds, is_template, template_variables
+from runbook.files.yaml_document import iterate_scalars
 from runbook.launch.ranks import hca_expression, network_environment
-from runbook.lint.planned_stages import Staged, stage_by_stage
+from runbook.lint.planned_stages import Staged, plan_stages
 from runbook.lint.rule_inputs import PlaybookFile
 from runbook.lint.rules import commands, launches
 from runbook.model.errors import FilesWrong, Problem
 from runbook.model.inventory import Inventory, Node
-from runbook.model.units import bytes_text, seconds_text, significant
+from runbook.model.units import bytes_text, seconds_text, significant_digits_text
 
 _TEXT = re.compile(r"'[^']*'|\"[^\"]*\"")
 _MAX_CLUSTERS = 20_000  # clusters that are tried
@@ -32,11 +32,11 @@ def never_runs(staged: Staged) -> Iterator[Problem]:
     when = staged.stage.when
     if when is None:
         return
-    clusters = _clusters(when, frozenset(staged.file.playbook.vars))
+    clusters = _clusters_to_judge(when, frozenset(staged.file.playbook.vars))
     if clusters is None:
         return
     try:
-        if any(truth(when, cluster) for cluster in clusters):
+        if any(condition_holds(when, cluster) for cluster in clusters):
             return
     except FilesWrong:
         return  # the planner says what is wrong with it
@@ -45,11 +45,11 @@ def never_runs(staged: Staged) -> Iterator[Problem]:
     yield Problem("playbook.never-runs", message, staged.span("when"), help)
 
 
-def _clusters(when: str, variables: frozenset[str]) -> list[dict[str, object]] | None:
+def _clusters_to_judge(when: str, variables: frozenset[str]) -> list[dict[str, object]] | None:
     """The facts of every cluster on which the condition may come out differently; None if they are too many, or if the
     condition is not judged."""
     expression = when.strip().removeprefix("{{").removesuffix("}}")
-    names = sorted(names_used("{{ " + expression + " }}"))
+    names = sorted(template_variables("{{ " + expression + " }}"))
     if set(names) - {*_COUNTS, "backend", "infiniband"} or variables & set(names):
         return None
     bare = _TEXT.sub("", expression)
@@ -64,10 +64,10 @@ def _clusters(when: str, variables: frozenset[str]) -> list[dict[str, object]] |
     if math.prod(map(len, choices)) > _MAX_CLUSTERS:
         return None
     clusters = (dict(zip(names, values, strict=True)) for values in itertools.product(*choices))
-    return list(filter(_possible, clusters))
+    return list(filter(_is_possible_cluster, clusters))
 
 
-def _possible(facts: dict[str, object]) -> bool:
+def _is_possible_cluster(facts: dict[str, object]) -> bool:
     nodes, ranks, gpus = (facts.get(name) for name in _COUNTS)
     if nodes == 0 or ranks == 0:
         return False
@@ -89,7 +89,7 @@ def one_rank(staged: Staged) -> Iterator[Problem]:
         return
     node = staged.cluster.nodes[0].name
     help = "select more nodes, or give the node more `gpus` (`processes` on a CPU)"
-    if isinstance(check, AllReduce) and _number(check):
+    if isinstance(check, AllReduce) and _numeric_gate(check):
         message = f"this gate can never be met: {node} alone is one rank, and its bus bandwidth is zero by definition"
         yield Problem("playbook.gate-one-rank", message, staged.span("with", "min_busbw_gbytes"), help)
     else:
@@ -99,34 +99,37 @@ def one_rank(staged: Staged) -> Iterator[Problem]:
 
 def gate_too_high(staged: Staged) -> Iterator[Problem]:
     """Reports a bandwidth gate above what the adapters of a node can carry."""
-    gate, cluster = _gate(staged), staged.cluster
+    gate, cluster = _busbw_gate(staged), staged.cluster
     if gate is None or cluster is None or cluster.infiniband is None or len(cluster.nodes) < 2:
         return
     rate = cluster.infiniband.min_rate_gbps
     if rate is None or cluster.one_machine:
         return
-    adapters, node = min(((_adapters(cluster, node), node) for node in cluster.nodes), key=lambda pair: pair[0])
+    adapters, node = min(((_adapter_count(cluster, node), node) for node in cluster.nodes), key=lambda pair: pair[0])
     wire = adapters * rate / 8
     environment = network_environment(cluster, node)
     algorithm = str(environment.get("NCCL_ALGO", "")).lower()
     if str(environment.get("NCCL_COLLNET_ENABLE", 0)) != "0" or "collnet" in algorithm:
         return  # switches add up the data: a node then sends half of the bytes that bus bandwidth counts
     rings = algorithm.removeprefix("allreduce:") == "ring"
-    limit = wire if rings else wire * _counted_twice(cluster.world_size) / _counted_twice(len(cluster.nodes))
+    limit = wire if rings else wire * _busbw_factor(cluster.world_size) / _busbw_factor(len(cluster.nodes))
     if gate <= limit:
         return
     many = "one adapter" if adapters == 1 else f"{adapters} adapters"
     message = (
-        f"a gate of {significant(gate)} GB/s is above what {node.name} can carry: "
-        f"{many} of {significant(rate)} Gbit/s, that is {significant(wire)} GB/s"
+        f"a gate of {significant_digits_text(gate)} GB/s is above what {node.name} can carry: "
+        f"{many} of {significant_digits_text(rate)} Gbit/s, that is {significant_digits_text(wire)} GB/s"
     )
     if limit > wire:
-        message += f", which shows as {significant(limit)} GB/s at most where ranks add up inside of their node first"
+        message += (
+            f", which shows as {significant_digits_text(limit)} GB/s at most where ranks "
+            "add up inside of their node first"
+        )
     help = "lower the gate; 8 Gbit/s are 1 GB/s"
     yield Problem("playbook.gate-too-high", message, staged.span("with", "min_busbw_gbytes"), help)
 
 
-def _counted_twice(parties: int) -> float:
+def _busbw_factor(parties: int) -> float:
     """The bytes that an AllReduce among so many parties moves for each byte of data, as its bus bandwidth counts
     them."""
     return 2 * (parties - 1) / parties
@@ -134,32 +137,32 @@ def _counted_twice(parties: int) -> float:
 
 def gate_too_small(staged: Staged) -> Iterator[Problem]:
     """Reports a gate at so small a message that latency alone takes longer."""
-    gate, check = _gate(staged), staged.planned.check if staged.planned else None
+    gate, check = _busbw_gate(staged), staged.planned.check if staged.planned else None
     if gate is None or not isinstance(check, AllReduce) or staged.cluster is None or staged.cluster.world_size < 2:
         return
     ranks = staged.cluster.world_size
-    seconds = _counted_twice(ranks) * check.max_bytes / (gate * 1e9)
+    seconds = _busbw_factor(ranks) * check.max_bytes / (gate * 1e9)
     if seconds >= MIN_ALLREDUCE_S:
         return
     message = (
-        f"a gate of {significant(gate)} GB/s at {bytes_text(check.max_bytes)} needs an AllReduce within "
-        f"{significant(seconds * 1e6)} µs, and latency alone is longer"
+        f"a gate of {significant_digits_text(gate)} GB/s at {bytes_text(check.max_bytes)} needs an AllReduce within "
+        f"{significant_digits_text(seconds * 1e6)} µs, and latency alone is longer"
     )
     help = "the gate looks at the largest size: raise `max_bytes`, for example to 1G"
     yield Problem("playbook.gate-too-small", message, staged.span("with", "min_busbw_gbytes"), help)
 
 
-def _gate(staged: Staged) -> float | None:
+def _busbw_gate(staged: Staged) -> float | None:
     check = staged.planned.check if staged.planned else None
-    return _number(check) if isinstance(check, AllReduce) else None
+    return _numeric_gate(check) if isinstance(check, AllReduce) else None
 
 
-def _number(check: AllReduce) -> float | None:
+def _numeric_gate(check: AllReduce) -> float | None:
     """The gate where it is a number above zero; `auto` is judged by the run, which sees the hardware."""
     return check.min_busbw_gbytes or None if isinstance(check.min_busbw_gbytes, float) else None
 
 
-def _adapters(cluster: Inventory, node: Node) -> int:
+def _adapter_count(cluster: Inventory, node: Node) -> int:
     """The number of a node's adapters: as many as its HCA expression names with their numbers, or else one a GPU, as
     most machines are built."""
     expression = hca_expression(cluster, node) or ""
@@ -174,7 +177,7 @@ def _adapters(cluster: Inventory, node: Node) -> int:
 # Times of a stage that contradict each other, and a tag that means something elsewhere.
 
 
-def timeouts(staged: Staged) -> Iterator[Problem]:
+def contradicting_timeouts(staged: Staged) -> Iterator[Problem]:
     """Reports a timeout of a stage that comes before another time of the stage is over."""
     timeout = staged.stage.timeout_s
     check = staged.planned.check if staged.planned else None
@@ -191,7 +194,7 @@ def timeouts(staged: Staged) -> Iterator[Problem]:
             )
             yield Problem("playbook.start-timeout-above-timeout", message, where, help)
         return
-    budget, stall = _seconds(check, "budget"), _seconds(check, "stall")
+    budget, stall = _seconds_argument(check, "budget"), _seconds_argument(check, "stall")
     if budget is not None and timeout < budget:
         message = f"the timeout of {shown} comes before the stage's own budget of {seconds_text(budget)} is used up"
         help = "leave `timeout` out: it is then the budget and what joining may take on top"
@@ -209,7 +212,7 @@ def ansible_tag(staged: Staged) -> Iterator[Problem]:
         yield Problem("playbook.ansible-tag", message, staged.span("tags"), help)
 
 
-def _seconds(check: Check, name: str) -> float | None:
+def _seconds_argument(check: Check, name: str) -> float | None:
     value = getattr(check, name, None)
     return float(value) if isinstance(value, int | float) else None
 
@@ -229,7 +232,7 @@ def unused_vars(file: PlaybookFile) -> Iterator[Problem]:
     stages = file.document.mapping.get("stages")
     if not isinstance(stages, list):
         return  # all uses are lost
-    unused = _without_used(set(file.playbook.vars), stages)
+    unused = _unused_variables(set(file.playbook.vars), stages)
     for name in file.playbook.vars:
         if name in unused and file.document.key_span("vars", name) is not None:
             message = f"no stage uses the variable `{name}`"
@@ -245,7 +248,7 @@ def shadowed_facts(file: PlaybookFile) -> Iterator[Problem]:
 
 
 def templates_in_vars(file: PlaybookFile) -> Iterator[Problem]:
-    for keys, text in scalars(file.document.mapping.get("vars"), ("vars",)):
+    for keys, text in iterate_scalars(file.document.mapping.get("vars"), ("vars",)):
         if isinstance(text, str) and is_template(text):
             message = f"`{text}` is not filled in: a stage that uses the variable gets the braces"
             help = "compute it in the stage that uses it"
@@ -260,7 +263,7 @@ _UNTEMPLATED_KEYS: tuple[tuple[str, ...], ...] = (
 
 def misplaced_templates(file: PlaybookFile) -> Iterator[Problem]:
     """Reports templates at keys that are not filled in, and where no other rule reports them."""
-    for keys, text in scalars(file.document.data):
+    for keys, text in iterate_scalars(file.document.data):
         way = tuple(key for key in keys if isinstance(key, str))
         if way in _UNTEMPLATED_KEYS and isinstance(text, str) and "{{" in text and keys not in file.wrong:
             message = f"the template in `{way[-1]}` is not filled in: it stays as it is"
@@ -268,10 +271,10 @@ def misplaced_templates(file: PlaybookFile) -> Iterator[Problem]:
             yield Problem("playbook.template-not-here", message, file.document.span(*keys), help)
 
 
-def _without_used(variables: set[str], stages: object) -> set[str]:
+def _unused_variables(variables: set[str], stages: object) -> set[str]:
     """The variables that no template mentions, nor any `when`, which is an expression without braces."""
     parsed = 0
-    for keys, text in scalars(stages):
+    for keys, text in iterate_scalars(stages):
         if not isinstance(text, str):
             continue
         condition = keys[-1:] == ("when",)
@@ -281,7 +284,7 @@ def _without_used(variables: set[str], stages: object) -> set[str]:
         parsed += 1
         names = set()
         if parsed <= _MAX_PARSED_TEMPLATES:
-            names = names_used(text) | (names_used("{{ " + text + " }}") if condition else set())
+            names = template_variables(text) | (template_variables("{{ " + text + " }}") if condition else set())
         variables = variables - (names or words)  # every word counts of a template that cannot be parsed
     return variables
 
@@ -301,7 +304,7 @@ STAGE_RULES: tuple[Callable[[Staged], Iterable[Problem]], ...] = (
     one_rank,
     gate_too_high,
     gate_too_small,
-    timeouts,
+    contradicting_timeouts,
     ansible_tag,
     *commands.STAGE_RULES,
     *launches.STAGE_RULES,
@@ -310,7 +313,7 @@ STAGE_RULES: tuple[Callable[[Staged], Iterable[Problem]], ...] = (
 
 def stages(file: PlaybookFile) -> Iterator[Problem]:
     """Reports the planner's problems, and those of all rules about stages."""
-    staged, problems = stage_by_stage(file)
+    staged, problems = plan_stages(file)
     yield from problems
     for stage in staged:
         for rule in STAGE_RULES:

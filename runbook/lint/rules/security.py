@@ -6,7 +6,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterator
 
-from runbook.files.yaml_document import Document, KeyPath, line_starts, scalars
+from runbook.files.yaml_document import Document, KeyPath, iterate_scalars, line_starts
 from runbook.model.errors import Problem, Span
 from runbook.model.secrets import (
     AUTHORIZATION_HEADER,
@@ -16,11 +16,11 @@ from runbook.model.secrets import (
     PASSWORD_FOR_PROMPT,
     PRIVATE_KEY,
     URL_PASSWORD,
-    holds_secret,
+    is_secret_placeholder,
+    is_secret_value,
     known_tokens,
-    may_name_secrets,
-    names_secret,
-    stands_for_one,
+    may_contain_secret_names,
+    secret_kind,
 )
 
 _ENV_HELP = (
@@ -38,7 +38,7 @@ _COMMAND_LINE_SECRETS = (
 )
 
 
-def known_formats(document: Document) -> Iterator[Problem]:
+def secrets_of_known_format(document: Document) -> Iterator[Problem]:
     """Reports secrets whose format alone gives them away, in values and comments alike."""
     text, starts = document.text, line_starts(document.text)
 
@@ -55,41 +55,41 @@ def known_formats(document: Document) -> Iterator[Problem]:
             yield Problem("secret.private-key", message, span(match.span()), help)
     if "://" in text:
         for match in URL_PASSWORD.finditer(text):
-            if not stands_for_one(match[1]):
+            if not is_secret_placeholder(match[1]):
                 yield Problem("secret.url", "this URL holds a password", span(match.span(1)), _REMOVAL_HELP)
 
 
 def named_secrets(document: Document) -> Iterator[Problem]:
     """Reports secrets under keys that name them: `env: {WANDB_API_KEY: …}`, `vars: {db_password: …}`."""
-    if not may_name_secrets(document.text):
+    if not may_contain_secret_names(document.text):
         return
-    for keys, value in scalars(document.data):
+    for keys, value in iterate_scalars(document.data):
         name = next((key for key in reversed(keys) if isinstance(key, str)), "")
-        if names_secret(name) is None or value is None or isinstance(value, bool):
+        if secret_kind(name) is None or value is None or isinstance(value, bool):
             continue
         text = value if isinstance(value, str) else document.texts.get(keys, str(value))
-        if holds_secret(name, text) and not _has_known_format(text):
+        if is_secret_value(name, text) and not _has_known_format(text):
             yield Problem("secret.value", f"`{name}` holds a secret in plain text", document.span(*keys), _ENV_HELP)
 
 
 def secrets_in_commands(document: Document) -> Iterator[Problem]:
     """Reports secrets on command lines, which every user of the machine can read while they run."""
-    for keys, value in _commands(document):
+    for keys, value in _command_values(document):
         if isinstance(value, str):
-            for name, start, end in _in_line(value):
-                yield _in_command(name, _part(document, keys, value, start, end))
+            for name, start, end in _secrets_in_line(value):
+                yield _secret_argument_problem(name, _span_of_part(document, keys, value, start, end))
         elif isinstance(value, list):
             words = [str(word) for word in value]
             for place, word in enumerate(words):
                 if len(word.split()) > 1:
-                    for name, start, end in _in_line(word):
-                        yield _in_command(name, _part(document, (*keys, place), word, start, end))
-            for name, place in _in_words(words):
+                    for name, start, end in _secrets_in_line(word):
+                        yield _secret_argument_problem(name, _span_of_part(document, (*keys, place), word, start, end))
+            for name, place in _secrets_in_words(words):
                 if not _has_known_format(words[place]):
-                    yield _in_command(name, document.span(*keys, place))
+                    yield _secret_argument_problem(name, document.span(*keys, place))
 
 
-def _commands(document: Document) -> Iterator[tuple[KeyPath, object]]:
+def _command_values(document: Document) -> Iterator[tuple[KeyPath, object]]:
     """`shell` and `command` of stages, the `command` of an inventory's launch, and `activate` wherever it stands."""
     own = document.mapping.get("launch")  # of an inventory
     yield ("launch", "command"), own.get("command") if isinstance(own, dict) else None
@@ -99,42 +99,44 @@ def _commands(document: Document) -> Iterator[tuple[KeyPath, object]]:
             yield ("stages", index, "shell"), stage.get("shell")
             launch = stage.get("launch")
             yield ("stages", index, "launch", "command"), launch.get("command") if isinstance(launch, dict) else None
-    if "activate" in document.text and may_name_secrets(document.text):
-        yield from ((keys, value) for keys, value in scalars(document.data) if keys and keys[-1] == "activate")
+    if "activate" in document.text and may_contain_secret_names(document.text):
+        yield from ((keys, value) for keys, value in iterate_scalars(document.data) if keys and keys[-1] == "activate")
 
 
-def _in_words(words: list[str]) -> Iterator[tuple[str, int]]:
+def _secrets_in_words(words: list[str]) -> Iterator[tuple[str, int]]:
     """`--token=…` and `--token …`: the flag, and which word holds the secret."""
     for index, word in enumerate(words):
         flag = _FLAG.fullmatch(word)
         if flag is None:
             continue
         if flag[2] is not None:
-            if holds_secret(flag[1], flag[2]):
+            if is_secret_value(flag[1], flag[2]):
                 yield f"--{flag[1]}", index
         elif (
-            index + 1 < len(words) and not words[index + 1].startswith("-") and holds_secret(flag[1], words[index + 1])
+            index + 1 < len(words)
+            and not words[index + 1].startswith("-")
+            and is_secret_value(flag[1], words[index + 1])
         ):
             yield word, index + 1
 
 
-def _in_line(line: str) -> Iterator[tuple[str, int, int]]:
+def _secrets_in_line(line: str) -> Iterator[tuple[str, int, int]]:
     """The secrets in one line of shell: the name of what is given the secret, and where the secret begins and ends."""
     for pattern in (_FLAG_IN_LINE, _ASSIGNED):
         for match in pattern.finditer(line):
             text = match[2].strip("\"'")
-            if not text.startswith("-") and holds_secret(match[1], text) and not _has_known_format(text):
+            if not text.startswith("-") and is_secret_value(match[1], text) and not _has_known_format(text):
                 yield match[1], *match.span(2)
     for match in PASSWORD_FOR_PROMPT.finditer(line):
-        if not stands_for_one(match[match.lastindex or 0].strip("\"'")):
+        if not is_secret_placeholder(match[match.lastindex or 0].strip("\"'")):
             yield "a prompt", *match.span(match.lastindex or 0)
     for name, pattern in _COMMAND_LINE_SECRETS:
         for match in pattern.finditer(line):
-            if not stands_for_one(match[1]) and not _has_known_format(match[1]):
+            if not is_secret_placeholder(match[1]) and not _has_known_format(match[1]):
                 yield name, *match.span(1)
 
 
-def _in_command(name: str, span: Span | None) -> Problem:
+def _secret_argument_problem(name: str, span: Span | None) -> Problem:
     help = "let the program read it from a variable that is written `{env: NAME}`, or from a file. Then revoke this one"
     return Problem("secret.argument", f"the command gives `{name}` a secret in plain text", span, help)
 
@@ -144,7 +146,7 @@ def _has_known_format(text: str) -> bool:
     return any(True for _ in known_tokens(text)) or PRIVATE_KEY.search(text) is not None
 
 
-def _part(document: Document, keys: KeyPath, value: str, start: int, end: int) -> Span | None:
+def _span_of_part(document: Document, keys: KeyPath, value: str, start: int, end: int) -> Span | None:
     """The place of a part of a text; the place of the whole text if it is typed differently from how it reads."""
     whole = document.span(*keys)
     if whole is None:
@@ -169,7 +171,7 @@ def host_keys_off(document: Document) -> Iterator[Problem]:
     text = document.text.lower()
     if not any(name.lower() in text for name in _HOST_KEY_SETTINGS):
         return
-    for keys, value in scalars(document.data):
+    for keys, value in iterate_scalars(document.data):
         setting = f"{keys[-1]}={value}" if keys and isinstance(keys[-1], str) else str(value)
         if _HOST_KEYS_OFF.search(setting):
             message = "this accepts any host key: an attacker in between gets the login"
@@ -177,4 +179,4 @@ def host_keys_off(document: Document) -> Iterator[Problem]:
             yield Problem("ssh.host-keys-off", message, document.span(*keys), help)
 
 
-DOCUMENT_RULES = (host_keys_off, known_formats, named_secrets, secrets_in_commands)
+DOCUMENT_RULES = (host_keys_off, secrets_of_known_format, named_secrets, secrets_in_commands)

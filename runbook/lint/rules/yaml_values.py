@@ -12,7 +12,7 @@ import yaml
 
 from runbook.files.address import TYPOGRAPHIC_QUOTES
 from runbook.files.scalars import YAML_RESOLVER
-from runbook.files.yaml_document import Document, scalars
+from runbook.files.yaml_document import Document, iterate_scalars
 from runbook.model.errors import Problem, Span
 
 _SURPRISING_SCALAR = re.compile(
@@ -27,9 +27,9 @@ _ANCHOR = re.compile(r"&\S+\s+")
 def yaml_surprises(document: Document) -> Iterator[Problem]:
     """Reports unquoted texts that other YAML readers take for something else."""
     lines = document.lines
-    for text, span, is_key in _suspects(document):
-        surprise = _surprise(text)
-        if surprise is not None and span is not None and _is_plain(text, span, lines):
+    for text, span, is_key in _surprising_scalars(document):
+        surprise = _yaml11_surprise(text)
+        if surprise is not None and span is not None and _is_unquoted(text, span, lines):
             id, message, help = surprise
             yield Problem(
                 id, message, span, f'write "{text}" in quotes' if is_key and id == "yaml.odd-number" else help
@@ -38,10 +38,10 @@ def yaml_surprises(document: Document) -> Iterator[Problem]:
 
 def odd_quotes(document: Document) -> Iterator[Problem]:
     lines = document.lines
-    for keys, value in scalars(document.data):
+    for keys, value in iterate_scalars(document.data):
         if isinstance(value, str) and value[:1] and value[0] in TYPOGRAPHIC_QUOTES and value[-1] in TYPOGRAPHIC_QUOTES:
             span = document.span(*keys)
-            if span is not None and _is_plain(value, span, lines):
+            if span is not None and _is_unquoted(value, span, lines):
                 message = f"`{value[0]}` is not a quote in YAML: it is a part of the text"
                 yield Problem("yaml.odd-quotes", message, span, "write \" or '")
 
@@ -54,10 +54,10 @@ def unused_anchors(document: Document) -> Iterator[Problem]:
             yield Problem("yaml.unused-anchor", message, anchor.span, help)
 
 
-def _suspects(document: Document) -> Iterator[tuple[str, Span | None, bool]]:
+def _surprising_scalars(document: Document) -> Iterator[tuple[str, Span | None, bool]]:
     """Values and keys that match `_SURPRISING_SCALAR`, their places, and whether each is a key; a key is always
     text."""
-    for keys, value in scalars(document.data):
+    for keys, value in iterate_scalars(document.data):
         if isinstance(value, str) and _SURPRISING_SCALAR.fullmatch(value):
             yield value, document.span(*keys), False
     for keys in document.key_spans:
@@ -65,7 +65,7 @@ def _suspects(document: Document) -> Iterator[tuple[str, Span | None, bool]]:
             yield str(keys[-1]), document.key_span(*keys), True
 
 
-def _is_plain(text: str, span: Span, lines: list[str]) -> bool:
+def _is_unquoted(text: str, span: Span, lines: list[str]) -> bool:
     """Whether the text stands at `span` without quotes, with or without an anchor before it."""
     line, start = lines[span.line - 1], span.column - 1
     anchor = _ANCHOR.match(line, start)
@@ -77,7 +77,7 @@ MAX_NUMBER_CHARACTERS = 100
 
 
 @lru_cache(maxsize=10_000)
-def _surprise(text: str) -> tuple[str, str, str] | None:
+def _yaml11_surprise(text: str) -> tuple[str, str, str] | None:
     """The rule's id, the message and the help for a text that is something else in YAML 1.1; None for other texts."""
     tag: str = YAML_RESOLVER.resolve(yaml.ScalarNode, text, (True, False)).rpartition(":")[2]
     quoted = f'"{text}" in quotes'
@@ -91,7 +91,7 @@ def _surprise(text: str) -> tuple[str, str, str] | None:
     if tag == "timestamp":
         return "yaml.date", f"`{text}` is a date to other YAML readers, and text here", f"write {quoted}"
     if tag in ("int", "float"):
-        message = f"`{text}` is {_number(text, tag)} to other YAML readers, and text here"
+        message = f"`{text}` is {_yaml11_number(text, tag)} to other YAML readers, and text here"
         octal = re.fullmatch(r"[-+]?0[0-7_]+", text)
         id = "yaml.base-60" if ":" in text else "yaml.octal" if octal else "yaml.odd-number"
         help = f"write {quoted}" if id != "yaml.odd-number" else f"write a plain number, or {quoted}"
@@ -99,7 +99,7 @@ def _surprise(text: str) -> tuple[str, str, str] | None:
     return None
 
 
-def _number(text: str, tag: str) -> str:
+def _yaml11_number(text: str, tag: str) -> str:
     """The number that YAML 1.1 reads from a text, for a message."""
     if len(text) > MAX_NUMBER_CHARACTERS:
         return "a number"

@@ -65,7 +65,7 @@ class Variable:
 
 
 @cache
-def known() -> Mapping[str, Variable]:
+def known_variables() -> Mapping[str, Variable]:
     """Every variable by its name."""
     folder = resources.files("runbook.lint").joinpath("variables")
     found: dict[str, Variable] = {}
@@ -75,16 +75,16 @@ def known() -> Mapping[str, Variable]:
             for name, entry in data["variables"].items():
                 if name in found:
                     raise ValueError(f"{file.name}: `{name}` is in another file already")
-                found[name] = _variable(name, entry, data)
+                found[name] = _make_variable(name, entry, data)
     return MappingProxyType(found)
 
 
-def _variable(name: str, entry: Mapping[str, Any], file: Mapping[str, Any]) -> Variable:
+def _make_variable(name: str, entry: Mapping[str, Any], file: Mapping[str, Any]) -> Variable:
     given = {key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}
-    return Variable(**{**given, "name": name, "reader": file["reader"], "source": _source(name, entry, file)})
+    return Variable(**{**given, "name": name, "reader": file["reader"], "source": _source_url(name, entry, file)})
 
 
-def _source(name: str, entry: Mapping[str, Any], file: Mapping[str, Any]) -> str:
+def _source_url(name: str, entry: Mapping[str, Any], file: Mapping[str, Any]) -> str:
     """The URL where to read about a variable; NCCL's guide has an anchor for each documented variable."""
     if "source" in entry:
         own: str = entry["source"]

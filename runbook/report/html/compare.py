@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from runbook.model.node_ranges import fold
 from runbook.model.verdict import Verdict
 from runbook.report.html import nodes as of_nodes
-from runbook.report.html.charts import Chart, SizeRow, links_of, overlay, rows_of
+from runbook.report.html.charts import Chart, SizeRow, measured_links, overlay_chart, size_rows
 from runbook.report.html.recorded_run import Recorded
 from runbook.report.run_record import StageRecord
 
@@ -115,39 +115,43 @@ class RunComparison:
         }
 
 
-def compare(one: Recorded, other: Recorded) -> RunComparison:
+def compare_runs(one: Recorded, other: Recorded) -> RunComparison:
     """All differences between two runs."""
-    links, more = _links(one, other)
-    known = of_nodes.planned(one), of_nodes.planned(other)
-    seen = of_nodes.seen_by_reach(one), of_nodes.seen_by_reach(other)
-    versions = [{name: of_nodes.versions(metrics) for name, metrics in of.items()} for of in seen]
+    links, more = _changed_links(one, other)
+    known = of_nodes.planned_nodes(one), of_nodes.planned_nodes(other)
+    seen = of_nodes.reach_measurements(one), of_nodes.reach_measurements(other)
+    versions = [{name: of_nodes.version_facts(metrics) for name, metrics in of.items()} for of in seen]
     recorded = all(known)
-    sides = _side(one), _side(other)
+    sides = _run_side(one), _run_side(other)
     if sides[0].title == sides[1].title:
         sides = replace(sides[0], title=one.folder.name), replace(sides[1], title=other.folder.name)
     return RunComparison(
         one=sides[0],
         other=sides[1],
-        run=tuple(_grouped([(_run(one), _run(other), "")])),
-        nodes=_by_node(*[{name: _node(entry) for name, entry in of.items()} for of in known]) if recorded else (),
-        versions=_by_node(*versions),
-        environment=_by_node(of_nodes.environment(one), of_nodes.environment(other)) if recorded else (),
-        stages=tuple(_stages(one, other)),
-        sweeps=tuple(_sweeps(*sides)),
+        run=tuple(_group_differences([(_run_facts(one), _run_facts(other), "")])),
+        nodes=_node_differences(*[{name: _node(entry) for name, entry in of.items()} for of in known])
+        if recorded
+        else (),
+        versions=_node_differences(*versions),
+        environment=_node_differences(of_nodes.rank_environments(one), of_nodes.rank_environments(other))
+        if recorded
+        else (),
+        stages=tuple(_stage_ratios(one, other)),
+        sweeps=tuple(_sweep_pairs(*sides)),
         links=tuple(links),
         more_links=more,
         unrecorded=tuple(side.title for side, of in zip(sides, known, strict=True) if not of),
     )
 
 
-def _side(recorded: Recorded) -> Side:
+def _run_side(recorded: Recorded) -> Side:
     record = recorded.record
     name = record.started.run_id if record.started else ""
     verdict = record.finished.verdict if record.finished else Verdict.UNKNOWN
     return Side(name or recorded.folder.name, verdict, recorded)
 
 
-def _run(recorded: Recorded) -> dict[str, str]:
+def _run_facts(recorded: Recorded) -> dict[str, str]:
     """The facts of a run that are compared, by name."""
     record = recorded.record
     started, ended = record.started, record.finished
@@ -166,23 +170,25 @@ def _run(recorded: Recorded) -> dict[str, str]:
 
 def _node(entry: Mapping[str, object]) -> dict[str, str]:
     facts = {
-        "address": of_nodes.text(entry.get("address")),
+        "address": of_nodes.text_of_value(entry.get("address")),
         "ranks": of_nodes.ranks_text(entry),
         "devices": of_nodes.devices_text(entry),
-        "rack": of_nodes.text(entry.get("rack")),
-        "leaf": of_nodes.text(entry.get("leaf")),
-        **of_nodes.reached(entry),
+        "rack": of_nodes.text_of_value(entry.get("rack")),
+        "leaf": of_nodes.text_of_value(entry.get("leaf")),
+        **of_nodes.connection_facts(entry),
     }
     return {name: value for name, value in facts.items() if value and name != "ranks on it"}
 
 
-def _by_node(one: Mapping[str, Mapping[str, str]], other: Mapping[str, Mapping[str, str]]) -> tuple[Difference, ...]:
+def _node_differences(
+    one: Mapping[str, Mapping[str, str]], other: Mapping[str, Mapping[str, str]]
+) -> tuple[Difference, ...]:
     """Differences of nodes that both runs have; the same change on several is shown once."""
     both = [name for name in one if name in other]
-    return tuple(_grouped([(one[name], other[name], name) for name in both]))
+    return tuple(_group_differences([(one[name], other[name], name) for name in both]))
 
 
-def _grouped(sides: list[tuple[Mapping[str, str], Mapping[str, str], str]]) -> list[Difference]:
+def _group_differences(sides: list[tuple[Mapping[str, str], Mapping[str, str], str]]) -> list[Difference]:
     changes: dict[tuple[str, str, str], list[str]] = {}
     for one, other, where in sides:
         for name in sorted({*one, *other}):
@@ -192,54 +198,54 @@ def _grouped(sides: list[tuple[Mapping[str, str], Mapping[str, str], str]]) -> l
     return [Difference(*change, fold(filter(None, where))) for change, where in changes.items()]
 
 
-def _last(recorded: Recorded) -> dict[str, StageRecord]:
+def _stages_by_name(recorded: Recorded) -> dict[str, StageRecord]:
     return {stage.name: stage for stage in recorded.record.stages}
 
 
-def _stages(one: Recorded, other: Recorded) -> list[Ratio]:
+def _stage_ratios(one: Recorded, other: Recorded) -> list[Ratio]:
     """The stages whose verdict or time differs, or that only one run has."""
-    first, second = _last(one), _last(other)
+    first, second = _stages_by_name(one), _stages_by_name(other)
     found = []
     for name in dict.fromkeys([*first, *second]):
         a, b = first.get(name), second.get(name)
-        ratio = Ratio(name, _seconds(a), _seconds(b), a.verdict if a else None, b.verdict if b else None)
+        ratio = Ratio(name, _stage_seconds(a), _stage_seconds(b), a.verdict if a else None, b.verdict if b else None)
         moment = abs((ratio.one or 0) - (ratio.other or 0)) < MIN_SHOWN_CHANGE_S
         if ratio.one_verdict is not ratio.other_verdict or (ratio.differs and not moment):
             found.append(ratio)
     return found
 
 
-def _seconds(stage: StageRecord | None) -> float | None:
+def _stage_seconds(stage: StageRecord | None) -> float | None:
     return stage.finished.seconds if stage and stage.finished else None
 
 
-def _sweeps(one: Side, other: Side) -> list[SweepPair]:
-    first, second = _last(one.recorded), _last(other.recorded)
+def _sweep_pairs(one: Side, other: Side) -> list[SweepPair]:
+    first, second = _stages_by_name(one.recorded), _stages_by_name(other.recorded)
     found = []
     for name in first:
         if name not in second:
             continue
-        rows = rows_of(one.recorded, first[name]), rows_of(other.recorded, second[name])
+        rows = size_rows(one.recorded, first[name]), size_rows(other.recorded, second[name])
         if not all(rows):
             continue
         by_size = [{row.size: row for row in of} for of in rows]
         sizes = sorted({*by_size[0], *by_size[1]})
         pairs = tuple(
-            (size, Ratio("busbw", _busbw(by_size[0].get(size)), _busbw(by_size[1].get(size)))) for size in sizes
+            (size, Ratio("busbw", _row_busbw(by_size[0].get(size)), _row_busbw(by_size[1].get(size)))) for size in sizes
         )
-        found.append(SweepPair(name, pairs, overlay(rows, (one.title, other.title))))
+        found.append(SweepPair(name, pairs, overlay_chart(rows, (one.title, other.title))))
     return found
 
 
-def _busbw(row: SizeRow | None) -> float | None:
+def _row_busbw(row: SizeRow | None) -> float | None:
     return row.busbw if row else None
 
 
-def _links(one: Recorded, other: Recorded) -> tuple[list[Ratio], int]:
+def _changed_links(one: Recorded, other: Recorded) -> tuple[list[Ratio], int]:
     """Links that both runs measured and that changed, the largest change first, and how many more there are."""
     measured = []
     for recorded in (one, other):
-        found = [links_of(stage) for stage in recorded.record.stages if stage.started.check == "links"]
+        found = [measured_links(stage) for stage in recorded.record.stages if stage.started.check == "links"]
         measured.append(found[-1] if found else {})
     first, second = measured
     changed = [

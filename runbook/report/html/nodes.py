@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from runbook.model.grouping import grouped
-from runbook.model.units import span_of, spans_of
+from runbook.model.grouping import values_by_key
+from runbook.model.units import range_text, range_texts
 from runbook.model.verdict import Verdict
-from runbook.report.html.recorded_run import Recorded, mappings
+from runbook.report.html.recorded_run import Recorded, mappings_in
 
 PER_NODE_VARIABLES = ("NODE_RANK", "GROUP_RANK")
 """Variables that must differ between nodes."""
@@ -61,14 +61,14 @@ class Nodes:
 def nodes(recorded: Recorded) -> Nodes:
     """All nodes of a run, with what they share and where they differ."""
     names = list(recorded.record.started.nodes) if recorded.record.started else []
-    plan = planned(recorded)
-    seen = seen_by_reach(recorded)
-    facts = {name: {**reached(plan.get(name, {})), **versions(seen.get(name, {}))} for name in names}
+    plan = planned_nodes(recorded)
+    seen = reach_measurements(recorded)
+    facts = {name: {**connection_facts(plan.get(name, {})), **version_facts(seen.get(name, {}))} for name in names}
     if any(entry.get("ranks") == 0 for entry in plan.values()):
         for of_node in facts.values():  # spares have none by design, and the table tells how many the others have
             of_node.pop(RANKS_ON_IT, None)
-    same, different = split(facts)
-    env_same, env_different = split(environment(recorded), by_design=PER_NODE_VARIABLES)
+    same, different = split_shared_facts(facts)
+    env_same, env_different = split_shared_facts(rank_environments(recorded), by_design=PER_NODE_VARIABLES)
     stages = list(dict.fromkeys(stage.name for stage in recorded.record.stages))
     verdicts: dict[str, dict[str, Verdict]] = {}
     for stage in recorded.record.stages:
@@ -77,10 +77,10 @@ def nodes(recorded: Recorded) -> Nodes:
     rows = tuple(
         NodeSummary(
             name,
-            text(plan.get(name, {}).get("address")),
+            text_of_value(plan.get(name, {}).get("address")),
             ranks_text(plan.get(name, {})),
             devices_text(plan.get(name, {})),
-            text(seen.get(name, {}).get("hostname")),
+            text_of_value(seen.get(name, {}).get("hostname")),
             tuple(verdicts.get(name, {}).get(stage) for stage in stages),
         )
         for name in names
@@ -97,13 +97,13 @@ def nodes(recorded: Recorded) -> Nodes:
     )
 
 
-def planned(recorded: Recorded) -> dict[str, Mapping[str, object]]:
+def planned_nodes(recorded: Recorded) -> dict[str, Mapping[str, object]]:
     """The plan's entry of each node, by name."""
-    found = mappings(recorded.plan.get("nodes"))
+    found = mappings_in(recorded.plan.get("nodes"))
     return {name: one for one in found if isinstance(name := one.get("name"), str)}
 
 
-def seen_by_reach(recorded: Recorded) -> dict[str, Mapping[str, object]]:
+def reach_measurements(recorded: Recorded) -> dict[str, Mapping[str, object]]:
     """What `reach` measured of each node."""
     return {
         outcome.node: outcome.metrics
@@ -118,43 +118,43 @@ def rendezvous(recorded: Recorded) -> tuple[tuple[str, str], ...]:
     if not plan:
         return ()
     facts = {
-        "inventory": text(plan.get("name")),
-        "master": text(plan.get("master")),
-        "rendezvous": f"{text(plan.get('address'))}:{text(plan.get('port'))}",
-        "backend": text(plan.get("backend")),
-        "world size": text(plan.get("world_size")),
+        "inventory": text_of_value(plan.get("name")),
+        "master": text_of_value(plan.get("master")),
+        "rendezvous": f"{text_of_value(plan.get('address'))}:{text_of_value(plan.get('port'))}",
+        "backend": text_of_value(plan.get("backend")),
+        "world size": text_of_value(plan.get("world_size")),
     }
     return tuple((name, value) for name, value in facts.items() if value)
 
 
-def reached(entry: Mapping[str, object]) -> dict[str, str]:
+def connection_facts(entry: Mapping[str, object]) -> dict[str, str]:
     """How the node is reached and what runs there, without what differs in every cluster."""
     kept = ("connection", "user", "python", "activate", "workdir", "shell", "container")
-    facts = {name: text(entry.get(name)) for name in kept}
+    facts = {name: text_of_value(entry.get(name)) for name in kept}
     if entry:
-        facts[RANKS_ON_IT] = text(entry.get("ranks"))
+        facts[RANKS_ON_IT] = text_of_value(entry.get("ranks"))
     return {("interpreter" if name == "python" else name): value for name, value in facts.items() if value}
 
 
-def versions(metrics: Mapping[str, object]) -> dict[str, str]:
+def version_facts(metrics: Mapping[str, object]) -> dict[str, str]:
     return {
-        name.replace("_", " "): text(value)
+        name.replace("_", " "): text_of_value(value)
         for name, value in metrics.items()
         if name not in PER_NODE_MEASUREMENTS and isinstance(value, str | int) and not isinstance(value, bool)
     }
 
 
-def environment(recorded: Recorded) -> dict[str, dict[str, str]]:
+def rank_environments(recorded: Recorded) -> dict[str, dict[str, str]]:
     """The environment variables of each node's ranks, by node; nodes without ranks are left out."""
-    common = _texts(recorded.plan.get("env"))
+    common = _mapping_texts(recorded.plan.get("env"))
     return {
-        name: {**common, **_texts(entry.get("env"))}
-        for name, entry in planned(recorded).items()
+        name: {**common, **_mapping_texts(entry.get("env"))}
+        for name, entry in planned_nodes(recorded).items()
         if entry.get("ranks") != 0
     }
 
 
-def split(
+def split_shared_facts(
     facts: Mapping[str, Mapping[str, str]], by_design: Iterable[str] = ()
 ) -> tuple[tuple[tuple[str, str], ...], tuple[NodesByValue, ...]]:
     """The facts that all nodes share, and those that they do not, each by name. Facts that must differ are left out."""
@@ -162,7 +162,7 @@ def split(
     same: list[tuple[str, str]] = []
     different: list[NodesByValue] = []
     for name in names:
-        values = grouped((of.get(name, NOT_SET), node) for node, of in facts.items())
+        values = values_by_key((of.get(name, NOT_SET), node) for node, of in facts.items())
         if len(values) == 1:
             same.append((name, next(iter(values))))
         else:
@@ -177,19 +177,19 @@ def ranks_text(entry: Mapping[str, object]) -> str:
         return "spare"
     if not isinstance(first, int) or not isinstance(count, int) or count < 1:
         return ""
-    return span_of(first, first + count - 1)
+    return range_text(first, first + count - 1)
 
 
 def devices_text(entry: Mapping[str, object]) -> str:
     devices = entry.get("devices")
     if not entry or not isinstance(devices, list):
         return ""
-    return "CPU" if not devices else "GPU " + ",".join(spans_of(one for one in devices if isinstance(one, int)))
+    return "CPU" if not devices else "GPU " + ",".join(range_texts(one for one in devices if isinstance(one, int)))
 
 
-def _texts(value: object) -> dict[str, str]:
-    return {str(name): text(one) for name, one in value.items()} if isinstance(value, Mapping) else {}
+def _mapping_texts(value: object) -> dict[str, str]:
+    return {str(name): text_of_value(one) for name, one in value.items()} if isinstance(value, Mapping) else {}
 
 
-def text(value: object) -> str:
+def text_of_value(value: object) -> str:
     return "" if value is None else str(value)

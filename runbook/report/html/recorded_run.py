@@ -14,11 +14,11 @@ from typing import Any, BinaryIO
 
 from runbook.model.errors import FilesWrong
 from runbook.model.events import Event, Progress, RunFinished, StageFinished
-from runbook.model.safe_files import BadName, file_name, open_below
-from runbook.model.units import counted
+from runbook.model.safe_files import BadName, checked_file_name, open_file_below
+from runbook.model.units import count_text
 from runbook.model.verdict import Verdict
-from runbook.report.run_json import from_json
-from runbook.report.run_record import Record, StageRecord, number
+from runbook.report.run_json import event_from_json
+from runbook.report.run_record import Record, StageRecord, finite_number
 
 MAX_EVENT_LINE_BYTES = 32 << 20
 MAX_EVENTS_BYTES = 256 << 20
@@ -72,7 +72,7 @@ class Recorded:
         self._progress: dict[int, StageProgress] = {}
         events = self._events()
         if not self.record.stages and not self.record.started:
-            of_result = _from_result(self._result())
+            of_result = _events_of_result(self._result())
             for event in of_result:
                 self._take(event)
             if not of_result:
@@ -105,7 +105,7 @@ class Recorded:
 
     def open(self, *names: str) -> BinaryIO | None:
         try:
-            return open_below(self.folder, *names)
+            return open_file_below(self.folder, *names)
         except (OSError, BadName):
             return None
 
@@ -144,7 +144,7 @@ class Recorded:
             return
         for entry in entries:
             try:
-                file_name(entry.name)
+                checked_file_name(entry.name)
                 is_file, is_folder = entry.is_file(follow_symlinks=False), entry.is_dir(follow_symlinks=False)
             except (BadName, OSError):
                 continue
@@ -167,7 +167,7 @@ class Recorded:
                     self.flaws.append(f"events.jsonl has more than {MAX_EVENTS_BYTES >> 20} MiB: the rest was not read")
                     break
                 try:
-                    event = _sane(from_json(line.decode("utf-8", "replace")))
+                    event = _checked_event(event_from_json(line.decode("utf-8", "replace")))
                 except ValueError:
                     if line.endswith(b"\n"):  # else a killed run left it unfinished
                         bad.append(number)
@@ -175,7 +175,7 @@ class Recorded:
                 self._take(event)
         if bad:
             lines = ", ".join(map(str, bad[:5])) + (" …" if len(bad) > 5 else "")
-            self.flaws.append(f"events.jsonl: {counted(len(bad), 'line')} (line {lines}) cannot be read")
+            self.flaws.append(f"events.jsonl: {count_text(len(bad), 'line')} (line {lines}) cannot be read")
         return True
 
     def _take(self, event: Event) -> None:
@@ -197,7 +197,7 @@ class Recorded:
         if "warning" in event.data or "stall" in event.data:
             progress.warned = [*progress.warned, event][-MAX_STAGE_WARNINGS:]
         pace = event.data.get("pace")
-        if isinstance(pace, Mapping) and (age := number(pace.get("age_s"))) is not None:
+        if isinstance(pace, Mapping) and (age := finite_number(pace.get("age_s"))) is not None:
             came = event.time - age
             progress.warned = [one for one in progress.warned if "stall" not in one.data or one.time >= came]
         if event.text:
@@ -215,20 +215,20 @@ class Recorded:
             return None
 
 
-def mappings(value: object) -> list[Mapping[str, object]]:
+def mappings_in(value: object) -> list[Mapping[str, object]]:
     """The mappings in a list; none for any other value."""
     return [one for one in value if isinstance(one, Mapping)] if isinstance(value, list) else []
 
 
-def _sane(event: Event) -> Event:
+def _checked_event(event: Event) -> Event:
     """The event; ValueError if its time is not a valid one."""
     times = [event.time, event.seconds] if isinstance(event, StageFinished | RunFinished) else [event.time]
-    if any((found := number(time)) is None or not 0 <= found < MAX_EPOCH_S for time in times):
+    if any((found := finite_number(time)) is None or not 0 <= found < MAX_EPOCH_S for time in times):
         raise ValueError("not an event: its time is none")
     return event
 
 
-def _from_result(document: object) -> list[Event]:
+def _events_of_result(document: object) -> list[Event]:
     """The events that a result stands for, all at time 0; none if the document is no result."""
     if not isinstance(document, dict):
         return []
@@ -257,7 +257,7 @@ def _from_result(document: object) -> list[Event]:
         if isinstance(nodes, dict):
             ended |= {key: nodes.get(key, []) for key in ("bad", "dropped", "unknown")}
         lines.append({**ended, "event": "run-finished"})
-        return [_sane(from_json(json.dumps({"time": 0.0, **line}))) for line in lines]
+        return [_checked_event(event_from_json(json.dumps({"time": 0.0, **line}))) for line in lines]
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError):
         return []
 
@@ -303,7 +303,7 @@ class Tail:
     whole: bool
 
 
-def dumps(recorded: Recorded, files: Sequence[RunFile]) -> tuple[list[Dump], int]:
+def hang_dumps(recorded: Recorded, files: Sequence[RunFile]) -> tuple[list[Dump], int]:
     """The dumps of a hang, by rank, and how many more files there are."""
     stacks: dict[tuple[int, str], str] = {}
     flights: dict[tuple[int, str], tuple[FlightCall, ...]] = {}
@@ -313,11 +313,15 @@ def dumps(recorded: Recorded, files: Sequence[RunFile]) -> tuple[list[Dump], int
         match = _RANK_DUMP_NAME.fullmatch(file.names[1])
         if match is None:
             text = recorded.text(*file.names, most=MAX_FLIGHT_RECORDER_BYTES) or ""
-            others.append(Dump(None, file.names[1], _cut(states(text) or text), ()))
+            others.append(Dump(None, file.names[1], _text_end(rank_process_states(text) or text), ()))
         elif match[3] == "stack":
-            stacks[int(match[1]), match[2]] = _cut(recorded.text(*file.names, most=MAX_EXTRACT_CHARACTERS * 4) or "")
+            stacks[int(match[1]), match[2]] = _text_end(
+                recorded.text(*file.names, most=MAX_EXTRACT_CHARACTERS * 4) or ""
+            )
         else:
-            flights[int(match[1]), match[2]] = calls(recorded.text(*file.names, most=MAX_FLIGHT_RECORDER_BYTES) or "")
+            flights[int(match[1]), match[2]] = last_flight_calls(
+                recorded.text(*file.names, most=MAX_FLIGHT_RECORDER_BYTES) or ""
+            )
     of_ranks = [
         Dump(rank, node, stacks.get((rank, node), ""), flights.get((rank, node), ()))
         for rank, node in sorted({*stacks, *flights})
@@ -328,18 +332,18 @@ def dumps(recorded: Recorded, files: Sequence[RunFile]) -> tuple[list[Dump], int
     return [*launched[:MAX_RANK_DUMPS], *of_ranks, *checked[:MAX_RANK_DUMPS]], max(0, len(listed) - 2 * MAX_RANK_DUMPS)
 
 
-def states(text: str) -> str:
+def rank_process_states(text: str) -> str:
     """What a node reported of its ranks' processes, one a line, with their stacks; empty for another document."""
     try:
         ranks = json.loads(text or "null")["ranks"]
-        return "\n".join(line for rank in ranks for line in _rank(rank, ranks[rank]))
+        return "\n".join(line for rank in ranks for line in _rank_process_lines(rank, ranks[rank]))
     except (ValueError, RecursionError, TypeError, LookupError, AttributeError):
         return ""
 
 
-def _rank(rank: str, seen: Mapping[str, Any]) -> Iterator[str]:
+def _rank_process_lines(rank: str, seen: Mapping[str, Any]) -> Iterator[str]:
     for process in seen["processes"]:
-        cpu = number(process.get("cpu"))
+        cpu = finite_number(process.get("cpu"))
         busy = "" if cpu is None else f", {cpu:.0%} of a CPU"
         who = f"rank {rank}: pid {process.get('pid')} {process.get('comm')}"
         yield f"{who}, state {process.get('state')}{busy}, in {process.get('wchan')}"
@@ -349,7 +353,7 @@ def _rank(rank: str, seen: Mapping[str, Any]) -> Iterator[str]:
         yield from (f"    {line}" for line in str(stack).splitlines())
 
 
-def calls(text: str) -> tuple[FlightCall, ...]:
+def last_flight_calls(text: str) -> tuple[FlightCall, ...]:
     """The last collectives of torch's flight recorder; empty for another document."""
     try:
         record = json.loads(text or "null")
@@ -359,16 +363,16 @@ def calls(text: str) -> tuple[FlightCall, ...]:
     entries = record.get("entries") if isinstance(record, dict) else None
     if not isinstance(entries, list):
         return ()
-    return tuple(_call(entry) for entry in entries[-MAX_LAST_CALLS:] if isinstance(entry, Mapping))
+    return tuple(_flight_call(entry) for entry in entries[-MAX_LAST_CALLS:] if isinstance(entry, Mapping))
 
 
-def _call(entry: Mapping[str, object]) -> FlightCall:
+def _flight_call(entry: Mapping[str, object]) -> FlightCall:
     number = entry.get("collective_seq_id", entry.get("record_id"))
     values = (number, entry.get("profiling_name"), entry.get("state"), entry.get("input_sizes"))
     return FlightCall(*("" if value is None else str(value)[:200] for value in values))
 
 
-def tails(recorded: Recorded, files: Sequence[RunFile]) -> list[Tail]:
+def log_tails(recorded: Recorded, files: Sequence[RunFile]) -> list[Tail]:
     """The ends of the logs of a run that did not pass: those of bad nodes first, errors before other output."""
     record = recorded.record
     if record.finished is not None and record.finished.verdict in (Verdict.PASS, Verdict.SKIP):
@@ -392,7 +396,7 @@ def tails(recorded: Recorded, files: Sequence[RunFile]) -> list[Tail]:
     return found
 
 
-def _cut(text: str) -> str:
+def _text_end(text: str) -> str:
     return (
         text
         if len(text) <= MAX_EXTRACT_CHARACTERS

@@ -18,15 +18,15 @@ from markupsafe import Markup, escape
 import runbook
 from runbook.causes.catalogue import BACKTICKED_TEXT, causes
 from runbook.model.node_ranges import fold
-from runbook.model.safe_text import lines
-from runbook.model.units import bandwidth_text, bytes_text, link_text, seconds_text, significant
+from runbook.model.safe_text import printable_lines
+from runbook.model.units import bandwidth_text, bytes_text, link_rate_text, seconds_text, significant_digits_text
 from runbook.model.verdict import EXIT_BUG, EXIT_INTERRUPTED, Verdict
-from runbook.report.folding import FindingBlock, NodesRemedy, blocks
-from runbook.report.html.charts import LEVELS, heat_maps, sweeps
-from runbook.report.html.compare import RunComparison, compare
+from runbook.report.folding import FindingBlock, NodesRemedy, finding_blocks
+from runbook.report.html.charts import LEVELS, allreduce_sweeps, heat_maps
+from runbook.report.html.compare import RunComparison, compare_runs
 from runbook.report.html.nodes import nodes
-from runbook.report.html.recorded_run import Recorded, dumps, tails
-from runbook.report.html.stages import launches, timeline
+from runbook.report.html.recorded_run import Recorded, hang_dumps, log_tails
+from runbook.report.html.stages import launch_lanes, stage_timeline
 from runbook.report.run_text import RUN_END_WORDS, WORDS
 
 
@@ -42,84 +42,84 @@ class Head:
 
 def render(run_dir: Path) -> str:
     """The report of the run in `run_dir` as one HTML document. Raises FilesWrong if no run is there."""
-    return _document("document.html", {**_template_values(Recorded(run_dir)), "alone": True})
+    return _html_document("document.html", {**_template_values(Recorded(run_dir)), "alone": True})
 
 
-def fragment(run_dir: Path, *, lives: bool = False) -> str:
+def render_fragment(run_dir: Path, *, lives: bool = False) -> str:
     """The report without the document around it, for a page that has the stylesheet (`style.css`) and the script
     (`copy.js`), and lists the files itself. It has no inline style and no script, so a strict Content-Security-Policy
     allows it. `lives`: the caller knows that the run goes on."""
     values = _template_values(Recorded(run_dir, lives=lives))
-    return _templates().get_template("report.html").render(**values, alone=False)
+    return _template_environment().get_template("report.html").render(**values, alone=False)
 
 
 def render_comparison(one: Path, other: Path) -> str:
     """What differs between two runs as one HTML document. Raises FilesWrong if one of the folders holds no run."""
-    compared = comparison(one, other)
-    return _document(
+    compared = compare_run_folders(one, other)
+    return _html_document(
         "document.html", {"comparison": compared, "title": f"{compared.one.title} against {compared.other.title}"}
     )
 
 
-def comparison_fragment(one: Path, other: Path) -> str:
+def render_comparison_fragment(one: Path, other: Path) -> str:
     """What differs between two runs, without the document around it."""
-    return _templates().get_template("compare.html").render(comparison=comparison(one, other))
+    return _template_environment().get_template("compare.html").render(comparison=compare_run_folders(one, other))
 
 
-def comparison(one: Path, other: Path) -> RunComparison:
-    return compare(Recorded(one), Recorded(other))
+def compare_run_folders(one: Path, other: Path) -> RunComparison:
+    return compare_runs(Recorded(one), Recorded(other))
 
 
-def part(name: str) -> str:
+def asset_text(name: str) -> str:
     """The text of a file beside this module: `style.css` or `copy.js`."""
     return resources.files("runbook.report.html").joinpath(name).read_text(encoding="utf-8")
 
 
-def _document(template: str, values: Mapping[str, Any]) -> str:
-    style, script = part("style.css"), part("copy.js")
-    allowed = f"style-src '{_hash(style)}'; script-src '{_hash(script)}'"
+def _html_document(template: str, values: Mapping[str, Any]) -> str:
+    style, script = asset_text("style.css"), asset_text("copy.js")
+    allowed = f"style-src '{_csp_hash(style)}'; script-src '{_csp_hash(script)}'"
     policy = f"default-src 'none'; {allowed}; base-uri 'none'; form-action 'none'"
     # Both are ours, and end no element of HTML.
     given = {"style": Markup(style), "script": Markup(script), "policy": policy}
-    return _templates().get_template(template).render(**values, **given)
+    return _template_environment().get_template(template).render(**values, **given)
 
 
-def _hash(text: str) -> str:
+def _csp_hash(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 def _template_values(recorded: Recorded) -> dict[str, Any]:
     """All values that the templates show, by name."""
     record = recorded.record
-    found = blocks(record.stages, record.causes)
+    found = finding_blocks(record.stages, record.causes)
     shortened = any(entry.others or entry.like for block in found for entry in block.entries)
     files = recorded.files()
-    hangs, more_hangs = dumps(recorded, files)
+    hangs, more_hangs = hang_dumps(recorded, files)
     return {
         "recorded": recorded,
         "record": record,
         "started": record.started,
         "finished": record.finished,
-        "head": (head := _head(recorded)),
+        "head": (head := _report_head(recorded)),
         "title": f"{head.word}{head.rest}: {record.started.playbook if record.started else 'a run'}",
-        "blocks": _with_followers(found),
+        "blocks": _blocks_with_followers(found),
         "follows": [block for block in found if block.follows],
-        "apart": blocks(record.stages, record.causes, apart=True) if shortened else [],
-        "fixes_of": lambda said, block: fixes(said, block),
-        "timeline": timeline(recorded),
-        "sweeps": sweeps(recorded),
+        "apart": finding_blocks(record.stages, record.causes, apart=True) if shortened else [],
+        "fixes_of": lambda said, block: shown_fixes(said, block),
+        "timeline": stage_timeline(recorded),
+        "sweeps": allreduce_sweeps(recorded),
         "heat_maps": heat_maps(recorded),
-        "launches": launches(recorded),
+        "launches": launch_lanes(recorded),
         "nodes": nodes(recorded),
         "hangs": hangs,
         "more_hangs": more_hangs,
-        "tails": tails(recorded, files),
+        "tails": log_tails(recorded, files),
         "files": files,
         "flaws": recorded.flaws,
     }
 
 
-def _with_followers(found: Sequence[FindingBlock]) -> list[tuple[FindingBlock, list[FindingBlock]]]:
+def _blocks_with_followers(found: Sequence[FindingBlock]) -> list[tuple[FindingBlock, list[FindingBlock]]]:
     """The blocks of root causes, each with the blocks that follow from it. If two blocks have one cause, these are
     under the first."""
     seen: set[str] = set()
@@ -132,7 +132,7 @@ def _with_followers(found: Sequence[FindingBlock]) -> list[tuple[FindingBlock, l
     return pairs
 
 
-def _head(recorded: Recorded) -> Head:
+def _report_head(recorded: Recorded) -> Head:
     record, ended = recorded.record, recorded.record.finished
     at = f" at {record.stopped_at}" if record.stopped_at else ""
     if ended is None:
@@ -159,7 +159,7 @@ def html_environment(loader: jinja2.BaseLoader) -> jinja2.Environment:
         loader=loader,
         undefined=jinja2.StrictUndefined,
         autoescape=True,
-        finalize=shown,
+        finalize=printable_value,
         auto_reload=False,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -167,7 +167,7 @@ def html_environment(loader: jinja2.BaseLoader) -> jinja2.Environment:
 
 
 @functools.cache
-def _templates() -> jinja2.Environment:
+def _template_environment() -> jinja2.Environment:
     environment = html_environment(jinja2.PackageLoader("runbook.report.html"))
     environment.filters.update(
         fold=fold,
@@ -175,9 +175,9 @@ def _templates() -> jinja2.Environment:
         seconds=seconds_text,
         bytes=bytes_text,
         gbytes=bandwidth_text,
-        gbits=link_text,
-        digits=significant,
-        when=_when,
+        gbits=link_rate_text,
+        digits=significant_digits_text,
+        when=_utc_time_text,
     )
     environment.globals.update(
         WORDS={verdict.value: word for verdict, word in WORDS.items()},
@@ -188,22 +188,22 @@ def _templates() -> jinja2.Environment:
     return environment
 
 
-def shown(value: Any) -> Any:
+def printable_value(value: Any) -> Any:
     """A value as a template prints it: foreign text is made visible, so that nothing in it acts, and escaped later."""
     if isinstance(value, Markup) or not isinstance(value, str):
         return value
-    return value if value.isascii() and value.isprintable() else "\n".join(lines(value))
+    return value if value.isascii() and value.isprintable() else "\n".join(printable_lines(value))
 
 
 def prose(text: str) -> Markup:
     """A sentence as HTML, with the parts in backticks as code."""
-    parts = BACKTICKED_TEXT.split(" ".join(lines(text)))
+    parts = BACKTICKED_TEXT.split(" ".join(printable_lines(text)))
     return Markup().join(
         Markup("<code>{}</code>").format(piece) if at % 2 else escape(piece) for at, piece in enumerate(parts)
     )
 
 
-def _when(time_s: float) -> str:
+def _utc_time_text(time_s: float) -> str:
     """Seconds since the epoch as a date and time of day, in UTC."""
     return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(time_s))
 
@@ -218,7 +218,7 @@ class Fix:
     commands: tuple[str, ...]
 
 
-def fixes(said: Iterable[NodesRemedy], block: FindingBlock) -> list[Fix]:
+def shown_fixes(said: Iterable[NodesRemedy], block: FindingBlock) -> list[Fix]:
     """The remedies of a block as a page shows them."""
     found: list[Fix] = []
     for on, remedy in said:

@@ -23,12 +23,12 @@ from runbook.agent.protocol import (
     Leaving,
     ProtocolError,
     Welcome,
-    from_agent,
-    said,
+    message_json,
+    parse_agent_message,
 )
 from runbook.serve.agent_channel import PEER_GONE_ERRORS
 from runbook.serve.agent_fleet import ControlSocket, EnrolledNode, Fleet, NotEnrolled
-from runbook.serve.guards import address_of, header
+from runbook.serve.guards import client_address, single_header
 from runbook.serve.page import Page
 
 HELLO_TIMEOUT_S = 10.0
@@ -46,7 +46,7 @@ class _Wanted(msgspec.Struct, frozen=True):
     name: str
 
 
-async def _enrol(request: Request) -> Response:
+async def _exchange_enrolment_secret(request: Request) -> Response:
     """Exchange the secret of an enrolment string for the token of a new agent."""
     fleet: Fleet = request.app.state.fleet
     try:
@@ -60,7 +60,7 @@ async def _enrol(request: Request) -> Response:
     return JSONResponse({"name": name, "token": token})
 
 
-async def _control(socket: WebSocket) -> None:
+async def _hold_control_socket(socket: WebSocket) -> None:
     """Hold the control socket of an agent until it ends."""
     fleet: Fleet = socket.app.state.fleet
     node = _node(fleet, socket)
@@ -68,36 +68,36 @@ async def _control(socket: WebSocket) -> None:
         await socket.close()  # before it is accepted: the agent sees HTTP 403
         return
     await socket.accept()
-    control = _control_socket(socket)
+    control = _make_control_socket(socket)
     try:
-        hello = await _greeting(socket)
+        hello = await _receive_hello(socket)
         control.incarnation, control.machine = hello.incarnation, hello.machine
-        denied = await asyncio.to_thread(fleet.greet, node, hello, address_of(socket.scope), control)
+        denied = await asyncio.to_thread(fleet.greet, node, hello, client_address(socket.scope), control)
         if denied is not None:
             await control.close(denied)
             return
         await control.send(Welcome(node.name, runbook.__version__))
-        await _listen(fleet, node, control, socket)
+        await _answer_agent_messages(fleet, node, control, socket)
     except (ProtocolError, KeyError):  # Starlette raises KeyError for a binary message in place of a text
-        await _closed(socket, CLOSE_PROTOCOL_ERROR)
+        await _close_socket(socket, CLOSE_PROTOCOL_ERROR)
     except PEER_GONE_ERRORS:
-        await _closed(socket, CLOSE_GOING_AWAY)
+        await _close_socket(socket, CLOSE_GOING_AWAY)
     finally:
         fleet.left(node, control)
 
 
-async def _greeting(socket: WebSocket) -> AgentHello:
-    hello = from_agent(await asyncio.wait_for(socket.receive_text(), HELLO_TIMEOUT_S))
+async def _receive_hello(socket: WebSocket) -> AgentHello:
+    hello = parse_agent_message(await asyncio.wait_for(socket.receive_text(), HELLO_TIMEOUT_S))
     if not isinstance(hello, AgentHello):
         raise ProtocolError("no greeting")
     return hello
 
 
-async def _listen(fleet: Fleet, node: EnrolledNode, control: ControlSocket, socket: WebSocket) -> None:
+async def _answer_agent_messages(fleet: Fleet, node: EnrolledNode, control: ControlSocket, socket: WebSocket) -> None:
     """Read and answer an agent's messages until it leaves, or another control socket takes the place of this one."""
     count, since = 0, time.monotonic()
     while True:
-        message = from_agent(await socket.receive_text())
+        message = parse_agent_message(await socket.receive_text())
         count += 1
         if count >= MAX_MESSAGES_PER_SECOND:
             await asyncio.sleep(max(0.0, since + 1.0 - time.monotonic()))
@@ -112,7 +112,7 @@ async def _listen(fleet: Fleet, node: EnrolledNode, control: ControlSocket, sock
             await control.send(Heard(message.number))
 
 
-async def _channel(socket: WebSocket) -> None:
+async def _hold_channel_socket(socket: WebSocket) -> None:
     """Hold the WebSocket of a stream that the node's agent was asked to open."""
     fleet: Fleet = socket.app.state.fleet
     node = _node(fleet, socket)
@@ -128,17 +128,17 @@ async def _channel(socket: WebSocket) -> None:
 
 
 def _node(fleet: Fleet, socket: WebSocket) -> EnrolledNode | None:
-    kind, _, token = (header(socket.scope, "authorization") or "").partition(" ")
+    kind, _, token = (single_header(socket.scope, "authorization") or "").partition(" ")
     return fleet.by_token(token.strip()) if kind.lower() == "bearer" and token.strip() else None
 
 
-def _control_socket(socket: WebSocket) -> ControlSocket:
+def _make_control_socket(socket: WebSocket) -> ControlSocket:
     turn = asyncio.Lock()
 
     async def send(message: FromServer) -> None:
         async with turn:
             try:
-                await asyncio.wait_for(socket.send_text(said(message)), AGENT_SEND_TIMEOUT_S)
+                await asyncio.wait_for(socket.send_text(message_json(message)), AGENT_SEND_TIMEOUT_S)
             except PEER_GONE_ERRORS as error:
                 raise ConnectionError(str(error)) from None
 
@@ -146,18 +146,18 @@ def _control_socket(socket: WebSocket) -> ControlSocket:
         if denied is not None:
             with contextlib.suppress(ConnectionError):
                 await send(denied)
-        await _closed(socket, CLOSE_GOING_AWAY if denied is None else denied.code)
+        await _close_socket(socket, CLOSE_GOING_AWAY if denied is None else denied.code)
 
     return ControlSocket("", "", send, close)
 
 
-async def _closed(socket: WebSocket, code: int) -> None:
+async def _close_socket(socket: WebSocket, code: int) -> None:
     with contextlib.suppress(*PEER_GONE_ERRORS):
         await asyncio.wait_for(socket.close(code), AGENT_SEND_TIMEOUT_S)
 
 
 PAGES = [
-    Page("/agent/enrol", ("POST",), _enrol, "agent", says="Enrol a node", most_bytes=4096),
-    Page("/agent/control", (), _control, "agent", "socket", "Hear an agent"),
-    Page("/agent/channel/{id}", (), _channel, "agent", "socket", "Carry a stream to a node"),
+    Page("/agent/enrol", ("POST",), _exchange_enrolment_secret, "agent", says="Enrol a node", most_bytes=4096),
+    Page("/agent/control", (), _hold_control_socket, "agent", "socket", "Hear an agent"),
+    Page("/agent/channel/{id}", (), _hold_channel_socket, "agent", "socket", "Carry a stream to a node"),
 ]

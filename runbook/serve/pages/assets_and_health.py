@@ -11,8 +11,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 import runbook
-from runbook.files.shipped_files import shipped
-from runbook.serve.change_stream import Changed, Subscriber, messages
+from runbook.files.shipped_files import shipped_path
+from runbook.serve.change_stream import Changed, Subscriber, event_stream_chunks
 from runbook.serve.guards import RequestRefused
 from runbook.serve.page import Page
 from runbook.serve.rendering import static_files
@@ -25,7 +25,7 @@ MAX_EVENT_STREAMS = 2000
 """The most event streams at the same time."""
 
 
-async def events(request: Request) -> Response:
+async def stream_events(request: Request) -> Response:
     """An event stream of changes. `topic=` may be given several times, and not at all for every topic; `since=` is the
     `data-seen` of a page. A client that was cut off sends `Last-Event-ID`, as browsers do."""
     changed: Changed = request.app.state.changed
@@ -55,9 +55,9 @@ class EventStream(Response):
         last = self._request.headers.get("last-event-id") or self._request.query_params.get("since", "")
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         with changed.subscribed(self._topics, last, owner=state.person.name) as subscriber:
-            watch = asyncio.create_task(_close_when_gone(receive, subscriber))
+            watch = asyncio.create_task(_close_on_disconnect(receive, subscriber))
             try:
-                async for message in messages(changed, subscriber, PING_INTERVAL_S):
+                async for message in event_stream_chunks(changed, subscriber, PING_INTERVAL_S):
                     if state.still() != state.person:
                         break
                     await send({"type": "http.response.body", "body": message, "more_body": True})
@@ -67,14 +67,14 @@ class EventStream(Response):
             await send({"type": "http.response.body", "body": b""})
 
 
-async def _close_when_gone(receive: Receive, subscriber: Subscriber) -> None:
+async def _close_on_disconnect(receive: Receive, subscriber: Subscriber) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
     subscriber.gone = True
     subscriber.close()
 
 
-async def static(request: Request) -> Response:
+async def serve_static_file(request: Request) -> Response:
     """A static file; browsers may keep it for ever if the query names its present version."""
     known = static_files().get(request.path_params["name"])
     if known is None:
@@ -85,25 +85,25 @@ async def static(request: Request) -> Response:
     return Response(data, headers={"content-type": f"{kind}; charset=utf-8", "cache-control": kept})
 
 
-async def healthz(request: Request) -> Response:
+async def report_health(request: Request) -> Response:
     request.app.state.store.read("SELECT 1")
     return JSONResponse({"status": "ok", "version": runbook.__version__})
 
 
-async def metrics(request: Request) -> Response:
+async def serve_metrics(request: Request) -> Response:
     text = request.app.state.metrics.text()
     return Response(text, headers={"content-type": "text/plain; version=0.0.4; charset=utf-8"})
 
 
-async def openapi(_request: Request) -> Response:
-    text = shipped("schemas", "api.openapi.json").read_bytes()
+async def serve_openapi_schema(_request: Request) -> Response:
+    text = shipped_path("schemas", "api.openapi.json").read_bytes()
     return Response(text, media_type="application/json")
 
 
 PAGES = [
-    Page("/events", ("GET",), events, "viewer", kind="events", says="Changes, as they happen"),
-    Page("/static/{name}", ("GET",), static, "anyone", says="Style sheet, script and icon"),
-    Page("/healthz", ("GET",), healthz, "anyone", says="Whether the server lives"),
-    Page("/metrics", ("GET",), metrics, "viewer", says="Counts for Prometheus"),
-    Page("/api/v1/openapi.json", ("GET",), openapi, "viewer", kind="api", says="This description"),
+    Page("/events", ("GET",), stream_events, "viewer", kind="events", says="Changes, as they happen"),
+    Page("/static/{name}", ("GET",), serve_static_file, "anyone", says="Style sheet, script and icon"),
+    Page("/healthz", ("GET",), report_health, "anyone", says="Whether the server lives"),
+    Page("/metrics", ("GET",), serve_metrics, "viewer", says="Counts for Prometheus"),
+    Page("/api/v1/openapi.json", ("GET",), serve_openapi_schema, "viewer", kind="api", says="This description"),
 ]

@@ -16,7 +16,7 @@ from runbook.serve import run_logs as logs
 from runbook.serve.guards import RequestRefused, query_number
 from runbook.serve.page import Page
 from runbook.serve.pages.runs import known_run
-from runbook.serve.rendering import AsciiJson, html
+from runbook.serve.rendering import AsciiJson, html_response
 from runbook.serve.workspace import workspace_of
 
 T = TypeVar("T")
@@ -26,18 +26,20 @@ _WINDOW_PARAMETERS = {"before": "before", "after": "after", "around": "at"}
 """The places of a window, and their names in the query."""
 
 
-def _opened(request: Request, id: str, file_id: str) -> tuple[logs.RunLog, BinaryIO]:
+def _open_requested_file(request: Request, id: str, file_id: str) -> tuple[logs.RunLog, BinaryIO]:
     folder = workspace_of(request).runs.path(id)
-    file = logs.find(folder, file_id)
-    return file, logs.opened(folder, file)
+    file = logs.find_log_file(folder, file_id)
+    return file, logs.open_log_file(folder, file)
 
 
-def _looked(request: Request, id: str, file_id: str) -> tuple[logs.RunLog, logs.Window, logs.SearchResult | None]:
-    file, stream = _opened(request, id, file_id)
+def _read_window_and_search(
+    request: Request, id: str, file_id: str
+) -> tuple[logs.RunLog, logs.Window, logs.SearchResult | None]:
+    file, stream = _open_requested_file(request, id, file_id)
     with stream:
         places = {name: query_number(request, asked) for name, asked in _WINDOW_PARAMETERS.items()}
-        window = logs.window(stream, **places)
-        text = _searched_for(request)
+        window = logs.read_window(stream, **places)
+        text = _search_text(request)
         if not text:
             return file, window, None
         skip = query_number(request, "skip") or 0
@@ -45,20 +47,20 @@ def _looked(request: Request, id: str, file_id: str) -> tuple[logs.RunLog, logs.
         return (
             file,
             window,
-            logs.search(stream, text, any_case=any_case, skip=skip, until=time.monotonic() + SEARCH_TIMEOUT_S),
+            logs.search_log_file(stream, text, any_case=any_case, skip=skip, until=time.monotonic() + SEARCH_TIMEOUT_S),
         )
 
 
-def _searched_for(request: Request) -> str:
+def _search_text(request: Request) -> str:
     """The text to search for; empty if none is asked for, or if an open page asks only for lines that came since."""
     text = request.query_params.get("q", "")[:1000]
     return text if text.strip() and "x-live" not in request.headers else ""
 
 
-async def _in_turn(request: Request, look: Callable[..., T], *args: Any) -> T:
+async def _run_search_in_turn(request: Request, look: Callable[..., T], *args: Any) -> T:
     """What `look` returns, called in a thread. Searches wait for each other, since the search of a large file takes a
     core for as long as it lasts. Raises RequestRefused if the client has gone meanwhile, without a search."""
-    if not _searched_for(request):
+    if not _search_text(request):
         return await run_in_threadpool(look, request, *args)
     async with request.app.state.searches:
         if await request.is_disconnected():
@@ -66,28 +68,28 @@ async def _in_turn(request: Request, look: Callable[..., T], *args: Any) -> T:
         return await run_in_threadpool(look, request, *args)
 
 
-def _found_in_all(request: Request, id: str, among: list[logs.RunLog]) -> logs.FoundInAll | None:
+def _search_requested_files(request: Request, id: str, among: list[logs.RunLog]) -> logs.FoundInAll | None:
     """The matches in all these files; None if no search is asked for."""
-    text = _searched_for(request)
+    text = _search_text(request)
     if not text:
         return None
     any_case, until = request.query_params.get("case", "") != "same", time.monotonic() + SEARCH_TIMEOUT_S
-    return logs.search_all(workspace_of(request).runs.path(id), among, text, any_case=any_case, until=until)
+    return logs.search_all_files(workspace_of(request).runs.path(id), among, text, any_case=any_case, until=until)
 
 
-async def log_page(request: Request) -> Response:
+async def show_logs(request: Request) -> Response:
     workspace, id = workspace_of(request), request.path_params["id"]
     row, _, lives = await run_in_threadpool(known_run, workspace, id)
     every = await run_in_threadpool(logs.files, workspace.runs.path(id))
     rank = query_number(request, "rank")
     files = [file for file in every if rank is None or file.of_rank(rank)]
-    chosen = request.query_params.get("file", "") or _first(files)
+    chosen = request.query_params.get("file", "") or _default_file_id(files)
     file = window = found = everywhere = None
     whole = request.query_params.get("in", "") == "all"
     if whole:
-        everywhere = await _in_turn(request, _found_in_all, id, files)
+        everywhere = await _run_search_in_turn(request, _search_requested_files, id, files)
     elif chosen:
-        file, window, found = await _in_turn(request, _looked, id, chosen)
+        file, window, found = await _run_search_in_turn(request, _read_window_and_search, id, chosen)
     at = query_number(request, "at")
 
     def link(**more: Any) -> str:
@@ -100,7 +102,7 @@ async def log_page(request: Request) -> Response:
         return f"/runs/{quote(id)}/logs?{urlencode(query)}"
 
     ranks = sorted({one.ranks[0] for one in every if one.ranks and one.ranks[0] == one.ranks[1]})
-    return await html(
+    return await html_response(
         request, "logs.html", row=row, lives=lives, files=files, file=file, window=window, found=found, rank=rank,
         everywhere=everywhere, whole=whole,
         ranks=ranks, query=request.query_params.get("q", ""), same=request.query_params.get("case", "") == "same",
@@ -108,7 +110,7 @@ async def log_page(request: Request) -> Response:
     )  # fmt: skip
 
 
-def _first(files: list[logs.RunLog]) -> str:
+def _default_file_id(files: list[logs.RunLog]) -> str:
     """The id of the file to show first: a rank's log or output that is not empty, else any other file; empty if there
     is none."""
     written = [file for file in files if file.size]
@@ -116,8 +118,10 @@ def _first(files: list[logs.RunLog]) -> str:
     return best[0].id if best else ""
 
 
-async def raw(request: Request) -> Response:
-    file, stream = await run_in_threadpool(_opened, request, request.path_params["id"], request.path_params["file"])
+async def download_log_file(request: Request) -> Response:
+    file, stream = await run_in_threadpool(
+        _open_requested_file, request, request.path_params["id"], request.path_params["file"]
+    )
 
     async def pieces() -> AsyncIterator[bytes]:
         with stream:
@@ -131,14 +135,16 @@ async def raw(request: Request) -> Response:
     return StreamingResponse(pieces(), media_type="application/octet-stream", headers=headers)
 
 
-async def api_logs(request: Request) -> Response:
+async def api_list_logs(request: Request) -> Response:
     """The files of a run; with `q`, also how often that text occurs in each file, and the first lines with it."""
     workspace, id = workspace_of(request), request.path_params["id"]
     await run_in_threadpool(known_run, workspace, id)
     files = await run_in_threadpool(logs.files, workspace.runs.path(id))
     document: dict[str, Any] = {"files": list(map(asdict, files))}
     rank = query_number(request, "rank")
-    found = await _in_turn(request, _found_in_all, id, [one for one in files if rank is None or one.of_rank(rank)])
+    found = await _run_search_in_turn(
+        request, _search_requested_files, id, [one for one in files if rank is None or one.of_rank(rank)]
+    )
     if found is not None:
         document["search"] = {
             "count": found.count,
@@ -149,10 +155,12 @@ async def api_logs(request: Request) -> Response:
     return AsciiJson(document)
 
 
-async def api_log(request: Request) -> Response:
+async def api_read_log(request: Request) -> Response:
     """A window of a file: `before`, `after` or around `at`, an offset in bytes; without these the end of the file. With
     `q`, also the matches in the whole file."""
-    file, window, found = await _in_turn(request, _looked, request.path_params["id"], request.path_params["file"])
+    file, window, found = await _run_search_in_turn(
+        request, _read_window_and_search, request.path_params["id"], request.path_params["file"]
+    )
     document: dict[str, Any] = {
         "name": file.name,
         "size": window.size,
@@ -169,8 +177,15 @@ async def api_log(request: Request) -> Response:
 _LOGS_PATH = "/runs/{id}/logs"
 _API_LOGS_PATH = "/api/v1/runs/{id}/logs"
 PAGES = [
-    Page(_LOGS_PATH, ("GET",), log_page, "viewer", says="The logs of a run"),
-    Page(f"{_LOGS_PATH}/{{file}}/raw", ("GET",), raw, "viewer", says="A file of a run"),
-    Page(_API_LOGS_PATH, ("GET",), api_logs, "viewer", "api", "The files of a run"),
-    Page(f"{_API_LOGS_PATH}/{{file}}", ("GET",), api_log, "viewer", "api", "A part of a file, and what is found in it"),
+    Page(_LOGS_PATH, ("GET",), show_logs, "viewer", says="The logs of a run"),
+    Page(f"{_LOGS_PATH}/{{file}}/raw", ("GET",), download_log_file, "viewer", says="A file of a run"),
+    Page(_API_LOGS_PATH, ("GET",), api_list_logs, "viewer", "api", "The files of a run"),
+    Page(
+        f"{_API_LOGS_PATH}/{{file}}",
+        ("GET",),
+        api_read_log,
+        "viewer",
+        "api",
+        "A part of a file, and what is found in it",
+    ),
 ]

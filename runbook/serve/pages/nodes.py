@@ -20,18 +20,18 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from runbook.files.inventory import natural
-from runbook.model.safe_files import open_below
+from runbook.files.inventory import natural_sort_key
+from runbook.model.safe_files import open_file_below
 from runbook.serve.agent_fleet import Fleet
 from runbook.serve.agent_states import AgentState
 from runbook.serve.group_files import MAX_GROUP_BYTES
-from runbook.serve.group_preview import ranks_given
-from runbook.serve.guards import RequestRefused, json_body
+from runbook.serve.group_preview import assigned_ranks
+from runbook.serve.guards import RequestRefused, read_json_body
 from runbook.serve.page import Page
-from runbook.serve.rendering import AsciiJson, ago, environment, html, json
+from runbook.serve.rendering import AsciiJson, ago, html_response, json_response, template_environment
 from runbook.serve.run_folders import NoRun, RunFilter, RunRow
 from runbook.serve.run_processes import GROUP
-from runbook.serve.workspace import GroupView, Workspace, fleet_of, goes_on, workspace_of
+from runbook.serve.workspace import GroupView, Workspace, fleet_of, is_run_active, workspace_of
 
 RANK_GLYPHS = {"running": "▶", "waiting": "·", "ended": "✓", "failed": "✗", "unknown": "?", "none": "–"}
 """The signs of ranks, by the page's word for a rank's state: `waiting` before the launch, `none` if nothing was
@@ -108,28 +108,28 @@ class NodeRow:
         return any(cell.state in ("running", "waiting") for cell in self.ranks)
 
 
-def rows(workspace: Workspace, fleet: Fleet) -> list[NodeRow]:
+def fleet_rows(workspace: Workspace, fleet: Fleet) -> list[NodeRow]:
     """The rows of the fleet, by group, and in each group by rank; then the agents of no group, by name. A node of two
     groups has two rows."""
     agents = {agent.name: agent for agent in fleet.nodes()}
     found: list[NodeRow] = []
     seen: set[str] = set()
     for look in workspace.all_groups():
-        found += _of_group(workspace, look, agents)
+        found += _rows_of_group(workspace, look, agents)
         seen.update(row.name for row in found)
-    for name in sorted(set(agents) - seen, key=natural):
-        found.append(_row(name, "", agents[name]))
+    for name in sorted(set(agents) - seen, key=natural_sort_key):
+        found.append(_node_row(name, "", agents[name]))
     return found
 
 
-def _of_group(workspace: Workspace, look: GroupView, agents: Mapping[str, AgentState]) -> list[NodeRow]:
+def _rows_of_group(workspace: Workspace, look: GroupView, agents: Mapping[str, AgentState]) -> list[NodeRow]:
     name, means = look.file.name, look.meaning
     latest = workspace.latest_run(name)
     states = rank_states(workspace, latest) if latest else {}
     nodes = (*means.nodes, *means.spares)
     given = ranks_of_run(workspace, look, latest) if latest else {}
     reported = {
-        node: _with_heartbeat(agents.get(node), latest.job, given.get(node, frozenset())) if latest else {}
+        node: _reported_rank_cells(agents.get(node), latest.job, given.get(node, frozenset())) if latest else {}
         for node in nodes
     }
     planned: dict[str, dict[int, RankCell]] = {node: {} for node in nodes}
@@ -137,10 +137,10 @@ def _of_group(workspace: Workspace, look: GroupView, agents: Mapping[str, AgentS
         planned[rank.node][rank.rank] = RankCell(rank.rank, states.get(rank.node, "none"))
     cells = rank_cells(planned, reported)
     run = latest.id if latest else ""
-    return [_row(node, name, agents.get(node), cells[node], run, spare=node in means.spares) for node in nodes]
+    return [_node_row(node, name, agents.get(node), cells[node], run, spare=node in means.spares) for node in nodes]
 
 
-def _row(
+def _node_row(
     name: str,
     group: str,
     agent: AgentState | None,
@@ -167,7 +167,7 @@ def _row(
     )
 
 
-def _with_heartbeat(agent: AgentState | None, job: str, given: Collection[int]) -> dict[int, RankCell]:
+def _reported_rank_cells(agent: AgentState | None, job: str, given: Collection[int]) -> dict[int, RankCell]:
     """The ranks that a node's agent reports for this job, by rank, each in its latest attempt. Ranks that the run has
     not given to the node are ignored: an agent is not believed about them."""
     own = [one for one in (agent.jobs if agent else ()) if one.job == job and one.rank in given]
@@ -199,9 +199,9 @@ def ranks_of_run(workspace: Workspace, look: GroupView, run: RunRow) -> Mapping[
     except NoRun:
         return {}
     text = look.file.text
-    with contextlib.suppress(OSError, ValueError), open_below(folder, GROUP) as file:
+    with contextlib.suppress(OSError, ValueError), open_file_below(folder, GROUP) as file:
         text = file.read(MAX_GROUP_BYTES).decode("utf-8-sig")
-    return ranks_given(look.file.path, text, tuple(took_over.items()))
+    return assigned_ranks(look.file.path, text, tuple(took_over.items()))
 
 
 def rank_states(workspace: Workspace, run: RunRow) -> dict[str, str]:
@@ -233,7 +233,7 @@ MAX_CACHED_ROW_PARTS = 20_000
 """How many parts of rows of the fleet are kept as HTML: a name, a state, how busy a node is, its ranks."""
 
 
-def _wanted(row: NodeRow, words: list[str]) -> bool:
+def _is_matching_row(row: NodeRow, words: list[str]) -> bool:
     states = " ".join(cell.state for cell in row.ranks)
     text = f"{row.name} {row.group} {row.state} {states}{' spare' * row.spare}".lower()
     return all(word in text for word in words)
@@ -248,14 +248,14 @@ class Grid:
     packed: bytes
 
 
-async def fleet(request: Request) -> Response:
+async def show_fleet(request: Request) -> Response:
     """The fleet's page. A page that is open already sends `X-Live`, and gets only the part that changes."""
     query = request.query_params.get("q", "")[:200]
     app = request.app.state
-    make = partial(_grid, app.workspace, app.fleet, query)
+    make = partial(_make_fleet_grid, app.workspace, app.fleet, query)
     grid: Grid = await run_in_threadpool(app.grids.get, query, make)
     if "x-live" not in request.headers:
-        answer = await html(request, "fleet.html", query=query, grid=grid.whole)
+        answer = await html_response(request, "fleet.html", query=query, grid=grid.whole)
     elif "gzip" in request.headers.get("accept-encoding", ""):
         answer = HTMLResponse(grid.packed, headers={"content-encoding": "gzip"})
     else:
@@ -264,15 +264,15 @@ async def fleet(request: Request) -> Response:
     return answer
 
 
-def _grid(workspace: Workspace, fleet: Fleet, query: str) -> Grid:
-    every = rows(workspace, fleet)
-    found = [row for row in every if _wanted(row, query.lower().split())]
+def _make_fleet_grid(workspace: Workspace, fleet: Fleet, query: str) -> Grid:
+    every = fleet_rows(workspace, fleet)
+    found = [row for row in every if _is_matching_row(row, query.lower().split())]
     width = max((len(row.ranks) or int(row.spare) for row in found), default=0)
     markup = (
-        environment()
+        template_environment()
         .get_template("fleet_grid.html")
         .render(
-            rows=Markup("\n".join(_line(row, width) for row in found)),
+            rows=Markup("\n".join(_row_html(row, width) for row in found)),
             total=len(every),
             query=query,
             states=Counter(row.state for row in every),
@@ -286,32 +286,32 @@ def _grid(workspace: Workspace, fleet: Fleet, query: str) -> Grid:
     return Grid(Markup(markup), gzip.compress(markup.encode(), GZIP_LEVEL))
 
 
-def _line(row: NodeRow, width: int) -> str:
+def _row_html(row: NodeRow, width: int) -> str:
     """A row of the table, as HTML."""
     return "".join(
         (
-            _part("begin", row.state in ("SUSPECT", "LOST")),
-            _part("node", row.name, row.group),
-            _part("agent", row.state, row.glyph),
-            _part("heard", ago(row.beat_age_s)),
-            _part("use", *row.use),
-            _part("cells", row.ranks, MIN_OLD_STEP_S),
-            _part("rest", width - len(row.ranks), row.spare and not row.ranks),
+            _row_part_html("begin", row.state in ("SUSPECT", "LOST")),
+            _row_part_html("node", row.name, row.group),
+            _row_part_html("agent", row.state, row.glyph),
+            _row_part_html("heard", ago(row.beat_age_s)),
+            _row_part_html("use", *row.use),
+            _row_part_html("cells", row.ranks, MIN_OLD_STEP_S),
+            _row_part_html("rest", width - len(row.ranks), row.spare and not row.ranks),
         )
     )
 
 
 @lru_cache(MAX_CACHED_ROW_PARTS)
-def _part(name: str, *values: Hashable) -> Markup:
+def _row_part_html(name: str, *values: Hashable) -> Markup:
     """A part of a row, made by the macro `name` of fleet_row.html; parts with the same values are made once."""
-    made: Markup = getattr(environment().get_template("fleet_row.html").module, name)(*values)
+    made: Markup = getattr(template_environment().get_template("fleet_row.html").module, name)(*values)
     return made
 
 
 async def node(request: Request) -> Response:
-    known = await run_in_threadpool(_known_of, request)
+    known = await run_in_threadpool(_known_node, request)
     agent = fleet_of(request).node(known.name)
-    return await html(request, "node.html", node=known.name, known=known, agent=agent, node_glyphs=NODE_GLYPHS)
+    return await html_response(request, "node.html", node=known.name, known=known, agent=agent, node_glyphs=NODE_GLYPHS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,19 +327,19 @@ class KnownNode:
     count: int
 
 
-def _known_of(request: Request) -> KnownNode:
+def _known_node(request: Request) -> KnownNode:
     """What is known of the node in the request's path. Raises RequestRefused if nothing is known of it."""
     name, workspace, fleet = request.path_params["name"], workspace_of(request), fleet_of(request)
-    own = tuple(row for row in rows(workspace, fleet) if row.name == name)
+    own = tuple(row for row in fleet_rows(workspace, fleet) if row.name == name)
     runs, count = workspace.runs.search(RunFilter(host=f"{name} "), most=MAX_RUNS_OF_NODE)
     if not own and not runs:
         raise RequestRefused(404, "no group, no agent and no run has such a node")
     states = tuple(fleet.history(name)[:MAX_STATES_OF_NODE])
-    shown = tuple((run, goes_on(workspace, run), _of_node(workspace, run.id, name)) for run in runs)
+    shown = tuple((run, is_run_active(workspace, run), _findings_about_node(workspace, run.id, name)) for run in runs)
     return KnownNode(name, own, states, shown, count)
 
 
-def _of_node(workspace: Workspace, id: str, name: str) -> list[dict[str, Any]]:
+def _findings_about_node(workspace: Workspace, id: str, name: str) -> list[dict[str, Any]]:
     """The findings of a run about the node: stage, cause, and the sentence."""
 
     def found(document: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -355,24 +355,24 @@ def _of_node(workspace: Workspace, id: str, name: str) -> list[dict[str, Any]]:
 
 
 async def drain(request: Request) -> Response:
-    await run_in_threadpool(_drained, request, request.state.form.get("drain") == "on")
+    await run_in_threadpool(_set_drained, request, request.state.form.get("drain") == "on")
     name = request.path_params["name"]
     back = "/admin#agents" if request.state.form.get("back") == "admin" else f"/nodes/{quote(name)}"
     return RedirectResponse(back, 303)
 
 
-def _drained(request: Request, on: bool) -> None:
+def _set_drained(request: Request, on: bool) -> None:
     request.state.about = "drain" if on else "undrain"
     fleet_of(request).drain(request.path_params["name"], on)
     workspace_of(request).changed("fleet")
 
 
-async def api_node(request: Request) -> Response:
-    known = await run_in_threadpool(_known_of, request)
+async def api_show_node(request: Request) -> Response:
+    known = await run_in_threadpool(_known_node, request)
     return AsciiJson(
         {
             "name": known.name,
-            "groups": list(map(_as_json, known.rows)),
+            "groups": list(map(_node_row_json, known.rows)),
             "states": [{"at": at, "state": state} for at, state in known.states],
             "runs": [
                 {"id": run.id, "verdict": run.verdict or None, "running": lives, "found": found}
@@ -383,30 +383,30 @@ async def api_node(request: Request) -> Response:
     )
 
 
-async def api_drain(request: Request) -> Response:
-    on = (await json_body(request)).get("drain")
+async def api_drain_node(request: Request) -> Response:
+    on = (await read_json_body(request)).get("drain")
     if not isinstance(on, bool):
         raise RequestRefused(400, "`drain` is true or false")
-    await run_in_threadpool(_drained, request, on)
+    await run_in_threadpool(_set_drained, request, on)
     return AsciiJson({"drain": on})
 
 
-async def api_fleet(request: Request) -> Response:
+async def api_list_nodes(request: Request) -> Response:
     workspace, agents = workspace_of(request), fleet_of(request)
-    return await json(lambda: {"nodes": [_as_json(row) for row in rows(workspace, agents)]})
+    return await json_response(lambda: {"nodes": [_node_row_json(row) for row in fleet_rows(workspace, agents)]})
 
 
-def _as_json(row: NodeRow) -> dict[str, Any]:
+def _node_row_json(row: NodeRow) -> dict[str, Any]:
     fields = {name: getattr(row, name) for name in row.__dataclass_fields__ if name != "ranks"}
     ranks = [{name: getattr(cell, name) for name in cell.__struct_fields__} for cell in row.ranks]
     return {**fields, "group": row.group or None, "run": row.run or None, "ranks": ranks}
 
 
 PAGES = [
-    Page("/", ("GET",), fleet, "viewer", says="The fleet", nav="Fleet"),
+    Page("/", ("GET",), show_fleet, "viewer", says="The fleet", nav="Fleet"),
     Page("/nodes/{name}", ("GET",), node, "viewer", says="A node"),
     Page("/nodes/{name}/drain", ("POST",), drain, "operator", says="Drain or undrain a node"),
-    Page("/api/v1/fleet", ("GET",), api_fleet, "viewer", "api", "The fleet"),
-    Page("/api/v1/nodes/{name}", ("GET",), api_node, "viewer", "api", "A node"),
-    Page("/api/v1/nodes/{name}/drain", ("POST",), api_drain, "operator", "api", "Drain or undrain a node"),
+    Page("/api/v1/fleet", ("GET",), api_list_nodes, "viewer", "api", "The fleet"),
+    Page("/api/v1/nodes/{name}", ("GET",), api_show_node, "viewer", "api", "A node"),
+    Page("/api/v1/nodes/{name}/drain", ("POST",), api_drain_node, "operator", "api", "Drain or undrain a node"),
 ]
