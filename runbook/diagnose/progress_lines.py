@@ -282,10 +282,23 @@ _PLEA = re.compile(
     r"\A(?!错误|失败|警告|异常)[^\x00-\x7f].*(?:请(?:问|教|大佬|帮)|吗|谢谢|求助|教えて|でしょうか|お願い|부탁|나요)"
     r"|\A(?:is|are|should|do|does|can|why|what|how) (?:my|i|it|this|there|we|you)\b[^:=\[]*\?"
 )
+_FIRST_PERSON = re.compile(r"\b(?:i|i'm|i've|my)\b(?![:\]/=])")
+WORDS_OF_A_REMARK = 7  # a line of fewer words with "I" or "my" may be a program's, whose level is the letter I
 
 
 def is_a_question(line: str) -> bool:
     """Whether a line (in lower case) is a question of whoever pasted a log: it tells nothing about the run, though it
     may quote its lines. Programs ask too, but not for themselves: `Cannot connect. Is the daemon running?`"""
-    asked = line.rstrip("\"'”」) ").endswith(("?", "？"))
-    return (asked and _ASKING.match(line) is not None) or _PLEA.match(line) is not None
+    return (_ends_as_a_question(line) and _ASKING.match(line) is not None) or _PLEA.match(line) is not None
+
+
+def is_of_a_person(line: str) -> bool:
+    """Whether a line (in lower case) at the end of a log is a remark of whoever pasted it."""
+    told = _ends_as_a_question(line) or (
+        _FIRST_PERSON.search(line) is not None and len(line.split()) >= WORDS_OF_A_REMARK
+    )
+    return told or is_a_question(line)
+
+
+def _ends_as_a_question(line: str) -> bool:
+    return line.rstrip("\"'”」) ").endswith(("?", "？"))

@@ -53,6 +53,7 @@ from runbook.diagnose.progress_lines import (
     TESTS_PASSED,
     Reached,
     is_a_question,
+    is_of_a_person,
     progress_reached,
 )
 from runbook.diagnose.rule_types import Hit, Line, Sign
@@ -237,7 +238,7 @@ class Scanner:
         ):
             line = read_line(source, at, piece, section)
             text = line.text.lower()
-            if LAST_WORDS.match(text.encode()) and not HARMLESS_ERROR.search(text) and not is_a_question(text):
+            if LAST_WORDS.match(text.encode()) and not HARMLESS_ERROR.search(text) and not is_of_a_person(text):
                 self.last_words.append(Hit("last-words", line))
 
     def _read_what_was_left(self, here: SourceLines) -> None:
