@@ -625,7 +625,7 @@ def _barrier_sizes_differ(barriers: Sequence[Hit]) -> Iterator[Hit]:
     """`barrier-sizes-differ`: ranks wait at one barrier of the store, and count different worlds."""
     sizes = {hit.groups["size"]: hit for hit in barriers}
     if len(sizes) > 1 and len({hit.groups.get("key") for hit in barriers}) == 1:
-        groups = {"sizes": " and ".join(sorted(sizes, key=int))}
+        groups = {"sizes": " and ".join(sorted(sizes, key=parse_number))}
         yield from (Hit("barrier-sizes-differ", hit.line, groups) for hit in sizes.values())
 
 

@@ -209,7 +209,7 @@ def starts_a_run(line: str) -> bool:
         return False
     words = [word for word in re.split(r"[\s;&|'\"]+", prompt["words"]) if "=" not in word]
     programs = [word.rpartition("/")[2].rstrip("0123456789.") for word in words]
-    return words[:1] == [f"./{programs[0]}"] or any(
+    return any(word.startswith("./") for word in words[:1]) or any(
         program in LAUNCH_PROGRAMS or program.endswith(BENCHMARK_SUFFIXES) for program in programs
     )
 
