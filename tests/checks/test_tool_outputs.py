@@ -50,14 +50,14 @@ def ping_program(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 @pytest.mark.parametrize("name", of("ping (iputils)", "ping (macOS)", "ping (busybox)", "ping (FreeBSD)"))
 def test_ping_in_its_dialects(ping_program: ModuleType, name: str) -> None:
-    said = ping_program.summary({"code": 0, "out": OUTPUTS[name]["output"], "err": ""})
+    said = ping_program.ping_result({"code": 0, "out": OUTPUTS[name]["output"], "err": ""})
     expected = OUTPUTS[name]["expect"]
     assert (said["sent"], said["received"]) == (expected["transmitted"], expected["received"])
 
 
 @pytest.mark.parametrize("name", of("ping (Windows"))
 def test_a_ping_that_no_parser_knows_has_no_numbers(ping_program: ModuleType, name: str) -> None:
-    said = ping_program.summary({"code": 1, "out": OUTPUTS[name]["output"], "err": ""})
+    said = ping_program.ping_result({"code": 1, "out": OUTPUTS[name]["output"], "err": ""})
     assert "received" not in said
     assert said["raw"]
 
