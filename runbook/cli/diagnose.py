@@ -31,9 +31,8 @@ MAX_HEAD_BYTES = 128 * 1024
 MAX_SMALL_FILE_BYTES = 16 * 1024
 MAX_PACKED_WORK = 5_000_000  # lines, as the scanner counts its work, that any packed file may cost
 BYTES_PER_WORK_UNIT = 32  # unpacked bytes that cost as much as a line
-MAX_WORK_PER_BYTE = (
-    10  # lines for each byte of a packed file beyond half a megabyte, if that is more than MAX_PACKED_WORK
-)
+# Lines for each byte of a packed file beyond half a megabyte, if that is more than MAX_PACKED_WORK.
+MAX_WORK_PER_BYTE = 10
 MAX_FILES_IN_SENTENCE = 4  # files that a sentence names
 RDMA = re.compile(
     rb"""

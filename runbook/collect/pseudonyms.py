@@ -98,9 +98,8 @@ _NON_MAIL_TOP_DOMAINS = frozenset(
     "service socket target slice scope timer mount device path swap conf py json yml yaml so log".split()
 )
 _NON_MAIL_HOSTS = ("openssh.com", "libssh.org", "lysator.liu.se", "example.org", "example.com")
-_MIN_UNDERSCORED_NAME_CHARACTERS = (
-    5  # a shorter name is not looked for between underscores: in `rmem_max`, `max` is hardly a person
-)
+# A shorter name is not looked for between underscores: in `rmem_max`, `max` is hardly a person.
+_MIN_UNDERSCORED_NAME_CHARACTERS = 5
 
 _LOGIN_NAME = r"(?P<name>[A-Za-z0-9_][\w.-]{0,63})"
 _LOGIN_PATTERNS = tuple(

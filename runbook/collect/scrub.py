@@ -24,6 +24,7 @@ from runbook.model.secrets import (
     LOGIN_OF_REGISTRY,
     LOGIN_OF_WANDB,
     PASSWORD_FOR_PROMPT,
+    PRIVATE_KEY_BEGIN,
     is_secret_placeholder,
     known_tokens,
     may_contain_secret_names,
@@ -58,7 +59,6 @@ _AUTHORIZATION_SCHEME = re.compile(r"\b(?:Bearer|Basic|Digest|ApiKey)\s+([A-Za-z
 _URL_QUERY_SECRET = re.compile(
     r"[?&;](?P<name>[\w.-]{0,64}(?:sig|signature|auth|code|key|session\w*))=(?P<bare>[^\s&\"'<>#]{12,})", re.IGNORECASE
 )
-_PRIVATE_KEY_BEGIN = re.compile(r"-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----")
 _PRIVATE_KEY_END = re.compile(r"-----END (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----")
 _PRIVATE_KEY_BODY = re.compile(r"(?:[A-Za-z0-9+/=]|\\[nr]|[\s|>:,\[\]()\"'-])*")
 _PRIVATE_KEY_BODY_REVERSED = re.compile(r"\s*[A-Za-z0-9+/=]{16,}(?:\s+[A-Za-z0-9+/=]{16,})*")
@@ -103,7 +103,7 @@ def _private_key_spans(text: str) -> Iterator[TextSpan]:
     for match in _PUTTY_KEY.finditer(text):
         yield match.span()
     at = 0
-    while begin := _PRIVATE_KEY_BEGIN.search(text, at):
+    while begin := PRIVATE_KEY_BEGIN.search(text, at):
         end = _PRIVATE_KEY_END.search(text, begin.end(), begin.end() + _MAX_PRIVATE_KEY_CHARACTERS)
         body = _PRIVATE_KEY_BODY.match(text, begin.end())
         at = end.end() if end else body.end() if body else begin.end()

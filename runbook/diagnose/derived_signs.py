@@ -23,9 +23,8 @@ MAX_KERNEL_STACK_LINES = 40  # the most lines of a task's stack in the kernel's 
 MAX_FRAME_CODE_LINES = 5  # the most lines of code below a frame of a traceback, with the marks under it
 ANSWER_DISTANCES = (1, 3)  # lines from a question at Python's prompt to its answer: a warning between them takes two
 MAX_EXIT_LINES = 12  # the most lines of a process between an exception that nothing caught and its end
-MAX_OPENMPI_WARNING_LINES = (
-    8  # the most lines of a warning of Open MPI's, from the one that tells a code to the one that tells what it does
-)
+# The most lines of a warning of Open MPI's, from the one that tells a code to the one that tells what it does.
+MAX_OPENMPI_WARNING_LINES = 8
 MAX_SUMMARY_LINES = 6  # the most lines of one process in torchrun's summary
 MAX_REJECTION_S = 0.2  # a host that is up, or its firewall, rejects a connection within that time
 MAX_RANK_LIST_GAP = 24  # the most lines between the lists of ranks of two benchmarks that run at once

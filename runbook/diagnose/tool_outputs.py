@@ -32,9 +32,8 @@ OUTPUT_FRAME_LINE = re.compile(
 
 CUT_NOTE = re.compile(r"\[ended by its deadline|\[\.\.\. \d+ bytes left out|\[\.\.\.\]")
 """Notes that part of an output was left out."""
-MAX_LINE_CHARACTERS = (
-    1000  # characters of a line that are read, to bound the cost of patterns; nft's JSON, one line, is read whole
-)
+# Characters of a line that are read, to bound the cost of patterns; nft's JSON, one line, is read whole.
+MAX_LINE_CHARACTERS = 1000
 MIN_FIT_SHARE = 0.6  # if this share of lines fits a tool, all lines up to the next command are its output, odd ones too
 
 

@@ -198,9 +198,8 @@ def _move_earlier_run(path: Path, used: Sequence[str]) -> Path:
     return path.with_name(aside.name) if path.name else aside
 
 
-MAX_FIRST_EVENT_BYTES = (
-    24 << 20
-)  # the most bytes of the first event, which holds the plan: a quarter of a kilobyte a node
+# The most bytes of the first event, which holds the plan: a quarter of a kilobyte a node.
+MAX_FIRST_EVENT_BYTES = 24 << 20
 
 
 def _is_our_run(path: Path, used: Sequence[str]) -> bool:

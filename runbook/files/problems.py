@@ -10,9 +10,8 @@ from runbook.files.yaml_document import Document, KeyPath
 from runbook.model.errors import FilesWrong, Problem, Span
 from runbook.model.safe_text import visible_text
 
-MAX_DOCUMENT_PROBLEMS = (
-    1000  # problems reported for one document; more than these come from one mistake of the program that wrote it
-)
+# Problems reported for one document; more than these come from one mistake of the program that wrote it.
+MAX_DOCUMENT_PROBLEMS = 1000
 
 
 class PlacedProblems:

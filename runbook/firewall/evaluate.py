@@ -123,8 +123,10 @@ Leg = Literal["request-out", "request-in", "reply-out", "reply-in"]
 answer: leaving the destination, arriving at the source."""
 
 DEFAULT_EPHEMERAL_PORTS = (32768, 60999)  # net.ipv4.ip_local_port_range as Linux ships it
-CT_NEW, CT_ESTABLISHED, CT_RELATED, CT_INVALID, CT_UNTRACKED = 8, 2, 4, 1, 64  # the kernel's bits of `ct state`
-FIN, SYN, RST, PSH, ACK, URG, ECN, CWR = 1, 2, 4, 8, 16, 32, 64, 128
+CT_STATES = {"invalid": 1, "established": 2, "related": 4, "new": 8, "untracked": 64}  # the kernel's bits of `ct state`
+CT_NEW, CT_ESTABLISHED, CT_UNTRACKED = CT_STATES["new"], CT_STATES["established"], CT_STATES["untracked"]
+TCP_FLAGS = {"fin": 1, "syn": 2, "rst": 4, "psh": 8, "ack": 16, "urg": 32, "ecn": 64, "cwr": 128}
+SYN, PSH, ACK = TCP_FLAGS["syn"], TCP_FLAGS["psh"], TCP_FLAGS["ack"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,12 +193,12 @@ class Packet:
     @property
     def tracked(self) -> bool:
         """Whether the packet is known to belong to a connection that the kernel tracks."""
-        return self.state in (CT_NEW, CT_ESTABLISHED, CT_RELATED)
+        return self.state in (CT_NEW, CT_ESTABLISHED, CT_STATES["related"])
 
     def before_tracking(self) -> Packet:
         """The packet as a chain sees it that runs before connection tracking: its state is `invalid`, or `untracked` if
         a rule said notrack."""
-        return self if self.state == CT_UNTRACKED else replace(self, state=CT_INVALID, ct_mark=None)
+        return self if self.state == CT_UNTRACKED else replace(self, state=CT_STATES["invalid"], ct_mark=None)
 
 
 def packet_on_leg(

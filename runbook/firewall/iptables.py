@@ -19,8 +19,10 @@ from functools import cached_property, partial
 
 from runbook.firewall.evaluate import (
     ACK,
+    CT_STATES,
     NOTRACK,
     PSH,
+    TCP_FLAGS,
     Base,
     Engine,
     FilterRule,
@@ -40,7 +42,6 @@ from runbook.firewall.evaluate import (
     truth_any,
     truth_inverted,
 )
-from runbook.firewall.nft_match import TCP_FLAGS
 
 # --- ipset ----------------------------------------------------------------------------------------------------------
 
@@ -96,7 +97,7 @@ def set_test(words: list[str], sets: Mapping[str, IpSet]) -> PacketTest:
 # --- matches as tests on a packet -----------------------------------------------------------------------------------
 
 NO_SETS: Mapping[str, IpSet] = {}
-CT_STATES = {"INVALID": 1, "ESTABLISHED": 2, "RELATED": 4, "NEW": 8, "UNTRACKED": 64}
+NAT_STATES = ("DNAT", "SNAT")  # a flow that NAT changes here is not followed this far
 PROTOCOL_NAMES = {"6": "tcp", "17": "udp", "1": "icmp", "0": "all", "58": "ipv6-icmp", "icmpv6": "ipv6-icmp"}
 TestMaker = Callable[[list[str]], PacketTest]
 """Makes a test of the words behind an option. Raises ValueError or IndexError for words of an unknown form."""
@@ -168,12 +169,8 @@ def state_test(words: list[str]) -> PacketTest:
     mask = 0
     other = False
     for word in words[0].split(","):
-        mask |= CT_STATES.get(word, 0)
-        other = other or word not in (
-            *CT_STATES,
-            "DNAT",
-            "SNAT",
-        )  # a flow that NAT changes here is not followed this far
+        mask |= CT_STATES.get(word.lower(), 0)
+        other = other or (word.lower() not in CT_STATES and word not in NAT_STATES)
 
     def test(packet: Packet) -> Truth:
         if packet.state is None:

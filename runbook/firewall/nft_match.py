@@ -15,7 +15,9 @@ from typing import Any, Literal
 
 from runbook.firewall.evaluate import (
     ACK,
+    CT_STATES,
     PSH,
+    TCP_FLAGS,
     NumberRange,
     NumberSpans,
     Packet,
@@ -31,10 +33,8 @@ from runbook.firewall.evaluate import (
 Json = Any  # libnftables' own JSON: checked where it is read, unknown where it is not understood
 SetsByName = Mapping[str, Json]
 
-CT_STATE = {"invalid": 1, "established": 2, "related": 4, "new": 8, "untracked": 64}
 CT_STATUS = {"expected": 1, "seen-reply": 2, "assured": 4, "confirmed": 8, "snat": 16, "dnat": 32, "dying": 512}
 NAT = CT_STATUS["snat"] | CT_STATUS["dnat"]  # a flow that a NAT rule changes is not followed any further
-TCP_FLAGS = {"fin": 1, "syn": 2, "rst": 4, "psh": 8, "ack": 16, "urg": 32, "ecn": 64, "cwr": 128}
 PROTOCOL_BY_NUMBER = {1: "icmp", 6: "tcp", 17: "udp", 58: "ipv6-icmp", 132: "sctp"}
 PROTOCOL_BY_NFT_NAME = {"icmpv6": "ipv6-icmp"}
 """By nft's name of a protocol, the name that `Packet` and most other tools use."""
@@ -432,7 +432,7 @@ _META: dict[str, Operand] = {
     "pkttype": Operand("name", lambda p: "host" if p.arriving else None, numbers={0: "host", 1: "broadcast"}),
 }
 _CT: dict[str, Operand] = {
-    "state": Operand("bits", lambda p: _exact_number(p.state), names=CT_STATE),
+    "state": Operand("bits", lambda p: _exact_number(p.state), names=CT_STATES),
     "direction": Operand("name", _conntrack_direction, numbers={0: "original", 1: "reply"}),
     "mark": Operand("number", lambda p: _exact_number(p.ct_mark)),
     "status": Operand("bits", lambda _: None, names=CT_STATUS, clear=NAT),

@@ -30,9 +30,8 @@ OTHER_MACHINES_OPTIONS = frozenset(("node-rank", "rdzv-endpoint", "rdzv-conf", "
 
 _SET_BY_TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 """Variables that torchrun sets for each rank, so that the launch script must not."""
-_IDENTICAL_RANKS_VARIABLE = (
-    "TORCH_ELASTIC_WORKER_IDENTICAL"  # this variable would give every node as many ranks as this one has
-)
+# This variable would give every node as many ranks as this one has.
+_IDENTICAL_RANKS_VARIABLE = "TORCH_ELASTIC_WORKER_IDENTICAL"
 _UNSPECIFIC_PYTHONS = ("python", "python3")
 """Names of a Python that leave open which one is meant: the inventory's is taken."""
 _PYTHON = re.compile(r"\A(?:.*[/\\])?python[0-9.]*(?:\.exe)?", re.IGNORECASE)

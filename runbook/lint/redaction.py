@@ -158,9 +158,8 @@ def _indent_width(line: str) -> int:
 
 
 _MAX_GLOBAL_SECRETS = 100  # secrets that are looked for in every message; all others, only in messages about their line
-_MIN_SECRET_CHARACTERS = (
-    4  # characters of a secret that is looked for in messages: shorter ones are parts of ordinary words
-)
+# Characters of a secret that is looked for in messages: shorter ones are parts of ordinary words.
+_MIN_SECRET_CHARACTERS = 4
 
 
 class RedactedReport:

@@ -25,9 +25,8 @@ class RuleFailed(Exception):
 
 
 FILE_KIND_HELP = "an inventory has `nodes:`, a playbook has `stages:`"
-_MAX_SHOWN_FINDINGS = (
-    500  # findings of one rule in one file that are shown; more come of one mistake of the program that wrote it
-)
+# Findings of one rule in one file that are shown; more come of one mistake of the program that wrote it.
+_MAX_SHOWN_FINDINGS = 500
 _MOST_LOOKED_FOR = 10_000  # findings of one rule in one file, after which the rule is not run further
 
 

@@ -50,9 +50,8 @@ class LaunchSettings:
     workdir: str | None = None
     retries: int = 0
     start_timeout_s: float | None = None
-    rendezvous_timeout_s: float = (
-        DEFAULT_RENDEZVOUS_TIMEOUT_S  # ranks that have not met this long after the start are looked at
-    )
+    # Ranks that have not met this long after the start are looked at.
+    rendezvous_timeout_s: float = DEFAULT_RENDEZVOUS_TIMEOUT_S
     grace_s: float = DEFAULT_GRACE_S  # from TERM to KILL: a program may need it to write its checkpoint
     detach: bool = False  # the job outlives `runbook run`
     barrier: str = "controller"  # or `file`: the nodes meet without the controller, in a folder that they share

@@ -43,7 +43,8 @@ TOKEN_FORMATS = (
     _token_format("an age key", "AGE-SECRET-KEY-1", r"AGE-SECRET-KEY-1[A-Z0-9]{40,}"),
     _token_format("a JSON Web Token", "eyJ", r"eyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}"),
 )
-PRIVATE_KEY = re.compile(r"-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----[^\n]*|PuTTY-User-Key-File-[0-9][^\n]*")
+PRIVATE_KEY_BEGIN = re.compile(r"-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----")
+PRIVATE_KEY = re.compile(PRIVATE_KEY_BEGIN.pattern + r"[^\n]*|PuTTY-User-Key-File-[0-9][^\n]*")
 URL_PASSWORD = re.compile(r"\b[a-z][a-z0-9+.-]*://[^\s/:@\"'<>]*:([^\s/@\"'<>]+)@", re.IGNORECASE)
 AUTHORIZATION_HEADER = re.compile(r"\bAuthorization:\s*(?:Bearer|Basic|token)\s+([^\s\"'$]{8,})", re.IGNORECASE)
 LOGIN_OF_CURL = re.compile(

@@ -64,6 +64,7 @@ from runbook.node.own_files import (
     write_atomically,
 )
 from runbook.node.proc import (
+    SLURM_JOB_VARIABLE,
     all_pids,
     boot_id,
     boot_time,
@@ -91,7 +92,6 @@ if TYPE_CHECKING:
     """The pids of living processes, by job, attempt and name."""
 
 LOG_END_BYTES = 16 * 1024  # bytes at each end of a log in which steps are looked for
-SLURM_JOB_VARIABLE = "SLURM_JOB_ID"  # set in processes of a Slurm job
 IMPORT_LINE = re.compile(r"^[ \t]*(?:from|import)[ \t]+([A-Za-z_][\w.]{0,200})", re.MULTILINE)
 MAX_HASHED_MODULES, MAX_SEARCHED_BYTES = 64, 1 << 20  # modules that are hashed, and bytes searched for imports
 KEEPER_EXIT_TIMEOUT_S = 2.0  # seconds that a keeper may take to end after it recorded the end of its process

@@ -46,9 +46,8 @@ if TYPE_CHECKING:
 
 TRANSFER_BYTES = 64 * 1024  # bytes that "up" and "down" move
 MAX_TRIPS, TRIPS_TIMEOUT_S = 200, 1.0  # the most trips, and the most seconds, of "trips"
-MAX_HELD_CONNECTIONS = (
-    128  # the most connections kept open: a rule may count them, and a process may have no more than 1024
-)
+# The most connections kept open: a rule may count them, and a process may have no more than 1024.
+MAX_HELD_CONNECTIONS = 128
 TRY_STARTS_S = (0.0, 0.1, 0.25, 0.45, 0.8, 1.2, 1.7)
 """Seconds at which the tries of one dial start. The kernel repeats a lost SYN only after a second; a fresh socket asks
 sooner. At any loss that `ping` accepts, it is no accident if six in a row are lost."""

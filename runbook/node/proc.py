@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 RUN_ID_VARIABLE = "RUNBOOK_RUN_ID"
 JOB_VARIABLE = "RUNBOOK_JOB"
+SLURM_JOB_VARIABLE = "SLURM_JOB_ID"  # set in processes of a Slurm job
 ESTABLISHED, SYN_SENT, TIME_WAIT, LISTEN = "01", "02", "06", "0A"  # states in the kernel's TCP tables
 RETRANSMIT_TIMER = "01:"  # the beginning of a socket's timer while segments are sent again
 MAX_COMMAND_CHARACTERS = 200

@@ -29,6 +29,7 @@ import zlib
 from runbook.node.own_files import KEPT_FILE, expanded_path, make_folders, require_own_folder, require_safe_path
 from runbook.node.proc import (
     RUN_ID_VARIABLE,
+    SLURM_JOB_VARIABLE,
     account_name,
     bounded_amount,
     signal_processes,
@@ -49,13 +50,10 @@ SUPERVISOR_MARK = b"\x1erunbook-supervisor "
 NODE_VARIABLE = "RUNBOOK_NODE"
 READ_CHUNK_BYTES = 65536  # bytes read at a time
 SILENCE_POLL_INTERVAL_S = 0.25  # seconds between two looks for silence
-SLURM_JOB_VARIABLE = "SLURM_JOB_ID"  # set in a Slurm job
-CARRIER_EXIT_TIMEOUT_S = (
-    6.0  # seconds from the end of stdin within which a program that leads to another supervisor has to end
-)
-OWN_SIGNAL_TIMEOUT_S = (
-    1.0  # seconds: a batch system that ends a job signals its processes, this one included, one after another
-)
+# Seconds from the end of stdin within which a program that leads to another supervisor has to end.
+CARRIER_EXIT_TIMEOUT_S = 6.0
+# Seconds: a batch system that ends a job signals its processes, this one included, one after another.
+OWN_SIGNAL_TIMEOUT_S = 1.0
 # That wait is made in short turns: on a busy machine each takes longer, and leaves time to the thread with the signal.
 OWN_SIGNAL_TURNS = 20
 SIGNAL_ARRIVED = threading.Event()  # a signal has arrived

@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 
 from runbook.firewall import iptables, nft
-from runbook.firewall.evaluate import Base, Flow, packet_on_leg, walk_chain
+from runbook.firewall.evaluate import DEFAULT_EPHEMERAL_PORTS, Base, Flow, packet_on_leg, walk_chain
 from runbook.firewall.front_ends import FirewalldZone, is_firewalld_running, parse_firewalld_zones, parse_ufw_status
 from runbook.model.command_quoting import nft_words, shell_word
 from runbook.model.units import parse_whole_number
@@ -215,11 +215,11 @@ def ufw_status(text: str) -> Reading | None:
 
 
 def _holds_ephemeral_ports(ports: str) -> bool:
-    """Whether a range `low:high` holds all ports that Linux hands out by default (32768 to 60999): ranks listen on
-    them."""
+    """Whether a range `low:high` holds all ports that Linux hands out by default: ranks listen on them."""
+    lowest, highest = DEFAULT_EPHEMERAL_PORTS
     low, _, high = ports.partition(":")
     first, last = parse_whole_number(low), parse_whole_number(high)
-    return first is not None and last is not None and first <= 32768 and last >= 60999
+    return first is not None and last is not None and first <= lowest and last >= highest
 
 
 def firewall_cmd(text: str) -> Reading | None:

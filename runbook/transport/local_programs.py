@@ -20,9 +20,8 @@ from runbook.model.errors import Unreachable, machine_limit_finding
 MAX_STDOUT_BYTES = 32 << 20
 """The most bytes of output: `kubectl get pods -o json` takes 10 KiB a pod, `scontrol show node` 1 KiB a node."""
 MAX_STDERR_BYTES = 1 << 20  # the most bytes of stderr
-_OPEN_PIPE_TIMEOUT_S = (
-    1.0  # how long output is read on after the program has ended: a child of it may hold the pipe open
-)
+# How long output is read on after the program has ended: a child of it may hold the pipe open.
+_OPEN_PIPE_TIMEOUT_S = 1.0
 _POLL_INTERVAL_S = 0.2  # the interval at which the program is looked at, whether it has ended
 
 

@@ -29,9 +29,8 @@ else:
 
 PACKED_READ_BYTES = 16 << 10  # packed bytes that are read at once
 FREE_UNPACKED_BYTES = 64 << 20  # unpacked bytes that any file may have
-MAX_UNPACK_RATIO = (
-    100  # unpacked bytes for each packed byte that are allowed beyond FREE_UNPACKED_BYTES: logs have 5 to 30
-)
+# Unpacked bytes for each packed byte that are allowed beyond FREE_UNPACKED_BYTES: logs have 5 to 30.
+MAX_UNPACK_RATIO = 100
 MAX_BASE_PARTS = 1000  # packed parts that a file may be made of, and one more for each BYTES_PER_PART of its size
 BYTES_PER_PART = 100
 MAX_XZ_MEMORY_BYTES = 72 << 20  # `xz -9` asks for 65 MiB

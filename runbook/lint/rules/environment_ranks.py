@@ -9,7 +9,7 @@ from itertools import takewhile
 from typing import NamedTuple
 
 from runbook.files.yaml_document import Document, KeyPath
-from runbook.lint.rule_inputs import InventoryFile, PlaybookFile
+from runbook.lint.rule_inputs import NETWORK_INTERFACE_KEY, InventoryFile, PlaybookFile
 from runbook.lint.rules.environment import (
     WrittenVariable,
     inventory_variables,
@@ -300,7 +300,6 @@ def shared_host_id(file: InventoryFile) -> Iterator[Problem]:
 
 # Interfaces and adapters against the rest of the inventory: `network.interface` feeds NCCL and gloo alike.
 
-_INTERFACE_KEY: KeyPath = ("network", "interface")
 _HCA_KEY: KeyPath = ("infiniband", "hca")
 _READERS = {"NCCL_SOCKET_IFNAME": "NCCL", "GLOO_SOCKET_IFNAME": "gloo"}
 _ALL_NODES_BLOCKS: tuple[KeyPath, ...] = (("env",), ("defaults", "env"))
@@ -308,9 +307,9 @@ _ALL_NODES_BLOCKS: tuple[KeyPath, ...] = (("env",), ("defaults", "env"))
 
 def network_of_inventory(file: InventoryFile) -> Iterator[Problem]:
     interface, infiniband = file.inventory.network.interface, file.inventory.infiniband
-    if interface and _INTERFACE_KEY not in file.wrong:
+    if interface and NETWORK_INTERFACE_KEY not in file.wrong:
         for fault in _interface_faults(file.inventory, interface):
-            yield problem_at(file.document, fault, _INTERFACE_KEY)
+            yield problem_at(file.document, fault, NETWORK_INTERFACE_KEY)
     if infiniband is not None and infiniband.hca and _HCA_KEY not in file.wrong:
         for fault in adapter_faults("infiniband.hca", infiniband.hca):
             yield problem_at(file.document, fault, _HCA_KEY)

@@ -9,7 +9,9 @@ from ipaddress import ip_network
 
 from runbook.files.address import is_ip, is_loopback, normal_spelling
 from runbook.files.yaml_document import KeyPath
+from runbook.firewall.evaluate import DEFAULT_EPHEMERAL_PORTS
 from runbook.lint.rule_inputs import (
+    NETWORK_INTERFACE_KEY,
     InventoryFile,
     are_all_trusted,
     is_soundly_given,
@@ -23,7 +25,6 @@ from runbook.model.errors import Problem, Span
 from runbook.model.inventory import Node
 from runbook.model.units import range_text
 
-_INTERFACE_KEY = ("network", "interface")
 _RATE_KEY = ("infiniband", "min_rate_gbps")
 
 _MAX_INTERFACE_CHARACTERS = 15  # IFNAMSIZ, less the NUL
@@ -35,13 +36,13 @@ _PORT_RATES_GBPS = (
 
 def interface_name(file: InventoryFile) -> Iterator[Problem]:
     """Reports a name that is too long for an interface of Linux; adapters of Windows may have any name."""
-    if not is_soundly_given(file, *_INTERFACE_KEY) or any(node.windows for node in trusted_nodes(file, "shell")):
+    if not is_soundly_given(file, *NETWORK_INTERFACE_KEY) or any(node.windows for node in trusted_nodes(file, "shell")):
         return
     for name in (file.inventory.network.interface or "").lstrip("^=").split(","):
         if len(name.partition(":")[0]) > _MAX_INTERFACE_CHARACTERS and not is_ip(name.partition("/")[0]):
             message = f"no interface is called `{name}`: names have up to {_MAX_INTERFACE_CHARACTERS} characters"
             help = "`ip -br link` lists them, one a line"
-            yield Problem("inventory.interface-name", message, file.document.span(*_INTERFACE_KEY), help)
+            yield Problem("inventory.interface-name", message, file.document.span(*NETWORK_INTERFACE_KEY), help)
             return
 
 
@@ -76,7 +77,7 @@ def infiniband_rate(file: InventoryFile) -> Iterator[Problem]:
 # Ports: whether another program may hold the port at which the ranks meet.
 
 _EPHEMERAL_PORTS = {
-    "Linux": (32768, 60999),
+    "Linux": DEFAULT_EPHEMERAL_PORTS,
     "Windows": (49152, 65535),
 }  # the ports that kernels give to outgoing connections
 _PORT_KEY = ("rendezvous", "port")
