@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runbook.causes.catalogue import CausePage, page_texts_by_family, parse_cause_pages
-from runbook.causes.catalogue import causes as known_causes
+from runbook.causes.catalogue import cause_pages as known_causes
 from runbook.cli.argument_parser import make_parser
 from runbook.cli.explain import PAGES, stage_page, variable_page
 from runbook.files.schema import load_schema

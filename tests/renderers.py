@@ -9,7 +9,7 @@ from pathlib import Path
 
 from syntax_trees import nodes, syntax_tree
 
-from runbook.causes.catalogue import causes
+from runbook.causes.catalogue import cause_pages
 
 RENDERERS = ("finding_for", "unreachable_for", "remedy_from_page", "proves", "explains")
 NO_FIELDS = {"way", "evidence", "peers"}
@@ -41,11 +41,11 @@ def rendered(file: Path) -> Iterator[Rendered]:
         otherwise = ast.Constant("live" if name.endswith("_for") else "")
         asked = call.args[1] if name == "remedy_from_page" and len(call.args) > 1 else given.get("way", otherwise)
         places = (*constants, *(f for f in functions if f.lineno <= call.lineno <= (f.end_lineno or 0)))
-        found = texts_chosen(places, call.args[0]) & causes().keys()
+        found = texts_chosen(places, call.args[0]) & cause_pages().keys()
         ways = texts_chosen(places, asked)
         yield Rendered(
             call.lineno,
-            frozenset((cause, way) for cause in found for way in ways & causes()[cause].remedies.keys()),
+            frozenset((cause, way) for cause in found for way in ways & cause_pages()[cause].remedies.keys()),
             isinstance(call.args[0], ast.Constant) and isinstance(asked, ast.Constant),
             {field: value for field, value in given.items() if field not in no_fields},
             places,

@@ -19,7 +19,7 @@ from renderers import assigned, called, rendered, texts_in
 from syntax_trees import SOURCE, nodes
 
 import runbook
-from runbook.causes.catalogue import CAUSE_KINDS, causes, template_fields
+from runbook.causes.catalogue import CAUSE_KINDS, cause_pages, template_fields
 from runbook.checks import CHECKS
 from runbook.checks.base import Check
 from runbook.checks.connection import TCP_REASONS
@@ -125,7 +125,7 @@ def causes_on(page: str) -> list[str]:
 def test_every_cause_on_a_page_is_in_the_catalogue_and_stands_there_once(name: str) -> None:
     listed = causes_on(page_of(name))
     assert listed
-    assert set(listed) <= causes().keys()
+    assert set(listed) <= cause_pages().keys()
     assert len(set(listed)) == len(listed)
 
 
@@ -140,19 +140,19 @@ def test_the_page_of_a_launch_has_its_parts_every_key_and_known_causes() -> None
     listed = dict(re.findall(r"^- `(\w+)` \(default (\w+)\):", keys, re.MULTILINE))
     defaults = {name: re.search(r"Default: (\w+)\.$", key["description"]) for name, key in launch.items()}
     assert listed == {name: found[1] for name, found in defaults.items() if found}
-    assert set(causes_on(page)) <= causes().keys()
+    assert set(causes_on(page)) <= cause_pages().keys()
 
 
 # Causes.
 
 
 def test_every_page_of_a_cause_is_of_bearable_width_and_speaks_of_what_there_is() -> None:
-    for page in causes().values():
+    for page in cause_pages().values():
         for part in (page.symptom, page.why, page.confirm, page.remedy):
             assert 10 < len(part) <= 240
             assert part.endswith((".", "`", "?"))
         assert set(page.kinds) <= CAUSE_KINDS.keys()
-        assert set(page.follows) <= causes().keys()
+        assert set(page.follows) <= cause_pages().keys()
         assert set(page.by_check) <= {*CHECKS, "launch"}
 
 
@@ -177,7 +177,7 @@ def test_commands_of_remedies_are_for_every_family_of_systems() -> None:
 
 
 def test_what_logs_are_told_to_show_is_in_the_catalogue() -> None:
-    assert {rule.cause for rule in RULES} <= causes().keys()
+    assert {rule.cause for rule in RULES} <= cause_pages().keys()
     signs = {sign.name for sign in SIGNS}
     sources = (PACKAGE / "diagnose").rglob("*.py")
     derived = {name for source in sources for name in re.findall(r'(?:Hit\(\s*|sign=)"([a-z-]+)"', source.read_text())}
@@ -238,7 +238,7 @@ def test_the_search_finds_them() -> None:
 
 
 def test_every_cause_that_is_used_is_in_the_catalogue() -> None:
-    assert [use for use in all_uses() if use.cause not in causes()] == []
+    assert [use for use in all_uses() if use.cause not in cause_pages()] == []
 
 
 OF_MANY = {"rank": {"node", "python"}, "limit": {"node"}} | {kind: {"indices"} for kind in GPU_FAULTS}
@@ -251,18 +251,18 @@ OF_MANY |= {event: {"node"} for event in SCRIPT_STOP_CAUSES} | {
 
 def test_every_template_of_a_remedy_gets_the_fields_that_it_names_and_each_is_used() -> None:
     used = {(rule.cause, rule.way) for rule in RULES if rule.way}
-    assert [(cause, way) for cause, way in used if template_fields(causes()[cause].remedies[way])] == []
+    assert [(cause, way) for cause, way in used if template_fields(cause_pages()[cause].remedies[way])] == []
     for file in SOURCES:
         if file.parent.name == "causes":
             continue
         for call in rendered(file):
             used |= call.ways
-            wanted = [template_fields(causes()[cause].remedies[way]) for cause, way in call.ways]
+            wanted = [template_fields(cause_pages()[cause].remedies[way]) for cause, way in call.ways]
             whose = f"{file}:{call.line}"
             assert wanted or not call.named, whose
             assert all(fields <= call.fields.keys() for fields in wanted), whose
             assert not wanted or set().union(*wanted) == call.fields.keys(), whose
-    for page in causes().values():
+    for page in cause_pages().values():
         for way, template in page.remedies.items():
             if (page.id, way) in used:
                 continue
@@ -275,7 +275,7 @@ def test_every_template_of_a_remedy_gets_the_fields_that_it_names_and_each_is_us
 def causes_in(file: Path) -> set[str]:
     """Every text in a source that is a cause of the catalogue, however it comes into a finding."""
     texts = {n.value for n in nodes(file) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
-    return texts & causes().keys()
+    return texts & cause_pages().keys()
 
 
 @pytest.mark.parametrize("name", CHECKS)
@@ -305,7 +305,7 @@ def test_explain_shows_the_page(name: str, capsys: pytest.CaptureFixture[str]) -
 
 
 def test_explain_knows_every_cause_and_where_it_is_found(capsys: pytest.CaptureFixture[str]) -> None:
-    for cause, page in causes().items():
+    for cause, page in cause_pages().items():
         assert explain(cause) == 0
         said = capsys.readouterr().out
         assert said.startswith(f"{cause}: {page.summary}\n")

@@ -17,7 +17,7 @@ import yaml
 
 import runbook
 from runbook.agent.permissions import read_rules
-from runbook.causes.catalogue import causes as known_causes
+from runbook.causes.catalogue import cause_pages as known_causes
 from runbook.checks import CHECKS
 from runbook.cli.argument_parser import make_parser
 from runbook.cli.explain import term_meanings as known_words

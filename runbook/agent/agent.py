@@ -21,7 +21,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 
 import runbook
-from runbook.agent.folder import AgentFolder, Identity, State, hostname, machine_identity
+from runbook.agent.folder import AgentFolder, Identity, State, machine_identity, short_hostname
 from runbook.agent.heartbeat import make_heartbeat
 from runbook.agent.permissions import NotAllowed, OrderFilter, OwnerRules
 from runbook.agent.protocol import (
@@ -183,7 +183,7 @@ class Agent:
         SERVER_WATCHDOG_TIMEOUT_S, Turned when it refuses this agent, and ProtocolError."""
         user = str(os.getuid())
         hello = AgentHello(
-            PROTOCOL_VERSION, runbook.__version__, self.incarnation, hostname()[:200], machine_identity(), user
+            PROTOCOL_VERSION, runbook.__version__, self.incarnation, short_hostname()[:200], machine_identity(), user
         )
         await socket.send(message_json(hello))
         beating = asyncio.create_task(self._beats(socket))

@@ -57,7 +57,7 @@ def enrol_host(folder: AgentFolder, text: str, name: str) -> Identity:
 def fetch_certificate(enrolment: Enrolment) -> str:
     """The server's certificate in PEM. Raises FilesWrong when it is not the one that the enrolment string names;
     Unreachable."""
-    host, port = address(enrolment.url)
+    host, port = url_endpoint(enrolment.url)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE  # its hash is compared before anything is sent
@@ -79,7 +79,7 @@ def fetch_certificate(enrolment: Enrolment) -> str:
     return ssl.DER_cert_to_PEM_cert(der)
 
 
-def address(url: str) -> tuple[str, int]:
+def url_endpoint(url: str) -> tuple[str, int]:
     """The host and port of a URL of http or https."""
     parts = urlsplit(url)
     return parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
@@ -87,7 +87,7 @@ def address(url: str) -> tuple[str, int]:
 
 def _post_enrolment(server: Identity, body: object) -> tuple[int, bytes]:
     """The HTTP status and body of the server's answer to a request to enrol. Raises Unreachable."""
-    host, port = address(server.url)
+    host, port = url_endpoint(server.url)
     context = server.context()
     connection = (
         http.client.HTTPConnection(host, port, timeout=SERVER_DIAL_TIMEOUT_S)

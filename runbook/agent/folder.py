@@ -68,7 +68,7 @@ class AgentFolder:
     def __init__(self, path: Path | None = None) -> None:
         """Raises FilesWrong when no `path` is given and the account has no home folder."""
         try:
-            self.path = path or Path.home() / ".runbook-agent" / hostname()
+            self.path = path or Path.home() / ".runbook-agent" / short_hostname()
         except RuntimeError:  # neither $HOME nor an account
             why = f"the user id {os.getuid()} has no account here, and so no home for the agent's files"
             raise FilesWrong.of("agent.home", why, help="name one: HOME=/path runbook agent …") from None
@@ -157,7 +157,7 @@ class AgentFolder:
         return found
 
 
-def hostname() -> str:
+def short_hostname() -> str:
     """The host's own short name."""
     return socket.gethostname().partition(".")[0] or "node"
 

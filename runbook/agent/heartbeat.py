@@ -39,11 +39,11 @@ def make_heartbeat(name: str, workdirs: Iterable[str]) -> Heartbeat:
     load: list[float] = []
     with contextlib.suppress(OSError):
         load = [round(one, 2) for one in os.getloadavg()]
-    running = jobs(name, workdirs)[:MAX_REPORTED_PROCESSES]
-    return Heartbeat(1, draining=False, load=load, cpus=os.cpu_count() or 0, gpus=gpus(), jobs=running)
+    running = kept_job_processes(name, workdirs)[:MAX_REPORTED_PROCESSES]
+    return Heartbeat(1, draining=False, load=load, cpus=os.cpu_count() or 0, gpus=gpu_loads(), jobs=running)
 
 
-def gpus() -> list[GpuLoad]:
+def gpu_loads() -> list[GpuLoad]:
     """The GPUs that nvidia-smi lists; none if there is no such tool, or it does not answer."""
     try:
         said = run_if_installed(
@@ -72,7 +72,7 @@ def _allowed_number(number: float) -> float | None:
     return number if 0 <= number <= 1e9 else None
 
 
-def jobs(name: str, workdirs: Iterable[str]) -> list[JobProcess]:
+def kept_job_processes(name: str, workdirs: Iterable[str]) -> list[JobProcess]:
     """The kept processes of the node `name`, of the latest attempt of every job in these workdirs; those that live come
     first. Other nodes may share the workdirs, and are left out by name."""
     found, seen = list[JobProcess](), set[str]()

@@ -32,7 +32,7 @@ from runbook.files.yaml_document import read_document
 from runbook.model.errors import FilesWrong, Problem
 from runbook.node.journal import ATTEMPT_FOLDER, FILE_NAME_PATTERN
 from runbook.transport import node_programs
-from runbook.transport.bootstrap import bootstrap_input, command
+from runbook.transport.bootstrap import bootstrap_command, bootstrap_input
 
 
 class OwnerRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -127,7 +127,7 @@ class OrderFilter:
     @property
     def command(self) -> str:
         """The command that is run here, whatever command the server asked for."""
-        return command(sys.executable)
+        return bootstrap_command(sys.executable)
 
     def feed(self, data: bytes) -> bytes:
         """The bytes for the supervisor that follow from the next bytes of the server. Raises NotAllowed."""

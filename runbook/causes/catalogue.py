@@ -108,7 +108,7 @@ class CausePage:
 
 
 @functools.cache
-def causes() -> Mapping[str, CausePage]:
+def cause_pages() -> Mapping[str, CausePage]:
     """Every cause's page by the cause's id, family by family. ValueError if two families describe one id."""
     found: dict[str, CausePage] = {}
     for text in page_texts_by_family().values():
@@ -173,13 +173,13 @@ def _comma_separated_part(parts: Mapping[tuple[str, str], str], part: str) -> tu
 
 def cause_lines_for_check(check: str) -> list[str]:
     """The lines of a check's page about its causes, one line for each cause that the check finds."""
-    return [page.line(check) for page in causes().values() if check in page.by_check]
+    return [page.line(check) for page in cause_pages().values() if check in page.by_check]
 
 
 @functools.cache
 def causes_of_kind(kind: CauseKind) -> frozenset[str]:
     """The ids of the causes of this kind."""
-    return frozenset(page.id for page in causes().values() if kind in page.kinds)
+    return frozenset(page.id for page in cause_pages().values() if kind in page.kinds)
 
 
 # Which cause explains which.
@@ -210,7 +210,7 @@ def root_cause_among(cause: str, among: Collection[str]) -> str | None:
 
 def explaining_causes(cause: str) -> tuple[str, ...]:
     """The causes that explain this one where both are found."""
-    page = causes().get(cause)
+    page = cause_pages().get(cause)
     return page.follows if page else ()
 
 
@@ -231,7 +231,7 @@ def remedy_from_page(cause: str, way: str = "", /, **fields: object) -> Remedy:
     """The remedy `way` from the page of a cause, its fields filled in. KeyError if the page has no such remedy, or if a
     field of the template is not given."""
     values = {name: str(value) for name, value in fields.items()}
-    template = causes()[cause].remedies[way]
+    template = cause_pages()[cause].remedies[way]
     return Remedy(*(_remedy_step(where, what, values) for where, what in _template_steps(template)))
 
 

@@ -14,7 +14,7 @@ from runbook.checks.context import TORCH_IMPORT_TIMEOUT_S, Context
 from runbook.checks.ranks.evidence import gather_evidence, rank_log_path, stack_lines
 from runbook.checks.ranks.pool import Halt, RankMember, RankPool, start_pool
 from runbook.files.address import is_loopback
-from runbook.launch.ranks import dialled_address, endpoint
+from runbook.launch.ranks import dialled_address, endpoint_text
 from runbook.model.command_quoting import shell_word
 from runbook.model.text_search import compile_bounded
 from runbook.model.units import count_text
@@ -58,7 +58,7 @@ class Connection(Check):
             Outcome.passed(
                 node.name,
                 f"{count_text(world, 'rank')} on {count_text(hosts, 'host')} joined at "
-                f"{address(at)} over {at.inventory.rendezvous.backend} and passed a barrier",
+                f"{rendezvous_endpoint(at)} over {at.inventory.rendezvous.backend} and passed a barrier",
                 metrics={"world_size": world, "import_seconds": slowest},
             )
             for node in at.nodes
@@ -108,7 +108,9 @@ def join_ranks(pool: RankPool, at: Context, stall_s: float = RANKS_STALL_TIMEOUT
             "done",
             timeout_s=at.left_s,
             stall_s=lambda: (
-                stall_s if not wrong_rendezvous_findings(pool, address(at)) else min(ASTRAY_STALL_TIMEOUT_S, stall_s)
+                stall_s
+                if not wrong_rendezvous_findings(pool, rendezvous_endpoint(at))
+                else min(ASTRAY_STALL_TIMEOUT_S, stall_s)
             ),
             on_message=tell,
         )
@@ -150,7 +152,7 @@ def join_progress_outcomes(pool: RankPool, at: Context, *, proven: bool = False)
     gather_evidence(pool)
     if any(process["state"] in "TtDZ" for member in pool.members for process in member.processes):
         return None
-    where = address(at)
+    where = rendezvous_endpoint(at)
     findings = wrong_rendezvous_findings(pool, where) or unimported_torch_findings(pool)
     seen = Between()
     if not findings:
@@ -166,9 +168,9 @@ def join_progress_outcomes(pool: RankPool, at: Context, *, proven: bool = False)
     return outcomes_with_bystanders(pool, {name: [finding] for name, finding in findings.items()}) if findings else None
 
 
-def address(at: Context) -> str:
+def rendezvous_endpoint(at: Context) -> str:
     """The address and port of the rendezvous that the ranks of this job dial."""
-    return endpoint(dialled_address(at.inventory.rendezvous, len(at.nodes)), at.inventory.rendezvous.port)
+    return endpoint_text(dialled_address(at.inventory.rendezvous, len(at.nodes)), at.inventory.rendezvous.port)
 
 
 def outcomes_with_bystanders(pool: RankPool, findings: Mapping[str, list[Finding]]) -> list[Outcome]:
@@ -208,7 +210,7 @@ def wrong_rendezvous_findings(pool: RankPool, where: str) -> dict[str, Finding]:
     found: dict[str, Finding] = {}
     for member in pool.members:
         step = member.steps.get("dialling" if member.step == "dialling" else "listening", {})
-        if "address" in step and endpoint(step["address"], step["port"]) != where:
+        if "address" in step and endpoint_text(step["address"], step["port"]) != where:
             verb = "dials" if member.step == "dialling" else "listens at"
             found[member.rank.node] = wrong_rendezvous_finding(member, verb, step, where)
     return found
@@ -291,7 +293,7 @@ def blocked_data_port_findings(pool: RankPool, where: str) -> dict[str, Finding]
 
 def wrong_rendezvous_finding(member: RankMember, verb: str, step: Mapping[str, Any], where: str) -> Finding:
     """The finding for a rank that dials or listens at another address or port than the rendezvous `where`."""
-    used = endpoint(step["address"], step["port"])
+    used = endpoint_text(step["address"], step["port"])
     return finding_for(
         "master-addr-loopback" if is_loopback(step["address"]) else "master-addr-wrong-host",
         f"{member.label} {verb} {used}, although the rendezvous is at {where}: something sets MASTER_ADDR or "

@@ -41,12 +41,12 @@ def agent(arguments: argparse.Namespace) -> int:
 
 def _enrol(folder: AgentFolder, arguments: argparse.Namespace) -> int:
     from runbook.agent.enrolment import enrol_host
-    from runbook.agent.folder import hostname
+    from runbook.agent.folder import short_hostname
 
     if (known := folder.identity()) is not None and not arguments.again:
         why = f"this host is enrolled already, as {known.name} at {known.url}"
         raise FilesWrong.of("agent.enrolled", why, help="`runbook agent enrol STRING --again` forgets that")
-    identity = enrol_host(folder, arguments.string, arguments.name or hostname())
+    identity = enrol_host(folder, arguments.string, arguments.name or short_hostname())
     stdout.line(f"enrolled as {printable_line(identity.name)} at {identity.url}")
     stdout.line("start it: runbook agent run; with systemd: runbook agent install --systemd")
     return EXIT_DONE

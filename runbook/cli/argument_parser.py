@@ -328,7 +328,7 @@ def _add_inventory_init_command(below: CommandParsers, new: argparse.ArgumentPar
     made.add_argument("hosts", metavar="HOST", nargs="+", help=help)
     made.add_argument("--user", metavar="NAME", help="login name (default: as ssh would)")
     made.add_argument("--key", metavar="FILE", help="private key (default: as ssh would)")
-    made.add_argument("--port", type=_port, metavar="N", help="port of sshd (default: as ssh would)")
+    made.add_argument("--port", type=_port_argument, metavar="N", help="port of sshd (default: as ssh would)")
     made.add_argument("--jump", metavar="NODE", help="jump host, as ssh -J takes it")
     _add_flag(made, "--accept-new", help="trust a host's key the first time")
 
@@ -480,7 +480,7 @@ def _number_argument(text: str) -> int:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
 
 
-def _port(text: str) -> int:
+def _port_argument(text: str) -> int:
     number = _number_argument(text)
     if not 1 <= number <= 65535:
         raise argparse.ArgumentTypeError("must be from 1 to 65535")

@@ -19,7 +19,7 @@ from runbook.checks import CHECKS
 from runbook.cli.run import detach_launches, load_run_files
 from runbook.engine.bad_nodes import Spares, suspected_nodes
 from runbook.engine.plan import Choice, Plan, PlannedStage, make_plan
-from runbook.engine.run import causes, make_spares, progress_emitter
+from runbook.engine.run import causes_of_outcomes, make_spares, progress_emitter
 from runbook.engine.run_folder import JOB_ENDING_FILE, resumed_run_folder
 from runbook.jobs.follow_launch import Follower, Launched
 from runbook.model.errors import FilesWrong
@@ -207,7 +207,7 @@ def _emit_run_end(
         exit_code=EXIT_OF_VERDICT[verdict],
         stopped_at=stage.name if overall_verdict(outcome.verdict for outcome in outcomes).stops else None,
         seconds=round(now - started.time, 3),
-        causes=causes(seen),
+        causes=causes_of_outcomes(seen),
         run_dir=started.run_dir,
         bad=bad,
         dropped=known.dropped,

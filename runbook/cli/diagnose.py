@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import chain, groupby
 from pathlib import Path
 
-from runbook.causes.catalogue import causes as known_causes
+from runbook.causes.catalogue import cause_pages as known_causes
 from runbook.diagnose.all_rules import make_scanner
 from runbook.diagnose.judge import NO_EVIDENCE, Cause, judge_logs
 from runbook.diagnose.progress_lines import Reached

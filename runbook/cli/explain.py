@@ -10,7 +10,7 @@ from dataclasses import fields
 from importlib import resources
 from typing import Any
 
-from runbook.causes.catalogue import cause_lines_for_check, causes
+from runbook.causes.catalogue import cause_lines_for_check, cause_pages
 from runbook.checks import CHECKS, check_help_page
 from runbook.files.misplaced_keys import resolve_ref
 from runbook.files.scalars import flow_yaml
@@ -49,8 +49,8 @@ def explain(id: str | None) -> int:
         stdout.tell(all_ids_text())
     elif id in PAGES:
         stdout.tell(stage_page(id))
-    elif id in causes():
-        stdout.tell(causes()[id].text() + checked_by_lines(id))
+    elif id in cause_pages():
+        stdout.tell(cause_pages()[id].text() + checked_by_lines(id))
     elif id in lint_rules():
         stdout.tell(rule_page(lint_rules()[id]))
     elif (variable := known_variables().get(id) or known_variables().get(id.upper())) is not None:
@@ -81,27 +81,27 @@ def _texts_about_key(typed: str, keys: Mapping[str, Sequence[str]]) -> Sequence[
 
 def _unknown_id_help(typed: str, keys: Sequence[str]) -> str:
     """The help for an unknown id: the ids that contain it as words, or else the nearest id."""
-    ids = dict.fromkeys([*PAGES, *causes(), *lint_rules(), *keys, *term_meanings(), *known_variables()])
-    holding = [id for id in ids if _words(typed) in _words(id)]
+    ids = dict.fromkeys([*PAGES, *cause_pages(), *lint_rules(), *keys, *term_meanings(), *known_variables()])
+    holding = [id for id in ids if _hyphenated(typed) in _hyphenated(id)]
     if len(holding) > 1:
         return f"ids with that word: {first_items_text([f'`{id}`' for id in holding], MAX_SUGGESTED_IDS)}"
     variables = known_variables() if typed.upper() == typed or typed.upper().startswith(VARIABLE_PREFIXES) else ()
     near = (
         holding[0]
         if holding
-        else nearest_word(typed, [*PAGES, *causes(), *lint_rules(), *variables, *keys, *term_meanings()])
+        else nearest_word(typed, [*PAGES, *cause_pages(), *lint_rules(), *variables, *keys, *term_meanings()])
     )
     return f"did you mean `{near}`?" if near else "`runbook explain` lists checks, causes and rules"
 
 
-def _words(id: str) -> str:
+def _hyphenated(id: str) -> str:
     return f"-{_ID_SEPARATORS.sub('-', id.lower()).strip('-')}-"
 
 
 def all_ids_text() -> str:
     """Every id with its one line: checks, causes, then the rules of lint, family by family."""
     lines = ["checks:", *(f"  {name}" for name in CHECKS), "", "stages:", f"  {LAUNCH_STAGE}", "", "causes:"]
-    lines += [f"  {name:<34} {cause.summary}" for name, cause in causes().items()]
+    lines += [f"  {name:<34} {cause.summary}" for name, cause in cause_pages().items()]
     lines += ["", "lint rules:"]
     lines += [f"  {rule.id:<40} {rule.severity:<8} {rule.summary}" for rule in lint_rules().values()]
     lines += [
@@ -131,7 +131,7 @@ def rule_page(rule: LintRule) -> str:
 
 def checked_by_lines(cause: str) -> str:
     """Lines on what the checks say of this cause."""
-    page = causes()[cause]
+    page = cause_pages()[cause]
     return "".join(f"\nchecked by {name}: {page.line(name)[2:]}\n" for name in PAGES if name in page.by_check)
 
 

@@ -30,7 +30,7 @@ from runbook.model.errors import FilesWrong, Unreachable
 from runbook.model.inventory import Inventory
 from runbook.model.node_ranges import fold
 from runbook.model.redact import Redactor, known_inventory_secrets
-from runbook.model.safe_text import printable_line, table, unreachable_text, visible_text
+from runbook.model.safe_text import aligned_table, printable_line, unreachable_text, visible_text
 from runbook.model.safe_text import printable_lines as safe_lines
 from runbook.model.units import bytes_text, count_text, range_text, range_texts, seconds_text
 from runbook.model.verdict import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, UNKNOWN, Outcome, Verdict
@@ -305,12 +305,12 @@ def jobs_text(
     rows: list[JobTableRow] = [
         ("JOB", "STAGE", "STATE", "ALIVE", "NODES", "STARTED", "CORES", "MEMORY", "GPU MEMORY", "STEP")
     ]
-    lines = table([*rows, *map(_job_row, jobs)]) if jobs else [none] * bool(none)
+    lines = aligned_table([*rows, *map(_job_row, jobs)]) if jobs else [none] * bool(none)
     for job in jobs if ranks else ():
         lines += [
             "",
             visible_text(f"{job['job']}, {job['attempt']}:"),
-            *table([RANK_HEADINGS, *map(_process_row, job["ranks"])]),
+            *aligned_table([RANK_HEADINGS, *map(_process_row, job["ranks"])]),
         ]
     for job in jobs:
         mute = [name for name in job["absent"] if name in unreached]

@@ -31,13 +31,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     with guard_standard_streams():
         if arguments == ["--version"]:
             stdout.line(f"runbook {runbook.__version__}")
-            return _kept(EXIT_DONE)
+            return _code_after_lost_output(EXIT_DONE)
         try:
             parsed = make_parser().parse_args(arguments)
         except SystemExit as done:  # --help, and arguments that are wrong
-            raise SystemExit(_kept(done.code if isinstance(done.code, int) else 2)) from None
+            raise SystemExit(_code_after_lost_output(done.code if isinstance(done.code, int) else 2)) from None
         code = _run_command(parsed, arguments)
-        return _kept(code) if parsed.command in COMMANDS_WITHOUT_VERDICT or getattr(parsed, "diff", None) else code
+        return (
+            _code_after_lost_output(code)
+            if parsed.command in COMMANDS_WITHOUT_VERDICT or getattr(parsed, "diff", None)
+            else code
+        )
 
 
 def _run_command(parsed: argparse.Namespace, arguments: Sequence[str]) -> int:
@@ -74,7 +78,7 @@ def _run_command(parsed: argparse.Namespace, arguments: Sequence[str]) -> int:
         return crash(arguments, error)
 
 
-def _kept(code: int) -> int:
+def _code_after_lost_output(code: int) -> int:
     """The exit code of a command that only prints: EXIT_WRONG_INPUT if some output was lost, as on a full disk."""
     return code or (EXIT_WRONG_INPUT if stdout.lost else EXIT_DONE)
 

@@ -46,7 +46,7 @@ def render(arguments: argparse.Namespace) -> int:
     plan = make_plan(playbook, inventory, Choice(limit=arguments.limit, extra=extra))
     made = node_files(plan, origins)
     note_unknown_names(arguments.extra_vars, playbook, origins)
-    warn(plan)
+    warn_of_backend(plan)
     if arguments.limit and len(plan.inventory.nodes) < len(inventory.nodes):
         master, ranks = plan.inventory.rendezvous.master, plan.inventory.world_size
         stderr.line(
@@ -80,7 +80,7 @@ def output_folder(given: str) -> Path:
     return out
 
 
-def warn(plan: Plan) -> None:
+def warn_of_backend(plan: Plan) -> None:
     windows = [node.name for node in plan.inventory.nodes if node.windows]
     if windows and plan.inventory.rendezvous.backend == "nccl":
         stderr.line(
@@ -129,15 +129,15 @@ def start_instructions(out: Path, made: Sequence[NodeFiles]) -> list[str]:
     """The lines that say how the scripts are started on their nodes."""
     made = [one for one in made if one.launch]
     if len(made) == 1:
-        return [f"start it on {made[0].node.name}: {command(made[0], out / made[0].node.name / made[0].launch)}"]
-    commands = values_by_key((command(one, Path(one.launch)), one.node.name) for one in made)
+        return [f"start it on {made[0].node.name}: {start_command(made[0], out / made[0].node.name / made[0].launch)}"]
+    commands = values_by_key((start_command(one, Path(one.launch)), one.node.name) for one in made)
     if len(commands) == 1:
         return [f"copy each folder to its node, and on every node, in that folder: {next(iter(commands))}"]
     lines = [f"  {fold(nodes)}: {line}" for line, nodes in commands.items()]
     return ["copy each folder to its node, and there, in that folder:", *lines]
 
 
-def command(one: NodeFiles, path: Path) -> str:
+def start_command(one: NodeFiles, path: Path) -> str:
     """The command that starts a node's script; for a script without a launch, with an example of a program to start as
     every rank."""
     shown = str(path)

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 from runbook.diagnose.sources.own_runs import latest_run as latest_run_of
-from runbook.engine.run_folder import homes, latest_run
+from runbook.engine.run_folder import default_parents, latest_run
 from runbook.model.errors import FilesWrong, machine_limit_finding
 from runbook.model.safe_files import is_file, path_exists, path_lookup_error, write_file_atomically, write_file_below
 from runbook.report.standard_streams import stdout
@@ -46,9 +46,9 @@ def find_run_folder(named: str | None) -> Path:
         if run := latest_run():
             return run
         raise _report_argument_error(
-            f"no run of yours is in {' or '.join(map(str, homes()))}", "name the folder of one"
+            f"no run of yours is in {' or '.join(map(str, default_parents()))}", "name the folder of one"
         )
-    places = [Path(named), *(home / named for home in homes())]
+    places = [Path(named), *(home / named for home in default_parents())]
     for place in places:
         if is_file(place / "result.json") and not path_exists(place / "events.jsonl"):
             return place

@@ -276,7 +276,7 @@ def event_readers(arguments: argparse.Namespace, run_dir: Path, *others: Emit) -
         def emit(event: Event) -> None:
             for reader in list(readers):
                 done = False
-                with warned(run_dir):  # a full disk: no reason to end a run
+                with unwritable_as_warning(run_dir):  # a full disk: no reason to end a run
                     reader(event)
                     done = True
                 if not done:
@@ -285,7 +285,7 @@ def event_readers(arguments: argparse.Namespace, run_dir: Path, *others: Emit) -
         try:
             yield emit
         finally:
-            with warned(run_dir / "result.json"):
+            with unwritable_as_warning(run_dir / "result.json"):
                 run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)  # if it was removed meanwhile
                 write_file_below(run_dir, "result.json", data=result.text())
     if arguments.output == "json":
@@ -296,12 +296,12 @@ def event_readers(arguments: argparse.Namespace, run_dir: Path, *others: Emit) -
 
 def close_report_file(file: TextIO, path: Path) -> None:
     """Closes a file; data that a full disk did not take is lost."""
-    with warned(path):
+    with unwritable_as_warning(path):
         file.close()
 
 
 @contextlib.contextmanager
-def warned(what: Path) -> Iterator[None]:
+def unwritable_as_warning(what: Path) -> Iterator[None]:
     """Says on stderr that a file or folder cannot be written; the run and its exit code stand."""
     try:
         yield

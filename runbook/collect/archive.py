@@ -136,7 +136,7 @@ _PATH_PART = re.compile(r"(?!\.|-)[\w.+@=,~()\[\]{}# -]+(?<![. ])")
 hidden, and not readable as an option."""
 
 
-def refused(path: str) -> str | None:
+def path_refusal(path: str) -> str | None:
     """Why no member of the archive may have this path; None for a path that is relative, stays below its folder and is
     valid on any system."""
     parts = path.split("/")

@@ -93,10 +93,10 @@ def ask_nodes(
 
         answers = site.each(reached, ask, timeout_s=(COLLECT_CALL_TIMEOUT_S + 2.0) * waves)
         for name, failure in site.failures.items():
-            fail(found[name], failure)
+            record_failure(found[name], failure)
         for name, answer in answers.items():
             if isinstance(answer, BaseException):
-                fail(found[name], answer)
+                record_failure(found[name], answer)
             else:
                 record_answer(found[name], answer)
     finally:
@@ -131,7 +131,7 @@ def _collect_arguments(inventory: Inventory, node: Node) -> dict[str, object]:
     }
 
 
-def fail(found: NodeAnswer, failure: BaseException) -> None:
+def record_failure(found: NodeAnswer, failure: BaseException) -> None:
     """Record why a node gave nothing. Raises `failure` again if it is no Exception, such as KeyboardInterrupt."""
     if isinstance(failure, Unreachable):
         found.cause, found.says = failure.cause, failure.says

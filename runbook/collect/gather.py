@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from runbook.collect.archive import Absent, ArchiveFile, refused
+from runbook.collect.archive import Absent, ArchiveFile, path_refusal
 from runbook.collect.ask_nodes import NodeAnswer, ask_nodes
 from runbook.collect.local_files import (
     CollectedRun,
@@ -151,7 +151,7 @@ def scrub_entries(found: Iterable[ArchiveFile | Absent], answers: list[NodeAnswe
         if isinstance(one, Absent):
             gathered.absent.append(one)
             continue
-        if why := refused(one.path):
+        if why := path_refusal(one.path):
             gathered.absent.append(Absent(ascii(one.path)[:200], why, "left out", one.node, one.command))
         elif len(one.text) > room:
             why = f"the archive holds {MAX_ARCHIVE_CHARACTERS >> 20} MiB already"

@@ -18,7 +18,7 @@ from runbook.collect.pseudonyms import Machines, PeopleNames
 from runbook.files.schema import load_schema
 from runbook.files.yaml_document import Document, iterate_scalars, line_starts, parse_document
 from runbook.model.decoded_text import decoded_views
-from runbook.model.redact import Forms, joined, text_with_replacements
+from runbook.model.redact import Forms, merged_places, text_with_replacements
 from runbook.model.secrets import (
     LOGIN_OF_CURL,
     LOGIN_OF_REGISTRY,
@@ -231,7 +231,7 @@ class Scrubber:
             others += [
                 (_span_without_backslash(text, view.raw(*place)), other) for place, other in self._names(view.text)
             ]
-        places = [(place, REDACTED_TEXT) for place in joined(gone)]
+        places = [(place, REDACTED_TEXT) for place in merged_places(gone)]
         self.secrets_found += sum(text[start:end] != REDACTED_TEXT for (start, end), _ in places)
         return _replace_secrets_and_names(text, places, others)
 
@@ -288,7 +288,7 @@ class Scrubber:
         places = list(_yaml_secret_spans(document))
         self.secrets_found += len(places)
         scrubbed = self._yaml_text(
-            _replace_secrets_and_names(text, [(place, REDACTED_TEXT) for place in joined(places)], []), document
+            _replace_secrets_and_names(text, [(place, REDACTED_TEXT) for place in merged_places(places)], []), document
         )
         again = parse_document(scrubbed, name)
         if again.data is not None and not again.problems and _data_shape(again.data) == _data_shape(document.data):
@@ -359,7 +359,7 @@ def _replace_secrets_and_names(text: str, gone: list[tuple[TextSpan, str]], othe
     hidden = [place for place, _ in gone]
     while True:
         touching = [place for place, _ in others if _overlaps_any(place, hidden)]
-        both = joined([*hidden, *touching])
+        both = merged_places([*hidden, *touching])
         if both == hidden:
             break
         hidden = both

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from runbook.diagnose.kept_lines import DEFAULT_SCAN_LIMITS, ScanLimits
-from runbook.diagnose.rule_types import Rule, Sign, Tier, joined
+from runbook.diagnose.rule_types import Rule, Sign, Tier, joined_alternatives
 from runbook.diagnose.scan import Catalogue, Scanner
 from runbook.files.shipped_files import load_own_table
 from runbook.parsers.nvidia_logs import CAUSE_BY_XID, CAUSED_BY_XID
@@ -45,7 +45,7 @@ def _filled_pattern(told: str | list[str]) -> str:
         lambda named: (
             _xid_pattern(named[2].split()) if named[1] == "xid" else _filled_pattern(_PATTERN_TEXTS[named[1]])
         ),
-        joined(told),
+        joined_alternatives(told),
     )
 
 
@@ -61,7 +61,7 @@ def _xid_pattern(which: Iterable[str]) -> str:
 
 def _make_sign(told: TomlTable) -> Sign:
     pattern = _filled_pattern(told["pattern"]) if "pattern" in told else None
-    return Sign(**{**told, "keys": joined(told["keys"]), "pattern": pattern})
+    return Sign(**{**told, "keys": joined_alternatives(told["keys"]), "pattern": pattern})
 
 
 def _make_rule(told: TomlTable) -> Rule:

@@ -25,6 +25,8 @@ ANSWER_DISTANCES = (1, 3)  # lines from a question at Python's prompt to its ans
 MAX_EXIT_LINES = 12  # the most lines of a process between an exception that nothing caught and its end
 # The most lines of a warning of Open MPI's, from the one that tells a code to the one that tells what it does.
 MAX_OPENMPI_WARNING_LINES = 8
+MAX_CANCELLED_LINES = 400  # the most lines that the tasks of a cancelled step print as they end
+MAX_DASK_CLOSING_LINES = 12  # the most lines that a worker of Dask prints from its order to end to its end
 MAX_SUMMARY_LINES = 6  # the most lines of one process in torchrun's summary
 MAX_REJECTION_S = 0.2  # a host that is up, or its firewall, rejects a connection within that time
 MAX_RANK_LIST_GAP = 24  # the most lines between the lists of ranks of two benchmarks that run at once
@@ -55,9 +57,16 @@ after such a line may follow from it."""
 
 HYDRA_BANNER = re.compile(r"=\s+KILLED BY SIGNAL: \d")
 """A line of the banner of Hydra, the process manager of MPICH and Intel MPI."""
+HYDRA_EXIT = re.compile(r"=\s+EXIT (?:STATUS|CODE): (?!9\b)[1-9]")
+"""The line of that banner about a process that ended by itself, with an error."""
+BRIDGE_ADDRESS = re.compile(r"172\.(?:1[7-9]|2\d|3[01])\.")
+"""The beginning of the addresses that Docker gives to its bridges."""
 
 ENDED_FROM_OUTSIDE = ("cancelled", "step-cancelled", "told-to-end", "nodes-taken-back")
 """Signs of lines about a process that another program ended."""
+
+SAID_BY_SLURM = (*ENDED_FROM_OUTSIDE, "task-exited", "node-failure", "nodes-held-back")
+"""Signs of lines that Slurm itself prints or that sacct lists, after it has ended a job as well."""
 
 ENDED_BY_SLURM = ("told-to-end", "step-cancelled")
 """Signs of lines about tasks that Slurm ends because another task of their step has failed."""
@@ -98,9 +107,10 @@ def derive_signs(hits: HitsBySign) -> Iterator[Hit]:
     yield from _different_world_sizes(hits.get("told-size", ()))
     yield from _rank_twice(hits.get("global-rank", ()), hits.get("waits-for-rank-key", ()))
     yield from _own_rank_twice(hits.get("own-rank", ()))
+    yield from _world_twice(hits.get("global-rank", ()))
     if not hits.get("all-registered"):
         yield from _members_missing(hits.get("global-rank", ()))
-    yield from _ids(hits)
+    yield from _differing_run_ids(hits)
     yield from _every_node_a_client(hits)
     yield from _store_resets(hits)
     yield from _store_gone_before(hits)
@@ -126,6 +136,8 @@ def derive_signs(hits: HitsBySign) -> Iterator[Hit]:
     yield from _masters_differ(hits)
     yield from _prepares_data(hits)
     yield from _bootstrap_in_other_network(hits)
+    yield from _bootstrap_behind_nat(hits)
+    yield from _one_address(hits)
     yield from _master_wants_more(hits)
     yield from _large_pings_vanish(hits.get("ping-size", ()), hits.get("ping-loss", ()))
     for sign, name in WAITING_POD_SIGNS.items():
@@ -159,22 +171,51 @@ def without_exit_crashes(hits: Sequence[Hit]) -> list[Hit]:
 
 
 def without_hydra_kills(hits: Sequence[Hit]) -> list[Hit]:
-    """The hits without the SIGKILL by which Hydra ends an application's other processes, if one process crashed."""
-    crashed = any(hit.sign == "crashed" and HYDRA_BANNER.search(hit.line.text) for hit in hits)
-    return [hit for hit in hits if not (crashed and hit.sign == "killed" and HYDRA_BANNER.search(hit.line.text))]
+    """The hits without the SIGKILL by which Hydra ends an application's other processes, if one process crashed or
+    ended with an error."""
+    failed = any(
+        (hit.sign == "crashed" and HYDRA_BANNER.search(hit.line.text)) or HYDRA_EXIT.search(hit.line.text)
+        for hit in hits
+    )
+    return [hit for hit in hits if not (failed and hit.sign == "killed" and HYDRA_BANNER.search(hit.line.text))]
 
 
-def without_effects_of_cancelling(hits: Sequence[Hit]) -> list[Hit]:
-    """The hits without those in which ranks report that others are gone, after Slurm has told why it ends the job."""
-    ended: dict[str, int] = {}
-    for hit in hits:
-        if hit.sign == "step-cancelled" and " DUE TO " in hit.line.text:
-            ended.setdefault(hit.line.source, hit.line.number)
+def without_dask_closing(hits: Sequence[Hit]) -> list[Hit]:
+    """The hits without what a cluster of Dask prints as its scheduler closes it: workers find the scheduler gone, and a
+    worker that takes too long is killed by its nanny."""
+    kills, closes = (
+        _line_numbers([hit for hit in hits if hit.sign == sign]) for sign in ("nanny-kills", "scheduler-closes")
+    )
     return [
         hit
         for hit in hits
-        if hit.sign not in PRIOR_FAILURE_SIGNS or hit.line.number < ended.get(hit.line.source, hit.line.number + 1)
+        if not (hit.sign == "killed" and _has_line_above(hit, kills, MAX_DASK_CLOSING_LINES))
+        and not ("CommClosedError" in hit.line.text and _has_line_above(hit, closes, MAX_DASK_CLOSING_LINES))
     ]
+
+
+def without_found_providers(hits: Sequence[Hit]) -> list[Hit]:
+    """The hits without those about a provider of libfabric that is missing on a node where another was found."""
+    found = {(hit.line.source, hit.line.node) for hit in hits if hit.sign == "provider-found"}
+    return [hit for hit in hits if hit.sign != "no-provider" or (hit.line.source, hit.line.node) not in found]
+
+
+def without_effects_of_cancelling(hits: Sequence[Hit]) -> list[Hit]:
+    """The hits without those of tasks that end, after Slurm has told why it ends the job: whatever they report then
+    follows from that, until the ranks of another attempt have met."""
+    ended: dict[str, int] = {}
+    begun: dict[str, int] = {}
+    for hit in hits:
+        if hit.sign == "step-cancelled" and " DUE TO " in hit.line.text:
+            ended.setdefault(hit.line.source, hit.line.number)
+        if hit.sign == "all-registered" and hit.line.number > ended.get(hit.line.source, hit.line.number):
+            begun.setdefault(hit.line.source, hit.line.number)
+
+    def follows(line: Line) -> bool:
+        behind = line.number - ended.get(line.source, line.number)
+        return 0 < behind <= MAX_CANCELLED_LINES and line.number < begun.get(line.source, line.number + 1)
+
+    return [hit for hit in hits if hit.sign in SAID_BY_SLURM or not follows(hit.line)]
 
 
 def without_survived_attempts(hits: Sequence[Hit]) -> list[Hit]:
@@ -314,7 +355,7 @@ def _different_world_sizes(told: Sequence[Hit]) -> Iterator[Hit]:
         who = {hit.line.who for hit in values.values()}
         if len(values) > 1 and len(who) > 1:
             for value, hit in values.items():
-                yield Hit("told-different-sizes", hit.line, {"task": "", name: value})
+                yield Hit("told-different-sizes", hit.line, {name: value})
 
 
 def _rank_twice(told: Sequence[Hit], waits: Sequence[Hit]) -> Iterator[Hit]:
@@ -349,6 +390,18 @@ def _own_rank_twice(told: Sequence[Hit]) -> Iterator[Hit]:
             yield from (Hit("rank-twice", hit.line, {"rank": rank}) for hit in by_node.values())
 
 
+def _world_twice(told: Sequence[Hit]) -> Iterator[Hit]:
+    """`world-twice`: every rank of a world is there on more than one node."""
+    nodes: dict[str, dict[str, Hit]] = defaultdict(dict)
+    for hit in told:
+        if "rank" in hit.groups and hit.line.node:
+            nodes[hit.groups["rank"]].setdefault(hit.line.node, hit)
+    size = max((parse_number(hit.groups["size"]) for found in nodes.values() for hit in found.values()), default=0)
+    if len(nodes) == size and all(len(found) > 1 for found in nodes.values()):
+        groups = {"nodes": " and ".join(sorted(nodes["0"])), "size": str(size - 1)} if "0" in nodes else {}
+        yield from (Hit("world-twice", hit.line, groups) for hit in nodes.get("0", {}).values())
+
+
 def _members_missing(told: Sequence[Hit]) -> Iterator[Hit]:
     """`members-missing`: rank 0's log is here, but not those of all ranks, and rank 0 has not printed that all ranks
     have come."""
@@ -358,7 +411,7 @@ def _members_missing(told: Sequence[Hit]) -> Iterator[Hit]:
         yield Hit("members-missing", members[0].line, {"came": str(len(members)), "wanted": str(size)})
 
 
-def _ids(hits: HitsBySign) -> Iterator[Hit]:
+def _differing_run_ids(hits: HitsBySign) -> Iterator[Hit]:
     """`ids-differ`: nodes were given different ids of the run; and `never-met`: any sign that ranks did not meet."""
     ids: dict[str, Hit] = {}
     for hit in hits.get("run-id", ()):
@@ -511,6 +564,39 @@ def _bootstrap_in_other_network(hits: HitsBySign) -> Iterator[Hit]:
                 yield Hit("bootstrap-in-another-network", there.line)
 
 
+def _bootstrap_behind_nat(hits: HitsBySign) -> Iterator[Hit]:
+    """`bootstrap-behind-nat`: a peer cannot be reached at the address that NCCL chose there, and the addresses that
+    NCCL chose are in different /16 networks, of which none is that of the master's address."""
+    chosen = {hit.groups["address"]: hit for hit in hits.get("bootstrap-at", ())}
+    networks = {_network_part(address) for address in chosen}
+    masters = [hit for hit in hits.get("master-at", ()) if not hit.groups["address"].startswith("127.")]
+    if len(networks) < 2 or not masters or any(_network_part(hit.groups["address"]) in networks for hit in masters):
+        return
+    for failed in hits.get("nccl-connect-failed", ()):
+        if there := chosen.get(failed.groups.get("peer", "")):
+            groups = {**failed.groups, "master": masters[0].groups["address"]}
+            yield from (Hit("bootstrap-behind-nat", hit.line, groups) for hit in (failed, there, masters[0]))
+            return
+
+
+def _network_part(address: str) -> str:
+    """The first two numbers of an IPv4 address."""
+    return ".".join(address.split(".")[:2])
+
+
+def _one_address(hits: HitsBySign) -> Iterator[Hit]:
+    """`one-bridge-address` or `one-address`: NCCL chose the same address on two hosts, and they did not meet."""
+    if any(hits.get(sign) for sign in RANKS_MET_SIGNS):
+        return
+    by_address = values_by_key((hit.groups["address"], hit) for hit in hits.get("bootstrap-at", ()) if hit.line.node)
+    for address, found in by_address.items():
+        nodes = sorted({str(hit.line.node) for hit in found})
+        if len(nodes) > 1 and not address.startswith("127."):
+            sign = "one-bridge-address" if BRIDGE_ADDRESS.match(address) else "one-address"
+            groups = {"nodes": " and ".join(nodes[:2]), "address": address}
+            yield from (Hit(sign, hit.line, groups) for hit in found)
+
+
 def _master_wants_more(hits: HitsBySign) -> Iterator[Hit]:
     """`told-different-sizes`: the master has counted all ranks whose logs are here and waits for more, while the others
     wait for the master."""
@@ -518,7 +604,7 @@ def _master_wants_more(hits: HitsBySign) -> Iterator[Hit]:
     for joined in hits.get("too-few-joined", ()):
         others = [hit for hit in waits if hit.line.who != joined.line.who]
         if parse_number(joined.groups["came"]) == len({hit.line.who for hit in others}) + 1 > 1:
-            yield Hit("told-different-sizes", joined.line, {"task": "the last one"})
+            yield Hit("told-different-sizes", joined.line)
             yield from (Hit("told-different-sizes", hit.line) for hit in others[:2])
             return
 

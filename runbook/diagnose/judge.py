@@ -8,14 +8,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from runbook.causes.catalogue import Confidence, causes, causes_of_kind, explaining_causes, remedy_from_page
+from runbook.causes.catalogue import Confidence, cause_pages, causes_of_kind, explaining_causes, remedy_from_page
 from runbook.diagnose.derived_signs import (
     derive_signs,
     with_failed_fetches,
     with_summary_speakers,
     without_answered_lookups,
+    without_dask_closing,
     without_effects_of_cancelling,
     without_exit_crashes,
+    without_found_providers,
     without_hydra_kills,
     without_ignored_exceptions,
     without_survived_attempts,
@@ -92,6 +94,8 @@ def judge_logs(scanner: Scanner) -> list[Cause]:
         without_exit_crashes,
         without_answered_lookups,
         without_hydra_kills,
+        without_dask_closing,
+        without_found_providers,
         without_effects_of_cancelling,
         without_survived_attempts,
         with_failed_fetches,
@@ -192,7 +196,7 @@ def _cause_of_rule(rule: Rule, seen: Mapping[str, Sequence[Hit]]) -> Cause:
         rule.cause,
         rule.confidence,
         rule.says.format_map(groups).strip(),
-        causes()[rule.cause].remedies[rule.way] if rule.way else "",
+        cause_pages()[rule.cause].remedies[rule.way] if rule.way else "",
         tuple(_distinct_evidence(lines)),
         rule.tier,
         rank=_agreed_speaker([first, *proof], "rank"),

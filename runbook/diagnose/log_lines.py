@@ -65,6 +65,11 @@ TIMESTAMP_PATTERNS = (
 # A name with a digit is taken as a host, but not the name of a module or error: urllib3, h5py, cv2.error.
 NOT_A_HOST = r"(?!python|pip|mount\.|[\w.]+(?:Error|Exception|Timeout|\.error)\b)"
 HOST_PATTERN = rf"(?:localhost|(?=[\w.-]*\d){NOT_A_HOST}[a-z][\w-]*(?:\.[\w-]+)*|(?:\d{{1,3}}\.){{3}}\d{{1,3}})"
+# A name in brackets that is a part of a job or a library: `[c10d]`, `[gpu0]`, `[step12]`.
+NOT_A_PART = (
+    r"(?!(?:c10d|p2p|e2e|h2d|d2h)\b"
+    r"|(?:[tdpecv]p|gpus?|cuda|dev(?:ice)?|step|iter\w*|epoch|batch|stage|layer|level|part|l|v|t)[-_]?\d)"
+)
 LINE_PREFIX_PATTERNS = (
     r"\A(?:[>|`]+ ?|\*\*(?!\*) ?)",  # quoted in a forum, or a table of a log viewer
     r"\A(?:20\S+Z )?std(?:out|err) [FP] ",  # Kubernetes' own files
@@ -98,6 +103,7 @@ LINE_PREFIX_PATTERNS = (
     r"\A(?P<rank>\d{1,5}): ",  # srun -l
     r"\A\[pod/(?P<node>[\w.-]+)/[\w.-]+\] ?",  # kubectl logs --prefix
     rf"\A(?P<node>{HOST_PATTERN}) *\| ",  # docker compose
+    rf"\A\[(?P<node>{NOT_A_PART}{HOST_PATTERN})\] (?=\S)",  # a launcher's, before all that a host prints
     rf"\A(?P<node>{HOST_PATTERN}): ",  # pdsh, DeepSpeed, ansible
     (
         r"\A\[?(?:[A-Z][a-z]{2} )?(?:20\d\d[-/]\d\d[-/]\d\d[T _]"
@@ -174,7 +180,7 @@ def read_line(
         rank = section[0]
     elif node is None:
         node = section[1]
-    seconds, period = when(shown) or (None, 0.0)
+    seconds, period = first_time(shown) or (None, 0.0)
     return Line(
         source, number, text, shown[:MAX_SHOWN_CHARACTERS].strip(), rank=rank, node=node, when=seconds, period=period
     )
@@ -242,7 +248,7 @@ YEAR_S = 12 * 31 * DAY_S
 days."""
 
 
-def when(text: str) -> tuple[float, float] | None:
+def first_time(text: str) -> tuple[float, float] | None:
     """(seconds, period) of the first time in a line; None without one. With a year: the seconds by UTC, and 0. Without
     a year or a day: the seconds since the clock began, and after how many seconds it begins again. A time without a
     zone counts as UTC, as containers have it."""

@@ -97,7 +97,7 @@ RUN_ENDED = re.compile(
     UNLESS_FAILURE
     + rb"(?:.*?\b(?:training|run|job|trial|benchmark|evaluation|everything|all|program)\b.{0,40}\b(?:done|finished"
     rb"|complete[ds]?|succeeded)\b|.*?\btraining end(?:ed|s)?\W{0,4}\Z|.*?'train_runtime': \d"
-    rb"|.*?\bexited with (?:code|status) 0\b|.*?\bfinished\W{1,3}rc=0\b|.*?\bcompleted\s+0:0\b"
+    rb"|.*?\bexited with (?:(?:return |exit )?code|status) 0\b|.*?\bfinished\W{1,3}rc=0\b|.*?\bcompleted\s+0:0\b"
     rb"|.*?\bexit(?:s|ed)? successfully\b"
     # the last of all its steps
     rb"|.*?\b(?:step|iter(?:ation)?)\W{0,12}(?P<last>[1-9]\d{1,14})\s{0,8}/\s{0,8}(?P=last)\b"

@@ -13,7 +13,7 @@ from runbook.causes.catalogue import Confidence
 from runbook.model.text_search import compile_bounded
 
 
-def joined(told: str | list[str]) -> str:
+def joined_alternatives(told: str | list[str]) -> str:
     """A text of our tables; the alternatives of a list are joined by `|`."""
     return told if isinstance(told, str) else "|".join(told)
 

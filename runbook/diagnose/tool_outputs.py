@@ -16,7 +16,7 @@ from pathlib import PurePath
 
 from runbook.diagnose.judge import CONFIDENCE_ORDER, NO_EVIDENCE, Cause
 from runbook.diagnose.log_lines import ESCAPES, MAX_SHOWN_CHARACTERS, PROMPTED_COMMAND, SHELL_PROMPT, is_typed_command
-from runbook.diagnose.rule_types import Hit, Line, Tier, joined
+from runbook.diagnose.rule_types import Hit, Line, Tier, joined_alternatives
 from runbook.files.shipped_files import load_own_table
 from runbook.model.grouping import values_by_key
 from runbook.parsers import infiniband
@@ -97,15 +97,15 @@ def known_tools() -> tuple[Tool, ...]:
             tuple(tool["keys"]),
             tool.get("log", False),
             re.compile(rf"(?:sudo (?:-n )?)?(?:{tool['command']})"),
-            re.compile(f"^(?:{joined(tool['start'])})".replace(r"\Z", "$"), re.MULTILINE),
-            re.compile(joined(tool["line"]) if "line" in tool else infiniband.IBSTAT_LINE),
+            re.compile(f"^(?:{joined_alternatives(tool['start'])})".replace(r"\Z", "$"), re.MULTILINE),
+            re.compile(joined_alternatives(tool["line"]) if "line" in tool else infiniband.IBSTAT_LINE),
         )
         for tool in load_own_table("runbook.diagnose", "tools.toml")["tools"]
     )
 
 
 @cache
-def _typed() -> re.Pattern[str]:
+def _prompted_command_pattern() -> re.Pattern[str]:
     """The pattern of a prompt with a command of any known tool."""
     commands = "|".join(tool.command.pattern for tool in known_tools())
     return re.compile(rf"^{SHELL_PROMPT}(?:{commands})".replace(r"\Z", "$"), re.MULTILINE)
@@ -121,7 +121,7 @@ def read_paste(text: str, name: str = "") -> Paste:
     # Without empty lines: patterns would search a long run of them again and again.
     searched = "\n".join(line[:MAX_LINE_CHARACTERS] for line in text.split("\n") if line[:MAX_LINE_CHARACTERS].strip())
     likely = [tool for tool in known_tools() if any(key in text for key in tool.keys) and tool.start.search(searched)]
-    if likely or _typed().search(searched):
+    if likely or _prompted_command_pattern().search(searched):
         paste = _PasteReader(text, likely).paste()
         if paste.found:
             return paste
@@ -136,7 +136,7 @@ def _begins_another_output(line: str) -> bool:
     """Whether a line ends the output above it: a command that was typed, a heading, or a fence."""
     if PROMPTED_COMMAND.match(line) is None:
         return re.match(r"```|~~~|###+ |==> ", line) is not None
-    return is_typed_command(line) or _typed().match(line) is not None
+    return is_typed_command(line) or _prompted_command_pattern().match(line) is not None
 
 
 def _merge_pings(found: Sequence[ToolOutput]) -> Iterable[ToolOutput]:

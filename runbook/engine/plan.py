@@ -125,7 +125,7 @@ def make_plan(playbook: Playbook, inventory: Inventory, choice: Choice) -> Plan:
     """The plan of a run. Raises FilesWrong with everything that is wrong with the playbook's arguments and the
     choice."""
     chosen = narrow_inventory(inventory, _selected_nodes(playbook, inventory, choice))
-    return _plan(playbook, inventory, choice, chosen, too_few_nodes(playbook, chosen, choice))
+    return _plan_for_nodes(playbook, inventory, choice, chosen, too_few_nodes(playbook, chosen, choice))
 
 
 def plan_without(plan: Plan, leaving: Collection[str]) -> Plan:
@@ -133,7 +133,7 @@ def plan_without(plan: Plan, leaving: Collection[str]) -> Plan:
     Raises FilesWrong if a stage cannot be planned for the rest."""
     assert plan.whole is not None
     left = [node for node in plan.inventory.nodes if node.name not in leaving]
-    return _plan(plan.playbook, plan.whole, plan.choice, narrow_inventory(plan.inventory, left))
+    return _plan_for_nodes(plan.playbook, plan.whole, plan.choice, narrow_inventory(plan.inventory, left))
 
 
 def plan_with_spares(plan: Plan, gone: Collection[str], took_over: Collection[str]) -> Plan:
@@ -142,7 +142,7 @@ def plan_with_spares(plan: Plan, gone: Collection[str], took_over: Collection[st
     assert plan.whole is not None
     spares = {name for stage in plan.stages for name in stage.check.spares}
     left = [n for n in plan.inventory.nodes if n.name not in gone and (n.name in took_over or n.name not in spares)]
-    return _plan(
+    return _plan_for_nodes(
         plan.playbook,
         plan.whole,
         replace(plan.choice, took_over=tuple(took_over)),
@@ -150,7 +150,7 @@ def plan_with_spares(plan: Plan, gone: Collection[str], took_over: Collection[st
     )
 
 
-def _plan(
+def _plan_for_nodes(
     playbook: Playbook, inventory: Inventory, choice: Choice, chosen: Inventory, known: Iterable[Problem] = ()
 ) -> Plan:
     """The plan for the chosen nodes. Raises FilesWrong with all problems, the `known` ones included."""

@@ -116,7 +116,7 @@ def run_plan(plan: Plan, settings: RunSettings, tell: Emit) -> int:
             exit_code=code,
             stopped_at=course.stopped_at,
             seconds=seconds,
-            causes=causes(course.seen),
+            causes=causes_of_outcomes(course.seen),
             run_dir=str(settings.run_dir),
             cleaned=cleaned,
             bad=tuple(name for name in names if name in course.bad),
@@ -156,7 +156,7 @@ class _Course:
         while (at := next((at for at in range(len(self.plan.stages)) if at not in done), None)) is not None:
             stage = self.stage = self.plan.stages[at]
             self.begun.append(stage)
-            outcomes = _stage(self.plan, stage, self._run, self._emit)
+            outcomes = _run_stage(self.plan, stage, self._run, self._emit)
             self.seen.extend(outcomes)
             done.add(at)
             self._unknown[stage.name] = self._unknown.get(stage.name, set()) & self.dropped
@@ -206,7 +206,7 @@ class _Course:
         return True
 
 
-def causes(outcomes: list[Outcome]) -> tuple[str, ...]:
+def causes_of_outcomes(outcomes: list[Outcome]) -> tuple[str, ...]:
     """Each cause once, the root first: causes of failures before those of unknowns, and a cause that follows from
     another after that one. Mere consequences are left out, unless there is nothing else."""
     failed = [f.cause for o in outcomes if o.verdict is Verdict.FAIL for f in o.findings]
@@ -215,7 +215,7 @@ def causes(outcomes: list[Outcome]) -> tuple[str, ...]:
     return tuple(ordered_causes([cause for cause in found if cause not in causes_of_kind("consequence")] or found))
 
 
-def _stage(plan: Plan, stage: PlannedStage, run: Run, emit: Emit) -> list[Outcome]:
+def _run_stage(plan: Plan, stage: PlannedStage, run: Run, emit: Emit) -> list[Outcome]:
     """Runs one stage and reports it; its outcomes."""
     begun = time.monotonic()
     emit(StageStarted(time.time(), stage.name, stage.check.id, stage.nodes))
@@ -293,7 +293,7 @@ def _run_check(plan: Plan, stage: PlannedStage, run: Run, emit: Emit) -> list[Ou
     future = _run_in_thread(lambda: stage.check.run(at), f"stage {stage.name}")
     begun = time.time()
     try:
-        _wait(
+        _wait_for_future(
             future,
             time.monotonic()
             + stage.timeout_s
@@ -316,7 +316,7 @@ def _run_check(plan: Plan, stage: PlannedStage, run: Run, emit: Emit) -> list[Ou
             write_file_below(
                 run.run_dir, "crash.txt", data=run.redactor.text("".join(traceback.format_exception(error)))
             )
-        return [Outcome.unknown(node, crashed(stage, error, run.run_dir)) for node in stage.nodes]
+        return [Outcome.unknown(node, crash_finding(stage, error, run.run_dir)) for node in stage.nodes]
     return outcomes_after_slurm_end(run, stage.inventory, complete_outcomes(stage, future.result()))
 
 
@@ -334,7 +334,7 @@ def _run_in_thread(work: Callable[[], T], name: str) -> Future[T]:
     return future
 
 
-def _wait(future: Future[Any], deadline: float) -> None:
+def _wait_for_future(future: Future[Any], deadline: float) -> None:
     """Waits until a future is done, or until the deadline."""
     while not future.done() and time.monotonic() < deadline:
         # Short waits: a thread that waits without end does not see Ctrl-C on every platform.
@@ -355,7 +355,7 @@ def _wait_for_ending(future: Future[list[Outcome]], run: Run, say: Callable[...,
             if not announced:
                 announced = True
                 say("stopping: ranks have their grace to end; press Ctrl-C again to kill them")
-            _wait(future, min(until, time.monotonic() + HURRY_POLL_INTERVAL_S))
+            _wait_for_future(future, min(until, time.monotonic() + HURRY_POLL_INTERVAL_S))
         except KeyboardInterrupt:
             if run.hurry.is_set():
                 return
@@ -382,7 +382,7 @@ def no_outcome_finding(stage: PlannedStage, node: str) -> Finding:
     return finding_for("insufficient-evidence", f"{stage.check.id} said nothing about {node}", way="no-outcome")
 
 
-def crashed(stage: PlannedStage, error: BaseException, run_dir: Path) -> Finding:
+def crash_finding(stage: PlannedStage, error: BaseException, run_dir: Path) -> Finding:
     """The finding about a node of a check that raised an error."""
     says = f"the check {stage.check.id} itself failed: {type(error).__name__}: {error}"
     seen = tuple("".join(traceback.format_exception(error)).strip().splitlines()[-6:])
@@ -398,7 +398,7 @@ def _clean_nodes(run: Run, interrupted: bool, reached: Sequence[PlannedStage]) -
     closing = _run_in_thread(run.site.close, "closing")
     while not closing.done():  # another Ctrl-C must not cut the cleaning short, which has a deadline of its own
         with contextlib.suppress(KeyboardInterrupt):
-            _wait(closing, math.inf)
+            _wait_for_future(closing, math.inf)
     results = closing.result()
     if run.pool is not None:
         run.pool.close()

@@ -85,7 +85,7 @@ def resumed_run_folder(named: str) -> Iterator[Path]:
             os.close(holder)
 
 
-def homes() -> list[Path]:
+def default_parents() -> list[Path]:
     """The folders in which a run without a named folder makes its own, in the first that can be used: in the working
     directory, and in the user's folder for state (XDG_STATE_HOME)."""
     here, state = Path(".runbook", "runs"), Path(os.environ.get("XDG_STATE_HOME", ""))
@@ -100,7 +100,7 @@ def homes() -> list[Path]:
 def latest_run() -> Path | None:
     """The folder of the newest of this user's runs in `homes()`, or None. The names of runs begin with their time."""
     found: list[Path] = []
-    for home in homes():
+    for home in default_parents():
         with contextlib.suppress(OSError):
             if hasattr(os, "getuid") and home.stat().st_uid != os.geteuid():
                 continue  # in a folder like /tmp any user may create one with our name
@@ -114,7 +114,7 @@ def is_run_folder(path: Path) -> bool:
 
 def _make_run_folder(run_id: str) -> Path:
     """A new folder for a run, in the first of `homes()` that can be used, else a temporary one. Raises FilesWrong."""
-    for home in homes():
+    for home in default_parents():
         above = home.parent.parent
         try:
             if above != Path():

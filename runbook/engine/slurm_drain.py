@@ -71,7 +71,7 @@ def drain(bad: Mapping[str, Finding], run_id: str, at_most: float) -> Drained:
             f"{len(wanted)} of {len(cluster)} nodes would be drained{before}: more than --drain-at-most {at_most:g} "
             "%, so none is drained"
         )
-        done.commands += [command(name, drain_reason(bad[name], run_id)) for name in wanted]
+        done.commands += [drain_command(name, drain_reason(bad[name], run_id)) for name in wanted]
         return done
     for name in wanted:
         why = drain_reason(bad[name], run_id)
@@ -80,7 +80,7 @@ def drain(bad: Mapping[str, Finding], run_id: str, at_most: float) -> Drained:
         except Unreachable as error:
             said = error.evidence[-1] if error.evidence else error.says
             done.says.append(f"{name} is not drained: {said}")
-            done.commands.append(command(name, why))
+            done.commands.append(drain_command(name, why))
         else:
             done.says.append(f"{name} is drained: {why}")
     return done
@@ -117,7 +117,7 @@ def drain_reason(finding: Finding, run_id: str) -> str:
     )
 
 
-def command(name: str, why: str) -> str:
+def drain_command(name: str, why: str) -> str:
     """The command with which an administrator drains the node."""
     return f"sudo scontrol update nodename={shell_word(name)} state=drain reason={shell_word(why)}"
 

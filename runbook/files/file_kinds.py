@@ -406,7 +406,9 @@ def foreign_file(document: Document) -> Foreign | None:
         return Foreign("a file that Ansible Vault has encrypted", VAULT_HELP)
     ours = isinstance(document.data, Mapping) and any(map(_KEY.fullmatch, document.data))
     program = None if ours else _program_kind(document)
-    return _kubernetes_manifest(document) if program is None else Foreign(program, _start(program, document.path))
+    return (
+        _kubernetes_manifest(document) if program is None else Foreign(program, _program_help(program, document.path))
+    )
 
 
 def _program_kind(document: Document) -> str | None:
@@ -421,7 +423,7 @@ def _program_kind(document: Document) -> str | None:
     return _SUFFIXES.get(PurePath(document.path).suffix.lower())
 
 
-def _start(program: str, path: str) -> str:
+def _program_help(program: str, path: str) -> str:
     """The help for a program: how runbook does what the program is for."""
     file = shell_word(PurePath(path).name)
     return {

@@ -51,7 +51,7 @@ def _foreign_words() -> Mapping[str, Mapping[str, MappingPath | str]]:
     return places
 
 
-def _words(kind: str, keys: KeyPath) -> Mapping[str, MappingPath | str]:
+def _foreign_words_at(kind: str, keys: KeyPath) -> Mapping[str, MappingPath | str]:
     """The words of `_foreign_words` for the mapping at `keys`; empty if none are known there."""
     if kind == "playbook":
         mapping = "launch" if keys[2:] == ("launch",) else {0: "playbook", 2: "stage"}.get(len(keys), "")
@@ -89,7 +89,7 @@ def advise_key(
         key = joined[0]
         meant = key if key in known else advise_key(key, None, keys, kind, rule, root).key
         return Advice(joined[1], meant)
-    target = _words(kind, keys).get(_plain_word(name))
+    target = _foreign_words_at(kind, keys).get(_plain_word(name))
     if isinstance(target, str):
         return Advice(target, None)
     if target == ("shell",) and isinstance(value, list):
@@ -121,7 +121,7 @@ def advise_key(
 def has_known_advice(name: str, keys: KeyPath, kind: str) -> bool:
     """Whether `misplaced_keys.toml` has a sentence for an unknown key of the mapping at `keys`; no more need be said of
     that mapping."""
-    return isinstance(_words(kind, keys).get(_plain_word(name)), str)
+    return isinstance(_foreign_words_at(kind, keys).get(_plain_word(name)), str)
 
 
 def checks_with_foreign_names() -> set[str]:

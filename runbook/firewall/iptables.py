@@ -107,7 +107,7 @@ def undecided_test(_: Packet) -> Truth:
     return None
 
 
-def address(end: str, words: list[str]) -> PacketTest:
+def address_test(end: str, words: list[str]) -> PacketTest:
     """The test of `-s` or `-d`; `end`: source or destination."""
     networks = [NumberRange.of_network(word) for word in words[0].split(",")]  # None: a mask with holes
 
@@ -131,7 +131,7 @@ def protocol_test(words: list[str]) -> PacketTest:
     return lambda packet: wanted in ("all", packet.protocol)
 
 
-def interface(side: str, words: list[str]) -> PacketTest:
+def interface_test(side: str, words: list[str]) -> PacketTest:
     """The test of `-i` or `-o`; a trailing `+` is iptables' wildcard."""
     pattern = words[0]
 
@@ -144,7 +144,7 @@ def interface(side: str, words: list[str]) -> PacketTest:
     return test
 
 
-def ports(sides: str, words: list[str]) -> PacketTest:
+def ports_test(sides: str, words: list[str]) -> PacketTest:
     """The test of a port option: `80`, `1:5`, or multiport's `80,1:5`. `sides`: source, destination, or both (either
     port may match)."""
     spans = [_parsed_range(part) for part in words[0].split(",")]
@@ -213,7 +213,7 @@ def _flag_bits(word: str) -> int | None:
     return mask
 
 
-def length(words: list[str]) -> PacketTest:
+def length_test(words: list[str]) -> PacketTest:
     """The test of `--length`."""
     wanted = _parsed_range(words[0])
     return lambda packet: None if wanted is None else packet.length.within(wanted)
@@ -266,26 +266,26 @@ def any_path_back_test(packet: Packet) -> Truth:
 
 
 MATCH_OPTIONS: Mapping[str, tuple[int, TestMaker]] = {
-    "-s": (1, partial(address, "source")),
-    "-d": (1, partial(address, "destination")),
+    "-s": (1, partial(address_test, "source")),
+    "-d": (1, partial(address_test, "destination")),
     "--src-range": (1, partial(address_range_test, "source")),
     "--dst-range": (1, partial(address_range_test, "destination")),
     "-p": (1, protocol_test),
-    "-i": (1, partial(interface, "in")),
-    "-o": (1, partial(interface, "out")),
+    "-i": (1, partial(interface_test, "in")),
+    "-o": (1, partial(interface_test, "out")),
     "-f": (0, lambda _: lambda _: False),
-    "--dport": (1, partial(ports, "destination")),
-    "--sport": (1, partial(ports, "source")),
-    "--dports": (1, partial(ports, "destination")),
-    "--sports": (1, partial(ports, "source")),
-    "--ports": (1, partial(ports, "both")),
+    "--dport": (1, partial(ports_test, "destination")),
+    "--sport": (1, partial(ports_test, "source")),
+    "--dports": (1, partial(ports_test, "destination")),
+    "--sports": (1, partial(ports_test, "source")),
+    "--ports": (1, partial(ports_test, "both")),
     "--tcp-flags": (2, tcp_flags_test),
     "--syn": (0, lambda _: tcp_flags_test(["FIN,SYN,RST,ACK", "SYN"])),
     "--ctstate": (1, state_test),
     "--state": (1, state_test),
     "--ctdir": (1, direction_test),
     "--ctproto": (1, protocol_test),
-    "--length": (1, length),
+    "--length": (1, length_test),
     "--mark": (1, partial(mark_test, "mark")),
     "--src-type": (1, partial(address_type_test, "source")),
     "--dst-type": (1, partial(address_type_test, "destination")),

@@ -41,7 +41,7 @@ def parse_network_policies(text: str) -> list[PolicyObject]:
         raise ValueError(f"no list of policies: {error}") from None
 
 
-def forbidden(policies: Sequence[PolicyObject], source: End, destination: End, port: int) -> Forbids | None:
+def forbidding_policies(policies: Sequence[PolicyObject], source: End, destination: End, port: int) -> Forbids | None:
     """The policies that certainly forbid TCP from `source` to this port of `destination`; None if none do. Raises
     ValueError for a policy that is not understood."""
     try:
@@ -74,7 +74,7 @@ def _allows_connection(rule: PolicyObject, peers: str, pod: End, peer: End, port
     for peers, `to` or `from`. An undecided rule counts as allowing: no policy is accused on a guess."""
     listed, ports = rule.get(peers) or (), rule.get("ports") or ()
     return (not listed or any(_takes_peer(one, pod, peer) for one in listed)) and (
-        not ports or any(_port(one, port) for one in ports)
+        not ports or any(_selects_port(one, port) for one in ports)
     )
 
 
@@ -92,7 +92,7 @@ def _takes_peer(one: PolicyObject, pod: End, peer: End) -> bool:
     return matches_labels(one.get("podSelector") or {}, peer.labels)
 
 
-def _port(one: PolicyObject, port: int) -> bool:
+def _selects_port(one: PolicyObject, port: int) -> bool:
     if one.get("protocol", "TCP") != "TCP":
         return False
     first = one.get("port")

@@ -111,7 +111,7 @@ def is_batch_script(text: str, file: str) -> bool:
     """Whether a text has options for sbatch, or has a launcher's line with a visible program and is no YAML."""
     if SBATCH.search(text):
         return True
-    lines = (launcher_line(_words(one.line)) for one in _script_commands(text)[0]) if _HINT.search(text) else ()
+    lines = (launcher_line(_line_words(one.line)) for one in _script_commands(text)[0]) if _HINT.search(text) else ()
     return any(line is not None and line.program for line in lines) and not is_yaml(text, file)
 
 
@@ -123,7 +123,7 @@ def read_batch_script(text: str, file: str) -> ForeignInventory:
     commands = {one.number: one for one in found}
     for number, raw in enumerate(script.lines.lines, 1):
         if raw.startswith("#SBATCH"):
-            _asked(script, number, raw)
+            _take_sbatch_options(script, number, raw)
         elif number in unused:
             script.begun = True
             script.remark(number, f"the function `{unused[number]}` is never called, and not carried over")
@@ -135,7 +135,7 @@ def read_batch_script(text: str, file: str) -> ForeignInventory:
     hosts = _nodelist_hosts(script, gpus)
     if not hosts:
         raise _no_nodes_error(script)
-    blocks: dict[str, Mapping[str, object]] = {"rendezvous": {"port": _port(script)}}
+    blocks: dict[str, Mapping[str, object]] = {"rendezvous": {"port": _rendezvous_port(script)}}
     blocks |= {name: block for name, block in (("env", script.env), ("launch", script.launch)) if block}
     return ForeignInventory(BATCH_SCRIPT_FORMAT, file, hosts, remarks=tuple(script.remarks), blocks=blocks)
 
@@ -200,7 +200,7 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str, bool]]:
             parts = []
 
 
-def _words(line: str) -> list[str]:
+def _line_words(line: str) -> list[str]:
     """The words of a line; none if its quotes end on another line, or if it is too long to have been typed."""
     try:
         return shlex.split(line, comments=True) if len(line) <= MAX_LINE_CHARACTERS else []
@@ -208,7 +208,7 @@ def _words(line: str) -> list[str]:
         return []
 
 
-def _asked(script: _Script, number: int, raw: str) -> None:
+def _take_sbatch_options(script: _Script, number: int, raw: str) -> None:
     """Takes the options of an `#SBATCH` line. Raises FilesWrong for one that cannot be read."""
     if len(raw) > MAX_LINE_CHARACTERS:
         message = f"this line has more than {MAX_LINE_CHARACTERS:,} characters"
@@ -237,7 +237,7 @@ def _read_command(script: _Script, command: _Command) -> None:
         inside = line[array.end() : line.rfind(")")].strip()
         script.known |= {} if _COMMAND_SUBSTITUTION.search(inside) else {array[1]: inside}
         return
-    words = _words(line)
+    words = _line_words(line)
     exported = words[:1] == ["export"]
     given = list(takewhile(_ASSIGNED.fullmatch, words[exported:]))
     rest = words[exported + len(given) :]
@@ -397,7 +397,7 @@ def _nodelist_hosts(script: _Script, gpus: int | None) -> tuple[ForeignHost, ...
     return tuple(ForeignHost(name, script.lines.span(number, nodes), settings) for name in names)
 
 
-def _port(script: _Script) -> int:
+def _rendezvous_port(script: _Script) -> int:
     said = dict(_launcher_options(script))
     endpoint = said.get("rdzv-endpoint", "").rpartition(":")[2]
     texts = (*(said.get(name, "") for name in RENDEZVOUS_PORT_OPTIONS), endpoint, script.known.get("MASTER_PORT", ""))

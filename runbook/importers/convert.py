@@ -44,8 +44,8 @@ def draft_of_foreign_inventory(found: ForeignInventory, name: str) -> Draft:
     logins: dict[tuple[object, ...], str] = {}
     many = len(found.hosts) > 1 and not all(map(_is_local_host, found.hosts))
     for host in found.hosts:
-        node = _node(host, renamed[host.name], many=many)
-        first = None if node.left_out else logins.setdefault(_login(node), node.name)
+        node = _node_of_host(host, renamed[host.name], many=many)
+        first = None if node.left_out else logins.setdefault(_login_identity(node), node.name)
         if first not in (None, node.name):
             says = f"{node.name} has the address and the login of {first}: one machine, left out"
             address: dict[SettingPath, object] = {("address",): node.settings.get(("address",), node.name)}
@@ -56,7 +56,7 @@ def draft_of_foreign_inventory(found: ForeignInventory, name: str) -> Draft:
         message = "none of these hosts can be a node: every one of them is the machine that dials it"
         help = "give each the address where the others reach it"
         raise FilesWrong.of("import.only-loopback", message, span=found.hosts[0].span, help=help)
-    groups, group_names = _groups(found, renamed, kept)
+    groups, group_names = _groups_with_nodes(found, renamed, kept)
     footer = [*_rename_remarks(renamed, "host"), *_rename_remarks(group_names, "group"), *_remark_lines(found)]
     if footer:
         footer = [f"Of {found.source} this was not carried over as it is:", *(f"  {line}" for line in footer)]
@@ -99,7 +99,7 @@ def _is_local_host(host: ForeignHost) -> bool:
     return host.settings.get(("connection",)) == "local"
 
 
-def _node(host: ForeignHost, name: str, *, many: bool) -> NodeDraft:
+def _node_of_host(host: ForeignHost, name: str, *, many: bool) -> NodeDraft:
     """The node of a host, with a comment where it needs one; it is left out if no other node could reach it."""
     settings: dict[SettingPath, object] = dict(host.settings)
     address = str(settings.get(("address",), host.name))
@@ -121,7 +121,7 @@ def _node(host: ForeignHost, name: str, *, many: bool) -> NodeDraft:
     return NodeDraft(name, settings)
 
 
-def _login(node: NodeDraft) -> tuple[object, ...]:
+def _login_identity(node: NodeDraft) -> tuple[object, ...]:
     """The login of a node; two nodes with one login are to the loader one machine given twice."""
     if node.settings.get(("connection",)) == "local":
         return (node.name,)
@@ -139,7 +139,7 @@ def _gpu_hints(found: ForeignInventory) -> dict[str, tuple[str, ...]]:
     return {}
 
 
-def _groups(
+def _groups_with_nodes(
     found: ForeignInventory, renamed: Mapping[str, str], kept: set[str]
 ) -> tuple[dict[str, tuple[str, ...]], dict[str, str]]:
     """The groups that still have nodes, under names that no node has; and each group's new name."""

@@ -85,7 +85,7 @@ def read_hostfile(text: str, file: str) -> ForeignInventory:
         host.counted |= one_a_line
     if not seen:
         raise lines.wrong(1, "", "empty", "there is no host in this file", "a line is a host: `gn01 slots=8`")
-    hosts = tuple(_node(lines, name, host) for name, host in seen.items())
+    hosts = tuple(_foreign_host(lines, name, host) for name, host in seen.items())
     return ForeignInventory(HOSTFILE_FORMAT, file, hosts, remarks=tuple(remarks))
 
 
@@ -118,7 +118,7 @@ def _slot_count(lines: NumberedLines, number: int, word: str, value: str) -> int
     return int(value)
 
 
-def _node(lines: NumberedLines, name: str, host: _HostLine) -> ForeignHost:
+def _foreign_host(lines: NumberedLines, name: str, host: _HostLine) -> ForeignHost:
     settings: dict[SettingPath, object] = {}
     if host.counted:
         settings["gpus",] = host.slots

@@ -14,11 +14,11 @@ from runbook.transport.slurm import (
     SlurmNode,
     no_allocation_failure,
     no_step_failure,
+    node_fault,
     query_slurm_job,
     query_slurm_nodes,
     run_on_job_node,
     run_slurm_program,
-    unhealthy,
 )
 
 JOB_PORTS = range(20_000, 31_990)
@@ -43,7 +43,7 @@ def draft_of_allocation(number: str | None) -> tuple[Draft, list[str]]:
         raise over
     nodes = query_slurm_nodes(job.nodes)
     chosen = [nodes.get(name, SlurmNode(name, name, (), silent=False, reason="")) for name in job.nodes]
-    notes = [ill.says for node in chosen if (ill := unhealthy(node))]
+    notes = [ill.says for node in chosen if (ill := node_fault(node))]
     try:
         port = first_free_port_block(
             job, used_local_ports(run_on_job_node(job.id, job.nodes[0], "/bin/sh", "-c", SOCKETS_COMMAND))

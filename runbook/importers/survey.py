@@ -247,7 +247,7 @@ def _ask_routes(site: Site, answered: Mapping[str, HostAnswers]) -> None:
         peers.pop(node.name, None)
         own = set(interface_addresses(answered[node.name].interfaces))
         targets = [
-            {"peer": peer, "address": address, "port": _port(answered[peer])}
+            {"peer": peer, "address": address, "port": _answered_port(answered[peer])}
             for peer in peers
             for address in listed[peer]
             if address not in own  # every host has a 172.17.0.1 of its own, which would seem to answer
@@ -272,7 +272,7 @@ def candidate_addresses(answers: Mapping[str, HostAnswers]) -> dict[str, list[st
     chosen = {}
     for name, addresses in listed.items():
         if len(addresses) > MAX_ADDRESSES:
-            first = addresses[:1] if _login(answers[name]) else []
+            first = addresses[:1] if _answered_login(answers[name]) else []
             bits = {address: common_address_bits(address, name, numbers) for address in addresses[len(first) :]}
             kept = {*first, *sorted(bits, key=bits.__getitem__, reverse=True)[: MAX_ADDRESSES - len(first)]}
             addresses = [address for address in addresses if address in kept]
@@ -280,17 +280,17 @@ def candidate_addresses(answers: Mapping[str, HostAnswers]) -> dict[str, list[st
     return chosen
 
 
-def _login(answers: HostAnswers) -> str | None:
+def _answered_login(answers: HostAnswers) -> str | None:
     login = answers.survey.get("login")
     return str(login[0]) if login and is_dialable_address(str(login[0])) else None
 
 
 def _dialable_addresses(answers: HostAnswers) -> list[str]:
-    login = _login(answers)
+    login = _answered_login(answers)
     return list(dict.fromkeys([*([login] if login else []), *interface_addresses(answers.interfaces)]))
 
 
-def _port(answers: HostAnswers) -> int:
+def _answered_port(answers: HostAnswers) -> int:
     login = answers.survey.get("login")
     return int(login[1]) if login else answers.host.node.ssh.port or 22
 

@@ -146,14 +146,14 @@ def draft_of_survey(hosts: Sequence[SurveyHost], survey: SurveyResult, name: str
         typed = host.node.name
         one = by_name.get(typed)
         if one is not None:
-            nodes.append(_node(one, interface, backend))
+            nodes.append(_surveyed_node(one, interface, backend))
         elif typed in survey.same:
             says = f"{typed} is the same machine as {names[survey.same[typed]]}, left out"
-            nodes.append(NodeDraft(typed, {("address",): host.typed, **_login(host)}, (says,), left_out=True))
+            nodes.append(NodeDraft(typed, {("address",): host.typed, **_login_settings(host)}, (says,), left_out=True))
         else:
             failure = survey.failures[typed]
             says = f"{typed} was not reached: {failure.says.removeprefix(f'{typed}: ')} [{failure.cause}]"
-            nodes.append(NodeDraft(typed, {("address",): host.typed, **_login(host)}, (says,), left_out=True))
+            nodes.append(NodeDraft(typed, {("address",): host.typed, **_login_settings(host)}, (says,), left_out=True))
     blocks: dict[str, Mapping[str, object]] = {
         "rendezvous": {"master": seen[0].name, "port": 29500} | ({"backend": backend} if backend else {}),
         "network": {"interface": interface} if interface else {},
@@ -230,7 +230,7 @@ def _lacks_host_name(one: HostAnswers) -> bool:
     return is_ip(one.host.typed) or one.host.is_here
 
 
-def _login(host: SurveyHost) -> dict[SettingPath, object]:
+def _login_settings(host: SurveyHost) -> dict[SettingPath, object]:
     ssh = host.node.ssh
     if host.is_here:
         return {("connection",): "local"}
@@ -238,7 +238,7 @@ def _login(host: SurveyHost) -> dict[SettingPath, object]:
     return {("ssh", key): value for key, value in given.items() if value is not None}
 
 
-def _node(one: SurveyedHost, interface: str | None, backend: str | None) -> NodeDraft:
+def _surveyed_node(one: SurveyedHost, interface: str | None, backend: str | None) -> NodeDraft:
     settings: dict[SettingPath, object] = {}
     says = []
     address = one.place.address
@@ -246,7 +246,7 @@ def _node(one: SurveyedHost, interface: str | None, backend: str | None) -> Node
         settings["address",] = address
     if one.place.doubt and (address is not None or HOST_FACTS_PROGRAM not in one.answers.unanswered):
         says.append(f"address: {one.place.doubt}")
-    settings.update(_login(one.answers.host))
+    settings.update(_login_settings(one.answers.host))
     if not one.answers.host.is_here and one.answers.host.typed != (address or one.name):
         settings["ssh", "host"] = one.answers.host.typed
     if one.python:

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from runbook.causes.catalogue import causes_of_kind, finding_for
 from runbook.checks.base import Check, Environment
 from runbook.checks.context import Context, Facts
-from runbook.checks.network.live_traffic import Between, between
+from runbook.checks.network.live_traffic import Between, traffic_between_nodes
 from runbook.checks.ranks.pool import dismiss_pool
 from runbook.jobs import stop_attempt
 from runbook.jobs.attempt import Attempt, ProcessSpec, make_attempt
@@ -386,7 +386,7 @@ class RunningAttempt:
     def _between(self) -> Between:
         """The state of the network between the nodes now; empty where all of them are one machine."""
         at = replace(self._at, inventory=self._attempt.inventory)
-        return Between() if at.inventory.one_machine else between(at, timeout_s=NETWORK_LOOK_TIMEOUT_S)
+        return Between() if at.inventory.one_machine else traffic_between_nodes(at, timeout_s=NETWORK_LOOK_TIMEOUT_S)
 
     def _say_found(self, what: str, found: Mapping[str, Sequence[Finding]]) -> None:
         """Reports these findings at once: ending the job takes as long as its grace."""

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from runbook.causes.catalogue import finding_for
 from runbook.checks.context import Context, Facts
 from runbook.checks.network.dial import numeric_node_address
-from runbook.checks.network.live_traffic import between, names_by_address, rank_connections
+from runbook.checks.network.live_traffic import names_by_address, rank_connections, traffic_between_nodes
 from runbook.checks.ranks.evidence import rank_stopped
 from runbook.files.address import is_ip, is_loopback, normal_spelling
 from runbook.jobs.attempt import ProcessSpec
@@ -35,7 +35,7 @@ from runbook.jobs.seen_processes import (
     unlike_settings,
 )
 from runbook.jobs.stop_attempt import freeze
-from runbook.launch.ranks import dialled_address, endpoint
+from runbook.launch.ranks import dialled_address, endpoint_text
 from runbook.model.command_quoting import shell_word
 from runbook.model.grouping import values_by_key
 from runbook.model.inventory import Inventory
@@ -225,7 +225,7 @@ class Arrival:
     @property
     def dialled(self) -> list[str]:
         """The first four of `dials`, as texts `address:port`."""
-        return [endpoint(*one) for one in self.dials[:4]]
+        return [endpoint_text(*one) for one in self.dials[:4]]
 
     def shown(self) -> tuple[str, ...]:
         """Lines of evidence for where the first process stands; none without frames."""
@@ -288,7 +288,7 @@ class RendezvousWatch:
             return self._held(arrivals, answers)
         if not any(one.waits for one in arrivals):
             return {}  # the ranks meet at another port, or all are still on their way
-        where = endpoint(dialled_address(rendezvous, len(at.nodes)), rendezvous.port)
+        where = endpoint_text(dialled_address(rendezvous, len(at.nodes)), rendezvous.port)
         since = f"not all ranks have met at {where} after {seconds_text(self.seconds)}"
         kept.at.say(f"{since}: looking at every rank")
         opened = rendezvous.port in {one["port"] for one in answers.get(rendezvous.master, NO_CONNECTIONS)["listening"]}
@@ -544,7 +544,7 @@ def _blocked_path_findings(at: Context, arrivals: Sequence[Arrival]) -> dict[str
     lines = tuple(f"{one.place.label} dials {', '.join(one.dialled)}" for one in trying if one.dials)[:4]
     return {
         node: [one.with_evidence(*lines) for one in listed]
-        for node, listed in between(at, timeout_s=NETWORK_LOOK_TIMEOUT_S).findings.items()
+        for node, listed in traffic_between_nodes(at, timeout_s=NETWORK_LOOK_TIMEOUT_S).findings.items()
     }
 
 

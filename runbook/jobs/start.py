@@ -66,7 +66,7 @@ def prepare(
     not prevent the start."""
     at = kept.at
     nodes = [at.inventory.node(name) for name in kept.nodes]
-    answers = at.run.site.each(nodes, lambda node: _node(kept, attempt, node, facts), timeout_s=ready_s)
+    answers = at.run.site.each(nodes, lambda node: _prepare_node(kept, attempt, node, facts), timeout_s=ready_s)
     problems: dict[str, Outcome] = {}
     ready: dict[str, Facts] = {}
     for name, answer in answers.items():
@@ -82,7 +82,7 @@ def prepare(
             ready[name] = answer
     problems |= _program_file_outcomes(ready)
     if not problems:
-        problems |= _port(at, attempt)
+        problems |= _held_port_outcome(at, attempt)
     if not problems and _uses_jax_gloo(attempt):
         problems |= _own_name_outcomes(at)
     if problems:
@@ -103,7 +103,7 @@ def prepare(
     return {name: _unready_node_outcome(kept, name, ready_s) for name in kept.nodes if name in absent}
 
 
-def _node(kept: KeptProcesses, attempt: Attempt, node: Node, facts: Facts) -> Facts:
+def _prepare_node(kept: KeptProcesses, attempt: Attempt, node: Node, facts: Facts) -> Facts:
     """Prepares one node: folders, scripts and keeper are there. The node's answer."""
     session = kept.at.session(node)
     folder = f"{session.folder}/{attempt.folder}"
@@ -217,7 +217,7 @@ def unlike_modules(ready: Mapping[str, Facts]) -> Iterator[tuple[str, Finding]]:
             yield name, finding_for("program-differs", says, seen, tuple(same), path=path)
 
 
-def _port(at: Context, attempt: Attempt) -> dict[str, Outcome]:
+def _held_port_outcome(at: Context, attempt: Attempt) -> dict[str, Outcome]:
     """The master's outcome if a process there holds the rendezvous port of this attempt; else empty."""
     master = at.inventory.node(attempt.inventory.rendezvous.master)
     port = attempt.port

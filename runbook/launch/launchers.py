@@ -11,7 +11,7 @@ from runbook.launch.job import RANK_STARTING_LAUNCHERS, Job
 from runbook.launch.launcher_lines import LauncherLine, launcher_line
 from runbook.launch.preconditions import Guards
 from runbook.launch.quote import Word
-from runbook.launch.ranks import NodeRanks, RankLayout, endpoint, node_environment, rank_environment
+from runbook.launch.ranks import NodeRanks, RankLayout, endpoint_text, node_environment, rank_environment
 from runbook.launch.script import ScriptProcess, ScriptSpec
 from runbook.model.errors import Problem
 from runbook.model.inventory import EnvValue, Node
@@ -189,7 +189,7 @@ def _with_jax_variables(
     """
     address = _text_or_default(environment.get("MASTER_ADDR"), layout.address)
     port = _text_or_default(environment.get("MASTER_PORT"), str(layout.inventory.rendezvous.port))
-    coordinator = endpoint(address, port)
+    coordinator = endpoint_text(address, port)
     if node_ranks.node.gpus:
         processes = tuple(
             ScriptProcess(one.local_rank, {**one.environment, "JAX_LOCAL_DEVICE_IDS": str(one.local_rank)})

@@ -96,7 +96,7 @@ def dialled_address(rendezvous: Rendezvous, node_count: int) -> str:
     return "127.0.0.1" if node_count == 1 else rendezvous.address
 
 
-def endpoint(address: str, port: int | str) -> str:
+def endpoint_text(address: str, port: int | str) -> str:
     """Address and port as one word; an IPv6 address stands in brackets."""
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 

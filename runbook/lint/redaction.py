@@ -19,7 +19,7 @@ from runbook.lint.findings import LintFinding
 from runbook.lint.rules.security import named_secrets, secrets_in_commands, secrets_of_known_format
 from runbook.model.errors import Problem, Span
 from runbook.model.grouping import values_by_key
-from runbook.model.redact import Redactor, joined, text_with_replacements
+from runbook.model.redact import Redactor, merged_places, text_with_replacements
 from runbook.model.secrets import Secret, possible_secret_kind
 from runbook.model.text_search import TextSpan
 
@@ -214,7 +214,7 @@ def likely_secrets(documents: Mapping[str, Document], shown: Iterable[Span], kno
 
 def likely_secret_places(lines: Sequence[str], number: int) -> list[TextSpan]:
     """The places on one line of a file that look like a secret, or where a secret would stand."""
-    return joined([*secret_text_spans(lines[number - 1]), *doubtful_places(lines, number)])
+    return merged_places([*secret_text_spans(lines[number - 1]), *doubtful_places(lines, number)])
 
 
 class RedactedProblems:
@@ -283,7 +283,7 @@ def _column_range(span: Span) -> TextSpan:
 
 
 def _masked_line(line: str, places: Iterable[TextSpan]) -> str:
-    return text_with_replacements(line, ((place, "*" * len(line[slice(*place)])) for place in joined(places)))
+    return text_with_replacements(line, ((place, "*" * len(line[slice(*place)])) for place in merged_places(places)))
 
 
 def _without_cut_secrets(text: str, secrets: Iterable[str]) -> str:

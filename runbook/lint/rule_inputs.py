@@ -26,7 +26,7 @@ from runbook.model.playbook import Playbook
 from runbook.model.safe_files import is_file
 from runbook.model.units import name_list_text
 
-NETWORK_INTERFACE_KEY: KeyPath = ("network", "interface")
+NETWORK_INTERFACE_KEY = ("network", "interface")
 # The keys of an inventory that templates see as facts of the cluster.
 _CLUSTER_KEYS = ("gpus", "processes", "shell", "backend", "infiniband", "master", "order", "vars")
 

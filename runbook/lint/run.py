@@ -211,27 +211,27 @@ def findings_without_echoes(findings: list[LintFinding], of_loading: Collection[
     secrets that are found can be masked.
     """
     misread = [problem.span for problem in of_loading if problem.span and problem.id.startswith("yaml.")]
-    refused = {_start(problem.span) for problem in of_loading if problem.span}
+    refused = {_span_start(problem.span) for problem in of_loading if problem.span}
     unknown = {
         (problem.span.line, problem.span.column + problem.span.length)
         for problem in of_loading
         if problem.span and problem.id.endswith(".unknown-key")
     }
-    errors = refused | {_start(finding.span) for finding in findings if finding.rule.severity == "error"}
+    errors = refused | {_span_start(finding.span) for finding in findings if finding.rule.severity == "error"}
     lines = values_by_key((span.line, span) for span in misread)
     return [
         finding
         for finding in findings
         if finding.rule.id.startswith("secret.")
         or (
-            _start(finding.span) not in (errors if finding.rule.id.startswith("yaml.") else refused)
+            _span_start(finding.span) not in (errors if finding.rule.id.startswith("yaml.") else refused)
             and not any(_spans_overlap(finding.span, span) for span in lines.get(finding.span.line, ()))
             and not (finding.rule.id.startswith("yaml.") and _is_value_of_key(finding.span, unknown))
         )
     ]
 
 
-def _start(span: Span) -> tuple[int, int]:
+def _span_start(span: Span) -> tuple[int, int]:
     return (span.line, span.column)
 
 

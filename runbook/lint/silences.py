@@ -40,7 +40,7 @@ def silences_in(document: Document) -> tuple[list[SilencedRule], list[Problem]]:
             if not comments.begins(number, noqa.start() + 1):
                 continue
             about = number if said < noqa.start() else below
-            ids = list(_ids(noqa))
+            ids = list(_silenced_ids(noqa))
             if not ids:
                 span = Span(document.path, number, noqa.start() + 1, len(noqa.group().rstrip()))
                 message = "this silences nothing: it does not say which rule"
@@ -77,7 +77,7 @@ def unused_silence(silence: SilencedRule) -> Problem:
     return Problem("silence.unused", message, silence.span, "remove it, or it will hide the next mistake")
 
 
-def _ids(noqa: re.Match[str]) -> Iterator[tuple[str, int]]:
+def _silenced_ids(noqa: re.Match[str]) -> Iterator[tuple[str, int]]:
     """The rule ids of a silence with their columns from 0: the first word, and further words that follow a comma or are
     ids of rules. The text after them is the reason, for people."""
     if noqa["colon"] is None:

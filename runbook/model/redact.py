@@ -200,7 +200,7 @@ class Redactor:
             if self._forms:
                 found += self._forms.find(view)
             found += (view.raw(*match.span()) for _, match in known_tokens(view.text))
-        return joined(found)
+        return merged_places(found)
 
     def cut(self, text: str) -> int:
         """How many characters of an unfinished text may be passed on: the rest may be the beginning of a secret."""
@@ -259,7 +259,7 @@ class RedactedStream:
         return self._redactor.text(text)
 
 
-def joined(places: Iterable[TextSpan]) -> list[TextSpan]:
+def merged_places(places: Iterable[TextSpan]) -> list[TextSpan]:
     """The places in order, those that overlap merged; empty places are dropped."""
     found: list[TextSpan] = []
     for start, end in sorted(places):

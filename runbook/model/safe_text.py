@@ -136,7 +136,7 @@ def wrap_to_width(text: str, width: int | None) -> list[str]:
     return broken
 
 
-def table(rows: Iterable[Sequence[str]], *, widest: int | None = None) -> list[str]:
+def aligned_table(rows: Iterable[Sequence[str]], *, widest: int | None = None) -> list[str]:
     """The rows as lines with aligned columns, safe to print; a column that is empty in every row is left out. `widest`:
     no column is padded beyond so many cells, and a longer text pushes the rest of its row to the right."""
     shown = [[visible_text(text) for text in row] for row in rows]

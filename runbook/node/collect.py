@@ -25,10 +25,10 @@ import shlex
 import time
 from typing import NamedTuple
 
-from runbook.node.proc import all_pids, descriptor_targets, process_environment, read, stat, tcp_sockets
+from runbook.node.proc import all_pids, descriptor_targets, process_environment, process_stat, read, tcp_sockets
 from runbook.node.proc import process_arguments as arguments_of
 from runbook.node.proc import process_uid as owner_of
-from runbook.node.tools import drain, find_tool, status
+from runbook.node.tools import drain, find_tool, run_status
 from runbook.node.tools import run as run_tool
 
 TYPE_CHECKING = False
@@ -319,7 +319,7 @@ def run(
         said = run_tool([path, *argv[1:]], seconds, sudo=sudo, env=env, out=sink, err=err)
     except (OSError, RuntimeError) as error:
         return collected_answer(name, shown, "failed", err=str(error))
-    answer = collected_answer(name, shown, status(said), said["code"], sink.text(), said["err"] or err.text())
+    answer = collected_answer(name, shown, run_status(said), said["code"], sink.text(), said["err"] or err.text())
     answer["left_out"] = out.left_out
     answer["seconds"] = round(time.monotonic() - begun, 3)
     return answer
@@ -391,7 +391,7 @@ def sysctls_answer() -> CollectedAnswer:
     return own_answer("system/sysctl", "sysctl of net.*, vm.* and kernel.* that matter", lines)
 
 
-def interfaces() -> CollectedAnswer:
+def sysfs_interfaces_answer() -> CollectedAnswer:
     """The answer with what sysfs says about every network interface."""
     lines = []
     for name in sorted(os.listdir("/sys/class/net")):
@@ -460,7 +460,7 @@ def ports_by_inode(ports: list[tuple[int, int]]) -> dict[str, int]:
     return {row.inode: row.port for row in tcp_sockets() if any(first <= row.port <= last for first, last in ports)}
 
 
-def processes(ports: list[tuple[int, int]], known: Accounts) -> tuple[CollectedAnswer, set[int]]:
+def processes_answer(ports: list[tuple[int, int]], known: Accounts) -> tuple[CollectedAnswer, set[int]]:
     """The answer about processes that hold GPUs or the ports, are stuck in the kernel, or are left of an earlier run,
     as far as this user may see them; and the uids of all processes."""
     sockets = ports_by_inode(ports)
@@ -468,7 +468,7 @@ def processes(ports: list[tuple[int, int]], known: Accounts) -> tuple[CollectedA
     uids: set[int] = set()
     hidden = 0
     for pid in sorted(all_pids()):
-        its, uid = stat(pid), owner_of(pid)
+        its, uid = process_stat(pid), owner_of(pid)
         if its is None or uid is None:
             continue
         uids.add(uid)
@@ -517,7 +517,7 @@ def environment_answer(prefixes: list[str]) -> CollectedAnswer:
     return own_answer("nccl/environment", "env (names on a list only, as this login gives them)", lines)
 
 
-def python(arguments: dict[str, Any]) -> CollectedAnswer:
+def inventory_python_answer(arguments: dict[str, Any]) -> CollectedAnswer:
     """The answer of the inventory's Python, run after its activate line by the shell that would start the job."""
     argv = [os.path.expanduser(arguments["python"]), "-c", ENVIRONMENT_SCRIPT, ",".join(arguments["names"])]
     activate = arguments.get("activate")
@@ -568,18 +568,18 @@ def look(arguments: dict[str, Any]) -> Collected:
     uids = {os.getuid()}
 
     def of_processes() -> CollectedAnswer:
-        answer, found = processes(ports, known)
+        answer, found = processes_answer(ports, known)
         uids.update(found)
         return answer
 
-    jobs: list[tuple[str, Callable[[], CollectedAnswer]]] = [("python", lambda: python(arguments))]
+    jobs: list[tuple[str, Callable[[], CollectedAnswer]]] = [("python", lambda: inventory_python_answer(arguments))]
     for one in COMMANDS + port_commands(ports) + address_commands(arguments["addresses"]) + interface_commands():
         jobs.append((one.name, functools.partial(run_with_rights, one)))
     for name, path, keep in FILES:
         jobs.append((name, functools.partial(read_file, name, path, keep)))
     jobs += [
         ("system/sysctl", sysctls_answer),
-        ("network/interfaces", interfaces),
+        ("network/interfaces", sysfs_interfaces_answer),
         ("nccl/environment", lambda: environment_answer(arguments["names"])),
         ("processes", of_processes),
     ]
@@ -607,12 +607,12 @@ def look(arguments: dict[str, Any]) -> Collected:
         "answers": answers,
         "user": me[0],
         "users": [me, (me[0], os.path.expanduser("~"), ""), *owner_list, *people],
-        "hostnames": hostnames(),
+        "hostnames": known_hostnames(),
         "seconds": round(time.monotonic() - begun, 3),
     }
 
 
-def hostnames() -> list[str]:
+def known_hostnames() -> list[str]:
     """This machine's names, and all names in its /etc/hosts."""
     names = [os.uname().nodename, read("/etc/hostname") or ""]
     for line in (read("/etc/hosts") or "").splitlines()[:5000]:

@@ -46,16 +46,16 @@ def look(arguments: dict[str, Any]) -> Counters:
     smi = find_smi() if arguments["gpus"] else None
     return {
         "clock": time.monotonic(),
-        "interfaces": {name: interface(name) for name in dict.fromkeys(names)},
+        "interfaces": {name: interface_counters(name) for name in dict.fromkeys(names)},
         "tcp": tcp_segment_counts(),
-        "ports": ports(),
+        "ports": port_counters(),
         "machine": machine_counters(arguments["pid"]),
         "gpus": query_gpus(smi, GPU_COUNTER_FIELDS, arguments["deadline_s"], arguments["gpus"]) if smi else None,
         "xids": xid_log_lines() if arguments["gpus"] else None,
     }
 
 
-def interface(name: str) -> dict[str, int | None]:
+def interface_counters(name: str) -> dict[str, int | None]:
     found = {key: read_integer(SYS_CLASS_NET + name + "/statistics/" + key) for key in INTERFACE_COUNTERS}
     found["carrier_down_count"] = read_integer(SYS_CLASS_NET + name + "/carrier_down_count")
     return found
@@ -66,7 +66,7 @@ def tcp_segment_counts() -> Segments | None:
     return {"OutSegs": said["OutSegs"], "RetransSegs": said["RetransSegs"]} if said else None
 
 
-def ports() -> dict[str, dict[str, int | None]]:
+def port_counters() -> dict[str, dict[str, int | None]]:
     found = {}
     for base in sorted(glob.glob(IB_PORT_FOLDERS)):
         hca, _, port = base.split("/")[-3:]

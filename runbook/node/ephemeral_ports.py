@@ -20,11 +20,11 @@ from runbook.node.proc import (
     TIME_WAIT,
     account_name,
     all_pids,
-    command,
+    command_line,
     process_run_id,
     process_uid,
     read,
-    sockets,
+    socket_inodes,
     tcp_sockets,
 )
 from runbook.node.tools import find_tool, run
@@ -54,7 +54,7 @@ def look(_arguments: dict[str, Any]) -> EphemeralPorts:
     low, high = int(words[0]), int(words[1])
     reserved = parse_port_ranges(read(RESERVED_PORTS_FILE) or "") & set(range(low, high + 1))
     rows = [row for row in tcp_sockets() if low <= row.port <= high]
-    taken = {port for port in range(low, high + 1) if port not in reserved and not free(port)}
+    taken = {port for port in range(low, high + 1) if port not in reserved and not is_port_free(port)}
     told: EphemeralPorts = {
         "low": low,
         "high": high,
@@ -85,7 +85,7 @@ def parse_port_ranges(text: str) -> set[int]:
     return found
 
 
-def free(port: int) -> bool:
+def is_port_free(port: int) -> bool:
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as sock:
         try:
             sock.bind(("", port))
@@ -114,7 +114,7 @@ def largest_socket_holders(held: dict[int, set[str]], owners: dict[str, int], ou
     is not known. `owners`: uids by inode."""
     found: list[SocketHolder] = []
     for pid, inodes in held.items():
-        line = command(pid)
+        line = command_line(pid)
         if line and inodes - ours:
             found.append(
                 {"pid": pid, "command": line, "user": account_name(process_uid(pid)), "sockets": len(inodes - ours)}
@@ -144,7 +144,7 @@ def own_socket_view() -> View:
             networks[pid] = os.readlink("/proc/%d/ns/net" % pid)
         except OSError:
             continue
-        owners += [(pid, inode) for inode in sockets(pid)]
+        owners += [(pid, inode) for inode in socket_inodes(pid)]
     return owners, networks
 
 

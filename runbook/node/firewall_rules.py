@@ -21,7 +21,7 @@ import time
 
 from runbook.node.message import write_message
 from runbook.node.proc import read
-from runbook.node.tools import Beginning, find_tool, status
+from runbook.node.tools import Beginning, find_tool, run_status
 from runbook.node.tools import run as run_tool
 
 TYPE_CHECKING = False
@@ -95,7 +95,7 @@ def run(argv: list[str], sudo: str | None = None) -> Record:
         return record
     out = Beginning(MAX_RULES_BYTES)
     said = run_tool([path, *argv[1:]], COMMAND_TIMEOUT_S, sudo=sudo, out=out)
-    record.update(status=status(said), stderr=said["err"][:4000])
+    record.update(status=run_status(said), stderr=said["err"][:4000])
     if said["code"] is None:
         return record
     record["rc"] = said["code"]

@@ -16,7 +16,7 @@ import re
 import threading
 import time
 
-from runbook.node.proc import account_name, command, process_run_id, read
+from runbook.node.proc import account_name, command_line, process_run_id, read
 from runbook.node.proc import process_uid as owner_of
 from runbook.node.tools import find_tool, run, sendable_result
 
@@ -100,7 +100,11 @@ def gpu_process_facts(pid: int, run_id: str) -> GpuProcess:
     uid = owner_of(pid)
     if uid is None:
         return {}
-    return {"user": account_name(uid) or str(uid), "command": command(pid) or "", "ours": process_run_id(pid) == run_id}
+    return {
+        "user": account_name(uid) or str(uid),
+        "command": command_line(pid) or "",
+        "ours": process_run_id(pid) == run_id,
+    }
 
 
 def look(arguments: dict[str, Any]) -> GpusAnswer:

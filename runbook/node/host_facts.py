@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 CAP_IPC_LOCK = 14  # its bit in a set of capabilities
 
 
-def interfaces() -> dict[str, InterfaceFacts]:
+def interface_facts() -> dict[str, InterfaceFacts]:
     """The network interfaces by name. Without `ip -j`, sysfs and an ioctl give fewer facts and only one address."""
     found: dict[str, InterfaceFacts] = {}
     listed = printed_json(run_if_installed("ip", ["-j", "address"], 5))
@@ -66,7 +66,7 @@ def interface_ipv4(name: str) -> list[str]:
         return []
 
 
-def limits() -> Limits:
+def login_limits() -> Limits:
     """This login's limits in bytes, numbers and seconds; None: unlimited. `may_lock`: it has CAP_IPC_LOCK, with which
     no limit of locked memory applies. Empty if the system tells no limits."""
     try:
@@ -123,8 +123,8 @@ def is_own_address(address: str) -> bool | None:
 def look(arguments: dict[str, Any]) -> HostFacts:
     facts: HostFacts = {
         "hostname": os.uname().nodename,
-        "interfaces": interfaces(),
-        "limits": limits(),
+        "interfaces": interface_facts(),
+        "limits": login_limits(),
         "shm": shared_memory(),
         "port_range": read("/proc/sys/net/ipv4/ip_local_port_range"),
         "asks_ecn": read("/proc/sys/net/ipv4/tcp_ecn") == "1",

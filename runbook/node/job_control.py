@@ -70,10 +70,10 @@ from runbook.node.proc import (
     boot_time,
     process_environment,
     process_start_ticks,
+    process_stat,
     process_uid,
     process_variable,
     sleep_seconds,
-    stat,
 )
 from runbook.node.proc import signal_processes as send
 from runbook.node.tools import find_tool, run
@@ -243,7 +243,7 @@ def list_jobs(order: dict[str, Any]) -> Listed:
     jobs += [job_without_files(folder, alive) for folder in gone if order.get("job") in (None, job_and_node(folder)[0])]
     gpus = gpu_memory() if any(facts["lives"] and facts.get("gpus") for _, facts, _ in used) else {}
     for path, facts, finds in used:
-        facts["use"] = {**resource_use(alive.get(key(facts), ()), gpus), **step_progress(path, facts, finds)}
+        facts["use"] = {**resource_use(alive.get(journal_key(facts), ()), gpus), **step_progress(path, facts, finds)}
     return {"jobs": jobs, "time": time.time()}
 
 
@@ -435,7 +435,9 @@ def attempt_journals(folder: str, alive: Living | None = None) -> tuple[list[Doc
             if alive is not None:
                 # Its pid counts as well: a program may have written over its environment, as programs do that change
                 # their title.
-                facts["lives"] = bool(alive.get(key(facts))) or is_same_process(facts.get("pid"), facts.get("born"))
+                facts["lives"] = bool(alive.get(journal_key(facts))) or is_same_process(
+                    facts.get("pid"), facts.get("born")
+                )
                 facts["keeper_lives"] = keeper_lives
                 facts["restarted"] = restart_time(facts)
             found.append(facts)
@@ -445,7 +447,7 @@ def attempt_journals(folder: str, alive: Living | None = None) -> tuple[list[Doc
             damaged.append(damaged_file_facts(name, error, attempt))
     if alive is None:
         return found, damaged
-    told, serial = {key(facts) for facts in found}, str(serial_of(attempt))
+    told, serial = {journal_key(facts) for facts in found}, str(serial_of(attempt))
     for kept, those in alive.items():
         name = kept[2]
         if kept in told or kept[:2] != (job, serial) or node_in_name(name) != node or not FILE_NAME_PATTERN.match(name):
@@ -542,7 +544,7 @@ def folder_fingerprint(folder: str) -> list[Any]:
 # Processes.
 
 
-def key(facts: DocumentFields) -> tuple[str, str, str]:
+def journal_key(facts: DocumentFields) -> tuple[str, str, str]:
     """The key of a journal in `Living`."""
     return facts["job"], str(facts["attempt"]), facts["name"]
 
@@ -567,7 +569,7 @@ def living_processes() -> Living:
 
 def living_pids(facts: DocumentFields, alive: Living) -> set[int]:
     """The pids of the living processes that belong to a journal."""
-    pids = set(alive.get(key(facts), ()))
+    pids = set(alive.get(journal_key(facts), ()))
     return pids | ({facts["pid"]} if is_same_process(facts.get("pid"), facts.get("born")) else set())
 
 
@@ -599,7 +601,7 @@ def resource_use(those: Iterable[int], gpus: dict[int, int]) -> dict[str, float 
     """What these processes use: CPU seconds so far, resident bytes, their number, and bytes of GPU memory (None: not
     known)."""
     hertz, page = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
-    seen = [found for found in map(stat, those) if found]
+    seen = [found for found in map(process_stat, those) if found]
     return {
         "cpu_s": sum(one.ticks for one in seen) / hertz,
         "rss": sum(one.pages for one in seen) * page,

@@ -191,7 +191,7 @@ class Keeper:
         while self.kept.poll() is None:
             sleep_seconds(5 * POLL_INTERVAL_S)
             for entry in names_in_folder(self.order["folder"]):
-                if entry.endswith(".json") and entry != me and failed(os.path.join(self.order["folder"], entry)):
+                if entry.endswith(".json") and entry != me and has_failed(os.path.join(self.order["folder"], entry)):
                     self.news.put(("stop", self.order["grace_s"], entry[:-5] + " failed"))
                     return
 
@@ -461,7 +461,7 @@ def overwrite_file(path: str, text: str) -> None:
         pass
 
 
-def failed(path: str) -> bool:
+def has_failed(path: str) -> bool:
     try:
         facts = read_json_object(path)
         return bool(facts["state"] == "ended" and facts["code"] != 0)

@@ -58,7 +58,7 @@ def require_safe_path(path: str) -> None:
         if links > MAX_LINKS:
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), here)
         if sticky and not is_trusted_uid(status.st_uid):
-            raise NotSafe("it is a link of %s" % user(status.st_uid), here)
+            raise NotSafe("it is a link of %s" % user_text(status.st_uid), here)
         target = os.readlink(here)
         if target.startswith("/"):
             done = "/"
@@ -73,7 +73,7 @@ def reversed_path_names(path: str) -> list[str]:
 def check_guarded_folder(path: str, status: os.stat_result) -> bool:
     """Whether a folder is sticky. Raises NotSafe if it is another user's, or others may write to it."""
     if not is_trusted_uid(status.st_uid):
-        raise NotSafe("it belongs to %s, and we are %s" % (user(status.st_uid), user(os.geteuid())), path)
+        raise NotSafe("it belongs to %s, and we are %s" % (user_text(status.st_uid), user_text(os.geteuid())), path)
     sticky = bool(status.st_mode & stat.S_ISVTX)
     if not stat.S_ISDIR(status.st_mode) or sticky:
         return sticky
@@ -120,7 +120,7 @@ def require_own_folder(path: str) -> os.stat_result:
     if not stat.S_ISDIR(status.st_mode):
         raise NotSafe("it is not a folder" if not stat.S_ISLNK(status.st_mode) else "it is a link", path)
     if status.st_uid != os.geteuid():
-        raise NotSafe("it belongs to %s, and we are %s" % (user(status.st_uid), user(os.geteuid())), path)
+        raise NotSafe("it belongs to %s, and we are %s" % (user_text(status.st_uid), user_text(os.geteuid())), path)
     if other_writers(status):
         raise NotSafe("others may write to it (mode %04o)" % stat.S_IMODE(status.st_mode), path)
     return status
@@ -162,7 +162,7 @@ def open_own_file(path: str, strict: bool = True) -> BinaryIO:
     if not stat.S_ISREG(status.st_mode):
         why = "it is not a regular file"
     elif status.st_uid != os.geteuid():
-        why = "it belongs to %s" % user(status.st_uid)
+        why = "it belongs to %s" % user_text(status.st_uid)
     elif strict and other_writers(status):
         why = "others may write to it (mode %04o)" % stat.S_IMODE(status.st_mode)
     if why:
@@ -204,7 +204,7 @@ def write_atomically(path: str, text: str) -> None:
     os.replace(partial, path)
 
 
-def user(uid: int) -> str:
+def user_text(uid: int) -> str:
     return account_name(uid) or "user %d" % uid
 
 

@@ -130,7 +130,7 @@ def hosts_lines(name: str) -> list[tuple[int, str]]:
     return [(n, line.strip()) for n, line in lines if name.lower() in line.partition("#")[0].lower().split()[1:]]
 
 
-def sources() -> str | None:
+def host_name_sources() -> str | None:
     """The `hosts:` line of nsswitch.conf, which orders where names are looked up; None if there is none."""
     lines = [line.partition("#")[0].strip() for line in (read("/etc/nsswitch.conf") or "").splitlines()]
     return next((line for line in lines if line.startswith("hosts:")), None)
@@ -412,7 +412,7 @@ def look(arguments: dict[str, Any]) -> PingAnswer:
         "hostname": hostname,
         "own": lookups[hostname].result() if arguments["hostname"] else None,
         "nameservers": nameservers(),
-        "name_sources": sources(),
+        "name_sources": host_name_sources(),
         "hosts_unreadable": hosts_unreadable(),
         "reverse_late": reverse.late(),
         "interfaces": interfaces(),

@@ -20,12 +20,12 @@ from runbook.node.proc import (
     account_name,
     all_pids,
     bind_proves_nothing,
-    command,
+    command_line,
     process_run_id,
+    process_stat,
     process_variable,
     read,
-    sockets,
-    stat,
+    socket_inodes,
     tcp_sockets,
 )
 from runbook.node.tools import find_tool, run
@@ -125,7 +125,7 @@ def port_holders(ports: list[int]) -> dict[int, Holder]:
     inodes = {row.inode: port for port, those in rows.items() for row in those if row.inode != "0"}
     found: dict[int, int] = {}
     for pid in all_pids() if inodes else ():
-        for inode in inodes.keys() & sockets(pid):
+        for inode in inodes.keys() & socket_inodes(pid):
             found.setdefault(inodes[inode], pid)
         if len(found) == len(set(inodes.values())):
             break
@@ -157,7 +157,7 @@ def port_holder_facts(rows: list[TcpSocket], pid: int | None) -> Holder:
     if pid:
         found["pid"], found["command"], found["run_id"] = (
             pid,
-            command(pid),
+            command_line(pid),
             process_run_id(pid) or process_variable(pid, JOB_VARIABLE),
         )
         found["left_behind"] = left_behind(pid)
@@ -187,7 +187,7 @@ def pids_from_ss(ports: list[int]) -> dict[int, int]:
 def left_behind(pid: int) -> bool:
     """Whether a process of a run is left behind: the run's supervisor is gone, and init has adopted the process."""
     for _ in range(64):
-        its = stat(pid)
+        its = process_stat(pid)
         if process_run_id(pid) is None:
             return its is not None and its.comm.startswith(("systemd", "init"))
         if its is None or its.parent <= 1:

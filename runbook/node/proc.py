@@ -80,7 +80,7 @@ class Stat:
         return self.state not in ("Z", "X")
 
 
-def stat(pid: int) -> Stat | None:
+def process_stat(pid: int) -> Stat | None:
     try:
         with open("/proc/%d/stat" % pid, errors="replace") as file:
             return Stat(file.read())
@@ -90,7 +90,7 @@ def stat(pid: int) -> Stat | None:
 
 def process_start_ticks(pid: int) -> int | None:
     """When a living process started, in ticks since boot; else None. A pid that is used again has another start."""
-    found = stat(pid)
+    found = process_stat(pid)
     return found.born if found and found.lives else None
 
 
@@ -126,7 +126,7 @@ def settings_of_ranks(those: Iterable[int]) -> dict[str, dict[str, str]]:
     Processes that this user may not see are left out."""
     found: dict[str, dict[str, str]] = {}
     for pid in those:
-        rank, its = process_rank(pid), stat(pid)
+        rank, its = process_rank(pid), process_stat(pid)
         if rank is None or its is None or its.comm in SHELLS or str(rank) in found:
             continue
         try:
@@ -150,10 +150,10 @@ def tagged_pids(tags: Mapping[str, str], session: int = 0) -> list[int]:
     for pid in all_pids():
         if pid == os.getpid():
             continue
-        its = stat(pid) if session else None
+        its = process_stat(pid) if session else None
         try:
             if (its and its.session == session) or needles <= set(process_environment(pid)):
-                its = its or stat(pid)
+                its = its or process_stat(pid)
                 if its and its.lives:
                     found.append(pid)
         except OSError:
@@ -163,7 +163,7 @@ def tagged_pids(tags: Mapping[str, str], session: int = 0) -> list[int]:
 
 def descendant_pids(pid: int) -> set[int]:
     """The pids of the living children of a process, of their children, and so on."""
-    parents = {one: its.parent for one in all_pids() if (its := stat(one)) and its.lives}
+    parents = {one: its.parent for one in all_pids() if (its := process_stat(one)) and its.lives}
     found: set[int] = set()
     more = {pid}
     while more:
@@ -183,7 +183,7 @@ def descriptor_targets(pid: int) -> list[str]:
     return found
 
 
-def sockets(pid: int) -> set[str]:
+def socket_inodes(pid: int) -> set[str]:
     """The inodes of a process's open sockets."""
     try:
         return {target[8:-1] for target in descriptor_targets(pid) if target.startswith("socket:[")}
@@ -224,7 +224,7 @@ def process_arguments(pid: int) -> list[str]:
         return []
 
 
-def command(pid: int, longest: int = MAX_COMMAND_CHARACTERS) -> str | None:
+def command_line(pid: int, longest: int = MAX_COMMAND_CHARACTERS) -> str | None:
     """The command line of a process, at most `longest` characters; None if this user sees none."""
     return " ".join(" ".join(process_arguments(pid)).split())[:longest] or None
 
@@ -241,11 +241,11 @@ class TcpSocket:
 
     @property
     def local(self) -> tuple[str, int]:
-        return endpoint(self._words[1])
+        return kernel_endpoint(self._words[1])
 
     @property
     def remote(self) -> tuple[str, int]:
-        return endpoint(self._words[2])
+        return kernel_endpoint(self._words[2])
 
     @property
     def queued(self) -> tuple[int, int]:
@@ -268,7 +268,7 @@ def tcp_sockets() -> list[TcpSocket]:
     return list({(words[1], words[2], words[9]): TcpSocket(words) for words in rows}.values())
 
 
-def endpoint(text: str) -> tuple[str, int]:
+def kernel_endpoint(text: str) -> tuple[str, int]:
     """Address and port from a text like `0100007F:1F90` in the kernel's tables: words in the machine's byte order."""
     import socket  # imported here, since few programs need it and every node pays for it
     import struct

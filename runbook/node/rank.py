@@ -380,14 +380,14 @@ class Worker:
                 self.locate(count)
                 self.step("done")
                 return
-            turns = affordable(slowest, sizes[index:], -left, order["iterations"])
+            turns = affordable_iterations(slowest, sizes[index:], -left, order["iterations"])
             per_byte = (time.monotonic() - begun + 2 * slowest) / size
             self.place.phase, self.place.turns = "timing", turns
             data.zero_()  # sums of zeros stay zeros: no overflow however many iterations
             times = self.time(data, turns)
             mean = self.agree(mean_of(times), combine=mean_of)[0]
             if self.rank == 0:
-                report_event("row", row=row(size, count, mean, times, self.world_size))
+                report_event("row", row=result_row(size, count, mean, times, self.world_size))
             else:
                 report_event("finished", size=size)
             del data
@@ -608,7 +608,7 @@ def mean_of(numbers: Sequence[float]) -> float:
     return sum(numbers) / len(numbers)
 
 
-def affordable(seconds: float, sizes: list[int], left: float, wanted: int) -> int:
+def affordable_iterations(seconds: float, sizes: list[int], left: float, wanted: int) -> int:
     """How many iterations of sizes[0] to time, from 2 to `wanted`, if one took `seconds` and `left` of the budget
     remains.
     Each size gets a share of the rest in proportion to its bytes. A small size, which costs next to nothing, gets at
@@ -618,7 +618,7 @@ def affordable(seconds: float, sizes: list[int], left: float, wanted: int) -> in
     return int(max(2, min(wanted, share / max(seconds, 1e-7))))
 
 
-def row(size: int, count: int, mean: float, times: list[float], world_size: int) -> dict[str, Any]:
+def result_row(size: int, count: int, mean: float, times: list[float], world_size: int) -> dict[str, Any]:
     """One row of the table as nccl-tests prints it; algbw and busbw are in GB/s (10^9 bytes)."""
     algbw = size / mean / 1e9
     ordered = sorted(times)

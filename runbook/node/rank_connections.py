@@ -17,7 +17,7 @@ from runbook.node.proc import (
     SYN_SENT,
     process_rank,
     settings_of_ranks,
-    sockets,
+    socket_inodes,
     tagged_pids,
     tcp_sockets,
 )
@@ -34,7 +34,7 @@ def look(arguments: dict[str, Any]) -> RankConnections:
     names = (RUN_ID_VARIABLE, JOB_VARIABLE)
     processes = sorted({pid for name in names for pid in tagged_pids({name: arguments["run_id"]})}, reverse=True)
     # Descending pids: the process that opened a socket comes after children that inherited it, and counts.
-    inodes = {inode: pid for pid in processes for inode in sockets(pid)}
+    inodes = {inode: pid for pid in processes for inode in socket_inodes(pid)}
     ranks = {pid: process_rank(pid) for pid in set(inodes.values())}
     connections: list[TcpConnection] = []
     listening: list[Listener] = []

@@ -35,16 +35,16 @@ from runbook.node.proc import (
     Stat,
     account_name,
     all_pids,
-    command,
+    command_line,
     descriptor_targets,
     kernel_kills,
     process_rank,
+    process_stat,
     process_uid,
     read,
     settings_of_ranks,
     sleep_seconds,
-    sockets,
-    stat,
+    socket_inodes,
     status_field,
 )
 from runbook.node.proc import process_arguments as arguments_of
@@ -114,7 +114,7 @@ class Moment:
 
     def __init__(self, leaders: dict[str, int]) -> None:
         self.clock = time.monotonic()
-        self.processes = processes(set(leaders.values()))
+        self.processes = processes_by_pid(set(leaders.values()))
         self.ranks = {rank: session_processes(self.processes, leader) for rank, leader in leaders.items()}
         self.cpu = {entry.pid: cpu_time(entry.pid) for mine in self.ranks.values() for entry in mine}
         self.copied = {entry.pid: bytes_copied(entry.pid) for mine in self.ranks.values() for entry in mine}
@@ -129,7 +129,7 @@ def rank_facts(rank: str, before: Moment, after: Moment, stacks: str | None) -> 
     """The facts about a rank between two moments. Its stacks are added later; `stacks` is their folder, or None."""
     mine, seconds = after.ranks[rank], after.clock - before.clock
     now, past = after.tcp or {}, before.tcp or {}
-    known = {inode for entry in mine for inode in sockets(entry.pid)} & set(now)
+    known = {inode for entry in mine for inode in socket_inodes(entry.pid)} & set(now)
     held = [throttled_share(before.quotas.get(one.pid), after.quotas.get(one.pid), seconds) for one in mine]
     return {
         "processes": [process_facts(entry, before, after, stacks) for entry in mine],
@@ -188,18 +188,18 @@ def busy_processes(entries: Processes, ours: Iterable[int]) -> list[BusyProcess]
         {
             "pid": one.pid,
             "user": account_name(process_uid(one.pid)) or "?",
-            "command": command(one.pid, MAX_SHOWN_CHARACTERS) or one.stat.comm,
+            "command": command_line(one.pid, MAX_SHOWN_CHARACTERS) or one.stat.comm,
             "cpu": one.cpu,
         }
         for one in others[:6]
     ]
 
 
-def processes(ours: set[int]) -> Processes:
+def processes_by_pid(ours: set[int]) -> Processes:
     """Every process by pid; for the sessions in `ours` also the bytes that each has read."""
     found = {}
     for pid in all_pids():
-        its = stat(pid)
+        its = process_stat(pid)
         if its is not None:
             found[pid] = Process(pid, its, disk_bytes_read(pid) if its.session in ours else 0)
     return found
@@ -313,7 +313,7 @@ def stacks_at_signal(number: int, folder: str, pids: Iterable[int], starved_s: f
                 continue
         silent = [pid for pid in asked if told not in said.get(pid, "")]
         if time.monotonic() - begun > STACK_TIMEOUT_S:
-            silent = [pid for pid in silent if (its := stat(pid)) and its.state == "R"]
+            silent = [pid for pid in silent if (its := process_stat(pid)) and its.state == "R"]
         if not silent:
             break
     return {pid: text for pid, text in said.items() if text}

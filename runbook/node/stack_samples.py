@@ -12,8 +12,8 @@ from __future__ import annotations
 import time
 
 from runbook.node.cpu_waits import cpu_time, cpu_wait_share
-from runbook.node.proc import SHELLS, process_rank, sleep_seconds, sockets, stat
-from runbook.node.rank_processes import busy_processes, note_cpu_shares, own_stacks, processes, session_processes
+from runbook.node.proc import SHELLS, process_rank, process_stat, sleep_seconds, socket_inodes
+from runbook.node.rank_processes import busy_processes, note_cpu_shares, own_stacks, processes_by_pid, session_processes
 from runbook.node.tcp_info import sent_to_each_address, tcp_connections
 
 TYPE_CHECKING = False
@@ -27,7 +27,7 @@ MAX_STACK_CHARACTERS = 8192  # the most characters of a stack
 
 def look(arguments: dict[str, Any]) -> StackSamples:
     leaders = [int(pid) for pid in arguments["leaders"].values() if pid]
-    before, tcp_before, begun = processes(set(leaders)), tcp_connections(), time.monotonic()
+    before, tcp_before, begun = processes_by_pid(set(leaders)), tcp_connections(), time.monotonic()
     chosen: dict[int, int] = {}
     for leader in leaders:
         for entry in session_processes(before, leader):
@@ -44,12 +44,14 @@ def look(arguments: dict[str, Any]) -> StackSamples:
         for rank, pid in chosen.items():
             found[rank]["states"] += states[rank]
             found[rank]["stacks"].append(main_thread_stack(said.get(pid, "")))
-    after, tcp_after, seconds = processes(set(leaders)), tcp_connections(), time.monotonic() - begun
+    after, tcp_after, seconds = processes_by_pid(set(leaders)), tcp_connections(), time.monotonic() - begun
     note_cpu_shares(before, after, seconds)
     for rank, pid in chosen.items():
         told = found[rank]
         told["waited"] = cpu_wait_share(cpu_before[pid], cpu_time(pid), seconds, set(told["states"]) == {"R"})
-    ours = {inode for leader in leaders for entry in session_processes(after, leader) for inode in sockets(entry.pid)}
+    ours = {
+        inode for leader in leaders for entry in session_processes(after, leader) for inode in socket_inodes(entry.pid)
+    }
     return {
         "ranks": {str(rank): told for rank, told in found.items()},
         "busy": busy_processes(after, leaders),
@@ -60,7 +62,7 @@ def look(arguments: dict[str, Any]) -> StackSamples:
 
 def main_thread_state(pid: int) -> str:
     """The state of a process's main thread; X if the process is gone."""
-    its = stat(pid)
+    its = process_stat(pid)
     return its.state if its else "X"
 
 

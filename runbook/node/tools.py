@@ -11,7 +11,7 @@ import subprocess
 import threading
 import time
 
-from runbook.node.proc import stat
+from runbook.node.proc import process_stat
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ def run(
             pass  # the tool has ended: its own output says why
     ended.join(seconds)
     if ended.is_alive():
-        its = stat(process.pid)
+        its = process_stat(process.pid)
         kill_group(process.pid, sudo)
         # A process in uninterruptible sleep does not even die of KILL, so the wait for it is limited.
         last = time.monotonic() + OUTPUT_END_TIMEOUT_S
@@ -186,17 +186,17 @@ def kill_group(leader: int, sudo: str | None = None) -> None:
                 pass
 
 
-def denied(said: Ran) -> bool:
+def was_denied(said: Ran) -> bool:
     """Whether a tool failed because its caller lacks root's rights."""
     words = (said["err"] + said["out"][:1000]).lower()
     return bool(said["code"]) and any(one in words for one in DENIAL_TEXTS)
 
 
-def status(said: Ran) -> Literal["ok", "denied", "timeout", "failed"]:
+def run_status(said: Ran) -> Literal["ok", "denied", "timeout", "failed"]:
     """The status of a run of a tool. It may be `ok` with an exit code other than 0."""
     if said["code"] is None:
         return "timeout" if said.get("timed_out") else "failed"
-    return "denied" if denied(said) else "ok"
+    return "denied" if was_denied(said) else "ok"
 
 
 def run_if_installed(name: str, arguments: Sequence[str], seconds: float) -> Ran:

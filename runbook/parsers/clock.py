@@ -37,7 +37,7 @@ def _clock_offset_reading(seconds: float | None, at: int) -> Reading:
     return found
 
 
-def tracking(text: str) -> Reading | None:
+def read_chronyc_tracking(text: str) -> Reading | None:
     """Reads `chronyc tracking`."""
     found = fields_by_name(text, ":")
     if "Leap status" not in found and "Reference ID" not in found:
@@ -64,7 +64,7 @@ CHRONY_SOURCE = re.compile(
 )
 
 
-def sources(text: str) -> Reading | None:
+def read_chronyc_sources(text: str) -> Reading | None:
     """Reads `chronyc sources`."""
     rows = [(at, line) for at, line in numbered_lines(text) if re.match(r"[\^=#][*+\-?x~ ]", line)]
     parsed = [(at, found) for at, line in rows if (found := CHRONY_SOURCE.match(line))]
@@ -81,7 +81,7 @@ SYNCHRONIZED_FIELDS = ("System clock synchronized", "NTP synchronized")
 NTP_SERVICE_FIELDS = ("NTP service", "systemd-timesyncd.service active", "Network time on", "NTP enabled")
 
 
-def timedatectl(text: str) -> Reading | None:
+def read_timedatectl(text: str) -> Reading | None:
     """Reads `timedatectl`, in the words of each of its generations: `NTP synchronized`,
     `systemd-timesyncd.service active`, `NTP service`."""
     found = fields_by_name(text, ":")
@@ -113,7 +113,7 @@ MILLISECONDS_BY_UNIT = {
 """Milliseconds of the units in which systemd writes a span of time."""
 
 
-def timesync(text: str) -> Reading | None:
+def read_timesync_status(text: str) -> Reading | None:
     """Reads `timedatectl timesync-status`."""
     found = fields_by_name(text, ":")
     if "Server" not in found or "Poll interval" not in found:
@@ -146,7 +146,7 @@ NTPQ_PEER = re.compile(
 )
 
 
-def ntpq(text: str) -> Reading | None:
+def read_ntpq(text: str) -> Reading | None:
     """Reads the table of peers of `ntpq -p`."""
     head = re.search(r"^[ \t]+remote\s+refid\s+st t when poll reach.*$", text, re.MULTILINE)
     if not head:

@@ -28,7 +28,7 @@ MAX_SMALL_SHM_BYTES = 64 << 20
 """Bytes of /dev/shm that Docker gives a container: enough for two GPUs, not for eight."""
 
 
-def disks(text: str) -> Reading | None:
+def read_df(text: str) -> Reading | None:
     """Reads `df`, with sizes or with inodes (`-i`)."""
     head = DF_HEADER.search(text)
     if not head:
@@ -89,7 +89,7 @@ def _size_bytes(text: str, unit: int = 1 << 10) -> float | None:
     return float(found[1]) * (SIZE_FACTORS[found[2]] if found[2] or found[1] == "0" else unit)
 
 
-def memory(text: str) -> Reading | None:
+def read_free(text: str) -> Reading | None:
     """Reads `free`."""
     head = re.search(r"^[ \t]+total\s+used\s+free\s+shared\b.*$", text, re.MULTILINE)
     if not head:
@@ -135,7 +135,7 @@ OPEN_FILES_LINE = re.compile(
 )
 
 
-def limits(text: str) -> Reading | None:
+def read_limits(text: str) -> Reading | None:
     """Reads `ulimit -a` of sh, bash and zsh, and /proc/PID/limits."""
     memlock: tuple[float, int] | None = None
     files: tuple[float, int] | None = None
@@ -161,12 +161,12 @@ def _limit_value(text: str) -> float:
     return float("inf") if text == "unlimited" or text.startswith("-") else float(text)
 
 
-def locked(text: str) -> Reading | None:
+def read_locked_memory(text: str) -> Reading | None:
     """Reads `ulimit -l`, which prints a bare number of KiB."""
     words = text.split()
     if len(words) != 1 or not re.fullmatch(LIMIT_VALUE, words[0]):
         return None
-    reading = limits(f"max locked memory (kbytes, -l) {words[0]}")
+    reading = read_limits(f"max locked memory (kbytes, -l) {words[0]}")
     return reading and Reading(faults=reading.faults)
 
 
@@ -176,7 +176,7 @@ ACS_FLAGS = re.compile(r"\s*ACSCtl:\s*(?P<flags>(?:\w+[+-]\s*)+)\Z")
 PCI_DEVICE = re.compile(r"(?P<at>(?:[0-9a-f]{4}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]) (?P<what>.*)", re.IGNORECASE)
 
 
-def lspci(text: str) -> Reading | None:
+def read_lspci(text: str) -> Reading | None:
     """Reads `lspci -vvv`: bridges with ACS on, and PCIe links that are narrower than they could be."""
     device = ""
     on: list[tuple[int, str]] = []
@@ -219,7 +219,7 @@ LSMOD_ROW = re.compile(
 )
 
 
-def lsmod(text: str) -> Reading | None:
+def read_lsmod(text: str) -> Reading | None:
     """Reads `lsmod`: whether the module for GPUDirect RDMA is loaded."""
     rows = [(at, line) for at, line in numbered_lines(text) if line.strip() and not line.startswith("Module ")]
     modules = [found["name"] for _, line in rows if (found := LSMOD_ROW.match(line))]

@@ -265,7 +265,7 @@ STATE_BY_IBPORTSTATE_WORD = {"Down": "down", "Initialize": "initializing", "Arme
 """By ibportstate's word for a state, ibstat's in lower case."""
 
 
-def port_info(text: str) -> Reading | None:
+def read_ibportstate(text: str) -> Reading | None:
     """Reads ibportstate."""
     found: dict[str, tuple[str, int]] = {}
     for at, line in numbered_lines(text):
@@ -306,7 +306,7 @@ RDMA_LINK = re.compile(
 RDMA_LINK_STATES = {"ACTIVE", "DOWN", "INIT", "ARMED", "NOP", "ACTIVE_DEFER"}
 
 
-def links(text: str) -> Reading | None:
+def read_rdma_link(text: str) -> Reading | None:
     """Reads `rdma link`."""
     lines = [(at, line) for at, line in numbered_lines(text) if line.strip()]
     found = [(at, link) for at, line in lines if (link := RDMA_LINK.match(line.strip()))]
@@ -376,7 +376,7 @@ COUNTER_BY_OLD_NAME = {
 }
 
 
-def counters_of_port(text: str) -> Reading | None:
+def read_perfquery(text: str) -> Reading | None:
     """Reads perfquery."""
     head = re.search(r"# Port (?:extended )?counters: .{0,300}?Lid (\d+) port (\d+)", text)
     counters: dict[str, tuple[int, int]] = {}

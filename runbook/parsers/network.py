@@ -39,7 +39,7 @@ INET_ADDRESS = re.compile(
 )
 
 
-def interfaces(text: str) -> Reading | None:
+def read_interfaces(text: str) -> Reading | None:
     """Reads `ip addr`, `ip -br addr`, `ip link` and `ifconfig`."""
     addresses: dict[str, list[str]] = {}
     first: dict[str, int] = {}
@@ -85,7 +85,7 @@ IP_ROUTE = re.compile(
 )
 
 
-def routes(text: str) -> Reading | None:
+def read_routes(text: str) -> Reading | None:
     """Reads `ip route` and `ip route get`."""
     found, default, unread = 0, False, 0
     lines = [(at, line) for at, line in numbered_lines(text) if line.strip()]
@@ -120,7 +120,7 @@ GETENT_ANSWER = re.compile(
 NAME_CAUSES = ("gloo-loopback-advertised", "master-addr-loopback", "rdzv-host-not-matched", "name-wrong-address")
 
 
-def lookup(text: str) -> Reading | None:
+def read_getent(text: str) -> Reading | None:
     """Reads `getent hosts` and `getent ahosts`."""
     lines = [(at, line) for at, line in numbered_lines(text) if line.strip()]
     answers = [(at, found) for at, line in lines if (found := GETENT_ANSWER.match(line.strip()))]
@@ -150,7 +150,7 @@ def lookup(text: str) -> Reading | None:
 SYSCTL_LINE = re.compile(r"\A(?P<key>[a-z][\w.-]*\.[\w-]+) ?= ?(?P<value>.*)\Z")
 
 
-def sysctl(text: str) -> Reading | None:
+def read_sysctl(text: str) -> Reading | None:
     """Reads `sysctl`: the range of ports that the kernel uses for outgoing connections."""
     lines = [(at, line) for at, line in numbered_lines(text) if line.strip()]
     found = {
@@ -191,7 +191,7 @@ SOCKET_TABLE_HEADS = re.compile(
 )
 
 
-def sockets(text: str) -> Reading | None:
+def read_sockets(text: str) -> Reading | None:
     """Reads ss, netstat (of Windows as well) and lsof: who holds which port."""
     reading = Reading()
     rows = other = 0

@@ -117,7 +117,7 @@ FABRIC_MANAGER_FAILED = compile_bounded(
 NO_NVSWITCH = compile_bounded(r"NOTHING_TO_DO|no (?:NV)?Switch|NVSwitch.*not (?:found|present|detected)", re.IGNORECASE)
 
 
-def fabric_manager(text: str) -> Reading | None:
+def read_fabric_manager(text: str) -> Reading | None:
     """Reads the fabric manager's log, its state in systemctl, or the one word of `systemctl is-active`.
 
     The last line about its state counts: a manager that failed may run now.
@@ -164,7 +164,7 @@ MESSAGE_BY_CAUSE = {
 }
 
 
-def kernel_log(text: str) -> Reading | None:
+def read_kernel_log(text: str) -> Reading | None:
     """Reads the Xid lines of a kernel's log."""
     if "Xid (" not in text:
         return None

@@ -73,7 +73,7 @@ def _phrase_line(text: str, phrase: str) -> tuple[int, ...]:
     return (1,)
 
 
-def table(text: str) -> Reading | None:
+def read_table(text: str) -> Reading | None:
     """Reads the table that `nvidia-smi` prints, or its error message."""
     found = Reading()
     add_error_message_faults(text, found)
@@ -154,7 +154,7 @@ GpuEntries = Mapping[str, str]
 SLOWDOWN_ENTRIES = ("HW Slowdown", "HW Thermal Slowdown", "HW Power Brake Slowdown", "SW Thermal Slowdown")
 
 
-def query_all(text: str) -> Reading | None:
+def read_details(text: str) -> Reading | None:
     """Reads `nvidia-smi -q`, whole or in part."""
     details = parse_details(text)
     gpus = dict(details.gpus) or {"": details.head}
@@ -292,7 +292,7 @@ GPU = re.compile(
 MIG = re.compile(r"\A\s+MIG \S+\s+Device\s+\d+: \(UUID: MIG-\S+\)\s*\Z")
 
 
-def listing(text: str) -> Reading | None:
+def read_listing(text: str) -> Reading | None:
     """Reads `nvidia-smi -L`."""
     rows = [(at, line) for at, line in numbered_lines(text) if line.strip()]
     gpus = [found for _, line in rows if (found := GPU.match(line))]
@@ -310,7 +310,7 @@ def listing(text: str) -> Reading | None:
 NVLINK_LINE = re.compile(r"\A\s+Link \d+: (?:[\d.]+ GB/s|<?inactive>?)\s*\Z", re.IGNORECASE)
 
 
-def nvlink(text: str) -> Reading | None:
+def read_nvlink(text: str) -> Reading | None:
     """Reads `nvidia-smi nvlink --status`: a GPU with fewer active links than the others has a fault."""
     links = parse_links(text)
     rows = [(at, line) for at, line in numbered_lines(text) if line.strip()]
@@ -348,7 +348,7 @@ def _inactive_link_lines(text: str, gpus: list[int]) -> Iterator[int]:
 TOPOLOGY_CELL = r"X|NV\d+|SYS|NODE|PHB|PXB|PIX|PSB|C2C|N/A|XGMI|PCIE|\d+"  # the last three are rocm-smi's
 
 
-def topology(text: str) -> Reading | None:
+def read_topology(text: str) -> Reading | None:
     """Reads the matrix of `nvidia-smi topo -m` or rocm-smi; it proves no fault."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", text)
     head = re.search(r"^[ \t]+GPU0\b.*$", text, re.MULTILINE)
@@ -375,7 +375,7 @@ ERROR_FIELDS = re.compile(
 )
 
 
-def query(text: str) -> Reading | None:
+def read_query(text: str) -> Reading | None:
     """Reads the CSV of `nvidia-smi --query-gpu`. Its heading names the fields; without a heading only a mask of reasons
     for slow clocks in the last field is understood."""
     rows = [(at, [cell.strip() for cell in csv_cells(line)]) for at, line in numbered_lines(text) if line.strip()]

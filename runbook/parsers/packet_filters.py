@@ -53,7 +53,7 @@ IPTABLES_LIST_HEADS = re.compile(r"\s*\Z|\s*(?:num\s+)?(?:pkts\s+bytes\s+)?targe
 ANY_ADDRESS = ("anywhere", "0.0.0.0/0", "::/0")
 
 
-def iptables_list(text: str) -> Reading | None:
+def read_iptables_list(text: str) -> Reading | None:
     """Reads `iptables -L`; a rule counts only with `-v`, which shows its interfaces."""
     policies: dict[str, str] = {}
     chain = ""
@@ -94,7 +94,7 @@ def iptables_list(text: str) -> Reading | None:
     return reading
 
 
-def iptables_save(text: str) -> Reading | None:
+def read_iptables_save(text: str) -> Reading | None:
     """Reads `iptables-save` and `iptables -S`."""
     try:
         bases = iptables.parse(text, "iptables-legacy")
@@ -121,7 +121,7 @@ def iptables_save(text: str) -> Reading | None:
     return reading
 
 
-def nft_json(text: str) -> Reading | None:
+def read_nft_json(text: str) -> Reading | None:
     """Reads `nft -j list ruleset`."""
     if '"nftables"' not in text:
         return None
@@ -142,11 +142,11 @@ def nft_json(text: str) -> Reading | None:
 NFT_BASE_CHAIN = re.compile(r"\s*type (?P<kind>\w+) hook (?P<hook>\w+) .*?policy (?P<policy>\w+);")
 
 
-def nft_text(text: str) -> Reading | None:
+def read_nft_text(text: str) -> Reading | None:
     """Reads `nft list ruleset`: the policy and the plain rules of input chains. Chains that a rule jumps to are not
     followed. JSON goes to `nft_json`."""
     if '"nftables"' in text:
-        return nft_json(text)
+        return read_nft_json(text)
     if text.strip() and not re.search(r"^[ \t]*table \w+ \S+ \{", text, re.MULTILINE):
         return None
     policy, hook, rules = "", "", []
@@ -186,7 +186,7 @@ def nft_text(text: str) -> Reading | None:
     return reading
 
 
-def ufw_status(text: str) -> Reading | None:
+def read_ufw_status(text: str) -> Reading | None:
     """Reads `ufw status`, plain or verbose."""
     status = parse_ufw_status(text)
     if status is None:
@@ -222,7 +222,7 @@ def _holds_ephemeral_ports(ports: str) -> bool:
     return first is not None and last is not None and first <= lowest and last >= highest
 
 
-def firewall_cmd(text: str) -> Reading | None:
+def read_firewall_cmd(text: str) -> Reading | None:
     """Reads `firewall-cmd --list-all`, `--list-all-zones` and `--state`."""
     if re.search(r"firewall-cmd: (?:command )?not found", text):
         return Reading("firewall-cmd is not installed")

@@ -126,7 +126,7 @@ def _read_one_ping(text: str) -> Reading | None:
     elif loss >= MIN_LOSS_PERCENT and received < sent:
         says = f"{target} answers {received} of {sent} echoes: {loss:g} % are lost"
         sure: Confidence = "high" if sent >= 10 and loss >= 5 else "medium"
-        found.proves("packet-loss", says, lines, sure, way="here", target=shell_word(_typed(target)))
+        found.proves("packet-loss", says, lines, sure, way="here", target=shell_word(_shown_target(target)))
     return found
 
 
@@ -142,14 +142,16 @@ def _add_silence_fault(target: str, sent: int, reason: str, lines: Sequence[int]
     cause = cause_of_reason(reason)
     if cause == "firewall-reject":
         says = f"{target} refuses ICMP: {reason}"
-        found.proves("firewall-reject", says, lines, "medium", way="which-rule", target=shell_word(_typed(target)))
+        found.proves(
+            "firewall-reject", says, lines, "medium", way="which-rule", target=shell_word(_shown_target(target))
+        )
         return
     says = f"{target} answered none of {sent} echoes: {reason or 'no echo came back'}"
     sure: Confidence = "high" if reason else "medium"
     if cause == "no-route":
-        found.proves("no-route", says, lines, sure, way="to-target", target=shell_word(_typed(target)))
+        found.proves("no-route", says, lines, sure, way="to-target", target=shell_word(_shown_target(target)))
     else:
-        found.proves("host-unreachable", says, lines, sure, way="to-target", target=shell_word(_typed(target)))
+        found.proves("host-unreachable", says, lines, sure, way="to-target", target=shell_word(_shown_target(target)))
 
 
 def _add_send_fault(text: str, refused: re.Match[str], target: str, found: Reading) -> None:
@@ -167,10 +169,10 @@ def _add_send_fault(text: str, refused: re.Match[str], target: str, found: Readi
         found.proves("firewall-drop", says, at, "medium", way="output")
     else:
         says = f"the kernel has no route to {target}: {why}"
-        found.proves("no-route", says, at, way="to-target", target=shell_word(_typed(target)))
+        found.proves("no-route", says, at, way="to-target", target=shell_word(_shown_target(target)))
 
 
-def _typed(target: str) -> str:
+def _shown_target(target: str) -> str:
     return "PEER" if target == UNNAMED_PEER else target
 
 

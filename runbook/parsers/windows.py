@@ -41,7 +41,7 @@ def parse_records(text: str) -> Iterator[WindowsRecord]:
 PROFILE_HEADING = re.compile(r"(?P<name>Domain|Private|Public|Current) Profile Settings:\s*\Z")
 
 
-def netsh_profiles(text: str) -> Reading | None:
+def read_netsh_profiles(text: str) -> Reading | None:
     """Reads `netsh advfirewall show allprofiles`."""
     profiles: dict[str, dict[str, str]] = {}
     where: dict[str, int] = {}
@@ -77,7 +77,7 @@ def _blocking_profiles_reading(profiles: Mapping[str, int], whole: bool) -> Read
     return reading
 
 
-def netsh_rules(text: str) -> Reading | None:
+def read_netsh_rules(text: str) -> Reading | None:
     """Reads `netsh advfirewall firewall show rule`."""
     rules = [record for record in parse_records(text) if "Rule Name" in record]
     if not rules:
@@ -115,7 +115,7 @@ def _blocking_rules_reading(rules: Sequence[WindowsRecord], name: str, on: str, 
     return reading
 
 
-def firewall_profiles(text: str) -> Reading | None:
+def read_firewall_profiles(text: str) -> Reading | None:
     """Reads Get-NetFirewallProfile."""
     profiles = [one for one in parse_records(text) if "DefaultInboundAction" in one]
     if not profiles:
@@ -133,7 +133,7 @@ def firewall_profiles(text: str) -> Reading | None:
     )
 
 
-def firewall_rules(text: str) -> Reading | None:
+def read_firewall_rules(text: str) -> Reading | None:
     """Reads Get-NetFirewallRule."""
     rules = [one for one in parse_records(text) if "DisplayName" in one or "Direction" in one]
     if not rules:
@@ -147,7 +147,7 @@ def firewall_rules(text: str) -> Reading | None:
     return _blocking_rules_reading(rules, "DisplayName", "True", "Inbound", whole)
 
 
-def test_connection(text: str) -> Reading | None:
+def read_test_net_connection(text: str) -> Reading | None:
     """Reads Test-NetConnection."""
     found: dict[str, tuple[str, int]] = {}
     for record in parse_records("\n".join(line for line in text.splitlines() if not line.startswith("PS "))):

@@ -18,7 +18,7 @@ from runbook.files.yaml_document import KeyPath
 from runbook.launch.ranks import (
     NodeRanks,
     dialled_address,
-    endpoint,
+    endpoint_text,
     network_environment,
     node_environment,
     rank_layout,
@@ -27,7 +27,7 @@ from runbook.model.errors import FilesWrong, Span
 from runbook.model.grouping import values_by_key
 from runbook.model.inventory import Inventory, Node
 from runbook.model.node_ranges import fold
-from runbook.model.safe_text import table, visible_text
+from runbook.model.safe_text import aligned_table, visible_text
 from runbook.model.units import count_text, range_text
 from runbook.report.run_json import json_value
 
@@ -44,7 +44,7 @@ def inventory_list_text(inventory: Inventory, ranked: Inventory, nodes: Sequence
     )
     rows = [_node_table_row(same) for same in groups]
     used = [column for column in range(len(NODE_TABLE_HEADINGS)) if column < 4 or any(row[column] for row in rows)]
-    lines = table([row[column] for column in used] for row in (NODE_TABLE_HEADINGS, *rows))
+    lines = aligned_table([row[column] for column in used] for row in (NODE_TABLE_HEADINGS, *rows))
     return (
         f"{inventory_headline(inventory, ranked)}\n\n" + "\n".join(lines) + "\n" + _list_notes(inventory, nodes, rows)
     )
@@ -59,7 +59,7 @@ def _nodes_with_ranks(ranked: Inventory, nodes: Sequence[Node]) -> list[NodeRank
 def inventory_headline(inventory: Inventory, ranked: Inventory) -> str:
     """The first line: name, file, numbers of nodes and ranks, backend, and the address that ranks dial."""
     gpus = sum(len(node.gpus) for node in ranked.nodes)
-    where = endpoint(dialled_address(ranked.rendezvous, len(ranked.nodes)), ranked.rendezvous.port)
+    where = endpoint_text(dialled_address(ranked.rendezvous, len(ranked.nodes)), ranked.rendezvous.port)
     on = (
         f" on {count_text(gpus, 'GPU')}"
         if gpus == ranked.world_size
@@ -75,7 +75,7 @@ def inventory_headline(inventory: Inventory, ranked: Inventory) -> str:
     )
 
 
-def gpus(node: Node) -> str:
+def gpus_text(node: Node) -> str:
     """The GPUs of a node as text: `8`, `[0, 2]`, or `cpu`, with the number of ranks if that is not one."""
     if not node.gpus:
         return "cpu" if node.processes == 1 else f"cpu x {node.processes}"
@@ -158,7 +158,7 @@ def _similar_neighbours(by_node: Sequence[NodeRanks]) -> Iterator[list[NodeRanks
         # Where a pattern left nodes out, ranks do not go on from one to the next.
         entry = (node.container, node.inside, replace(node.kubernetes, pod=None))
         in_order = node_ranks.node_rank - place if node_ranks.ranks else "spare"
-        return gpus(node), node.shell, node.connection, entry, node.groups, ssh, in_order
+        return gpus_text(node), node.shell, node.connection, entry, node.groups, ssh, in_order
 
     for _, group in groupby(enumerate(by_node), key=kind):
         yield [node_ranks for _, node_ranks in group]
@@ -172,7 +172,7 @@ def _node_table_row(same: Sequence[NodeRanks]) -> tuple[str, ...]:
         range_text(same[0].ranks[0].rank, same[-1].ranks[-1].rank) if same[0].ranks else "spare",
         fold(node.name for node in nodes),
         _short_addresses([node.address for node in nodes]),
-        gpus(first),
+        gpus_text(first),
         first.shell,
         login_text(first, _short_addresses(hosts) if len(nodes) > 1 and hosts else None),
         ",".join(first.groups),
@@ -215,7 +215,7 @@ def inventory_graph_text(inventory: Inventory, ranked: Inventory) -> str:
 
 def _node_tree_lines(nodes: Iterable[Node]) -> Iterator[str]:
     """Yields a line for neighbours with the same GPUs: `gn[01-16]  8 GPUs each`."""
-    for gpu, group in groupby(nodes, key=gpus):
+    for gpu, group in groupby(nodes, key=gpus_text):
         same = list(group)
         what = (
             f"{gpu} GPU" + ("" if gpu == "1" else "s") if gpu[0].isdigit() else f"GPUs {gpu}" if gpu[0] == "[" else gpu
@@ -427,7 +427,7 @@ def _node_values(node: Node) -> Iterator[tuple[str, object, str]]:
     yield "shell", node.shell, DEFAULT_ORIGIN
     yield "activate", node.activate, DEFAULT_ORIGIN
     yield "workdir", node.workdir, DEFAULT_ORIGIN
-    yield "gpus", gpus(node), DEFAULT_ORIGIN
+    yield "gpus", gpus_text(node), DEFAULT_ORIGIN
     yield "processes", None if node.gpus else node.processes, ""
     yield "rack", node.rack, ""
     yield "leaf", node.leaf, ""
@@ -538,4 +538,4 @@ def _find_key(known: dict[str, KeyExplainer], node: Node, key: str) -> KeyExplai
 
 
 def _indented_table(rows: Iterable[Sequence[str]]) -> str:
-    return "".join(f"  {line}\n" for line in table(rows, widest=48))
+    return "".join(f"  {line}\n" for line in aligned_table(rows, widest=48))

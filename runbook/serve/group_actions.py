@@ -20,7 +20,7 @@ from runbook.serve.group_form import (
     NEW_GROUP_TEMPLATE,
     WrongField,
     add_node,
-    differing,
+    differing_fields,
     node_entries,
     open_group_text,
     remove_node,
@@ -120,7 +120,7 @@ def with_unix_line_ends(text: str) -> str:
 def _fields_to_change(file: GroupFile, given: Mapping[str, str]) -> dict[str, str]:
     """The fields that differ from the file: a field that nobody touched stays as it is, even if the text is changed."""
     try:
-        return differing(open_group_text(file.name, file.text), given)
+        return differing_fields(open_group_text(file.name, file.text), given)
     except Uneditable:  # the form shows nothing of such a file
         return {name: value for name, value in given.items() if value.strip()}
 

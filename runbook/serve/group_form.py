@@ -90,7 +90,7 @@ def _addresses_by_node(entry: str, address: Any) -> dict[str, Any]:
 def set_fields(text: Text, fields: Mapping[str, str]) -> list[str]:
     """Write the fields that differ from the file into it; returns their names, such as `port` and `env`. Raises
     WrongField, Uneditable."""
-    changed = differing(text, fields)
+    changed = differing_fields(text, fields)
     for field, value in changed.items():
         if field in _MULTILINE_FIELDS:
             _set_env(text, ("env",) if field == "env" else ("launch", "env"), value, field)
@@ -98,13 +98,13 @@ def set_fields(text: Text, fields: Mapping[str, str]) -> list[str]:
             _set_command(text, value)
         elif field.startswith("node."):
             name, _, key = field.removeprefix("node.").rpartition(".")
-            _set_node_key(text, name, key, _typed(field, key, value))
+            _set_node_key(text, name, key, _file_value(field, key, value))
         else:
-            _set_or_remove(text, _FIELD_KEYS[field], _typed(field, field, value))
+            _set_or_remove(text, _FIELD_KEYS[field], _file_value(field, field, value))
     return list(changed)
 
 
-def differing(text: Text, fields: Mapping[str, str]) -> dict[str, str]:
+def differing_fields(text: Text, fields: Mapping[str, str]) -> dict[str, str]:
     """The fields that differ from the file, in the order of the form. Raises WrongField for an unknown field."""
     before = form_fields(text)
     if unknown := next((field for field in fields if field not in before), None):
@@ -350,7 +350,7 @@ def _text_as_sent(field: str, value: str) -> str:
     return _normalized_text(value) if field in _MULTILINE_FIELDS else re.sub(r"[\r\n]", "", value).strip()
 
 
-def _typed(field: str, key: str, value: str) -> object:
+def _file_value(field: str, key: str, value: str) -> object:
     """The value for the file that a field's text means; None for an empty text. Raises WrongField."""
     if not value:
         return None

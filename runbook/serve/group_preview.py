@@ -29,7 +29,7 @@ from runbook.lint.run import lint
 from runbook.model.errors import FilesWrong, Problem
 from runbook.model.inventory import Inventory
 from runbook.model.playbook import NO_PLAYBOOK
-from runbook.model.redact import SECRET_MASK, Redactor, joined, text_with_replacements
+from runbook.model.redact import SECRET_MASK, Redactor, merged_places, text_with_replacements
 from runbook.model.secrets import PRIVATE_KEY, Secret, is_secret_value, secret_kind
 
 DRAFT_PREFIX = ".lint-"
@@ -131,9 +131,9 @@ def _hide_secrets(text: str) -> tuple[str, dict[str, str]] | None:
     document = parse_document(text, "")
     starts = line_starts(text)
     found = [(starts[span.line - 1] + span.column - 1, span.length) for span in secret_spans(document)]
-    places = joined((start, start + length) for start, length in found)
+    places = merged_places((start, start + length) for start, length in found)
     if document.data is None:  # without keys that name secrets, everything that looks like one is hidden
-        places = joined([*places, *secret_text_spans(text)])
+        places = merged_places([*places, *secret_text_spans(text)])
     hidden = {f"hidden-secret-{number}": text[start:end] for number, (start, end) in enumerate(places, 1)}
     shown = text_with_replacements(text, zip(places, hidden, strict=True))
     rest = parse_document(text_with_replacements(text, ((place, "redacted") for place in places)), "")
@@ -156,7 +156,7 @@ def _shown_finding(severity: str, problem: Problem) -> ShownFinding:
 def group_meaning(path: Path, text: str) -> Meaning:
     """The meaning of a group's text; `why` says what is wrong in it. Never raises, whatever the text holds."""
     try:
-        plan, origins = _plan(path, text)
+        plan, origins = _plan_of_text(path, text)
         return _meaning_of_plan(plan, secrets_in(origins.document))
     except FilesWrong as wrong:
         problem = RedactedProblems(wrong.problems[:1], lambda _file: text.split("\n")).problems[0]
@@ -164,7 +164,7 @@ def group_meaning(path: Path, text: str) -> Meaning:
         return Meaning(why=f"{problem.message}{place}")
 
 
-def _plan(path: Path, text: str) -> tuple[Plan, Origins]:
+def _plan_of_text(path: Path, text: str) -> tuple[Plan, Origins]:
     """The plan that a group's text gives, and where its values come from. Raises FilesWrong."""
     document = parse_document(text, str(path))
     examined = examine_inventory(document, environ=PLACEHOLDER_ENVIRONMENT)
@@ -223,7 +223,7 @@ def assigned_ranks(path: Path, text: str, took_over: tuple[tuple[str, str], ...]
     """The ranks of each node, by its name, in a run of this text. `took_over` are the spares that have come, each with
     the node whose place it took. Empty if no ranks can be assigned."""
     try:
-        plan, _ = _plan(path, text)
+        plan, _ = _plan_of_text(path, text)
         if took_over and plan.whole is not None:
             plan = plan_with_spares(plan, [gone for _, gone in took_over], [spare for spare, _ in took_over])
         by_node = rank_layout(plan.launch.inventory if plan.launch else plan.inventory).by_node
@@ -246,7 +246,7 @@ def launch_scripts(path: Path, text: str, shell: str) -> dict[str, bytes]:
     Where an environment has secrets, a script reads them from a file beside it, which only `runbook render` on the
     command line writes.
     """
-    plan, origins = _plan(path, text)
+    plan, origins = _plan_of_text(path, text)
     if plain := secret_spans(origins.document):
         message = f"the file holds a secret in plain text on line {plain[0].line}, which a script would carry"
         raise FilesWrong.of("secret.value", message, help="write `{env: NAME}` there")

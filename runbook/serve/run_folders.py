@@ -221,7 +221,7 @@ class Runs:
             first.inventory if first else "",
             "" if goes_on else _text_or_empty(result.get("verdict")),
             _text_or_empty(result.get("stopped_at")),
-            _blank_padded_words(_words(result.get("causes"))),
+            _blank_padded_words(_text_tuple(result.get("causes"))),
             _blank_padded_words(nodes),
             _text_or_empty(by.get("person")),
             first.run_id if first else "",
@@ -344,7 +344,7 @@ def _blank_padded_words(words: tuple[str, ...]) -> str:
     return "".join(f" {word}" for word in words if not re.search(r"\s", word)) + " "
 
 
-def _words(value: object) -> tuple[str, ...]:
+def _text_tuple(value: object) -> tuple[str, ...]:
     return tuple(str(one) for one in value) if isinstance(value, list) else ()
 
 

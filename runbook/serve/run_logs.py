@@ -118,7 +118,7 @@ class FoundInAll:
         return not self.unsearched
 
 
-def files(folder: Path) -> list[RunLog]:
+def readable_files(folder: Path) -> list[RunLog]:
     """Every file of a run folder that people may read; the files of ranks come first, by rank."""
     found = [*_log_files_below(folder, "", 0)]
     return sorted(found, key=lambda one: (one.ranks is None, one.ranks or (0, 0), one.name))
@@ -148,7 +148,7 @@ def log_file_id(name: str) -> str:
 
 def find_log_file(folder: Path, id: str) -> RunLog:
     """The file with this id. Raises NoFile."""
-    for file in files(folder):
+    for file in readable_files(folder):
         if file.id == id:
             return file
     raise NoFile(id)

@@ -24,7 +24,7 @@ from typing import Any
 from runbook.engine.run_folder import JOB_ENDING_FILE, new_run_id
 from runbook.model.events import RunStarted
 from runbook.model.safe_files import write_file_below
-from runbook.node.proc import stat
+from runbook.node.proc import process_stat
 from runbook.serve.run_folders import (
     STARTED_FILE,
     NoRun,
@@ -334,7 +334,7 @@ def _written_bytes(folder: Path) -> int:
 def process_start_ticks(pid: int) -> str:
     """When the process with this pid began, in the kernel's ticks since boot; empty if there is none, or it is a
     zombie."""
-    its = stat(pid)
+    its = process_stat(pid)
     return str(its.born) if its is not None and its.lives else ""
 
 

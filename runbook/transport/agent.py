@@ -23,7 +23,7 @@ from runbook.causes.catalogue import unreachable_for
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node
 from runbook.model.remedy import Remedy
-from runbook.transport.bootstrap import command, last_evidence_lines
+from runbook.transport.bootstrap import bootstrap_command, last_evidence_lines
 from runbook.transport.stream import END_TIMEOUT_S, STDERR_TAIL_BYTES
 
 AGENT_SOCKET_FILE = "agents.sock"
@@ -126,7 +126,7 @@ class AgentStream:
         request = StreamRequest(
             node.name,
             open=True,
-            command=command(node.interpreter),
+            command=bootstrap_command(node.interpreter),
             python=node.interpreter,
             workdir=node.workdir,
             person=os.environ.get("RUNBOOK_PERSON", ""),

@@ -79,7 +79,7 @@ EXIT_NOT_STARTABLE = 126
 interpreter, is reported with this code as well."""
 
 
-def command(python: str) -> str:
+def bootstrap_command(python: str) -> str:
     """The command to run on a node that has this interpreter in the inventory."""
     if _SHELL_SAFE_PATH.match(python):
         return f"exec /bin/sh -c 'p=\"{python}\"; {_SHELL_SCRIPT}'"

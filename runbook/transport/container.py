@@ -22,7 +22,7 @@ from runbook.files.scalars import flow_yaml
 from runbook.model.command_quoting import shell_word
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node
-from runbook.transport.bootstrap import command, no_shell_failure
+from runbook.transport.bootstrap import bootstrap_command, no_shell_failure
 from runbook.transport.frames import Failure, Frame
 from runbook.transport.stream import END_TIMEOUT_S, STDERR_TAIL_BYTES
 
@@ -158,7 +158,7 @@ def _unknown_container_failure(node: Node, evidence: tuple[str, ...]) -> Unreach
     return unreachable_for("container-unknown", says, evidence, way=way, node=node.name, lists=lists, name=name)
 
 
-def unreachable(node: Node, says: str, evidence: tuple[str, ...]) -> Unreachable:
+def container_unreachable(node: Node, says: str, evidence: tuple[str, ...]) -> Unreachable:
     """The failure for a container in which no program answers, when nothing more is known."""
     typed = " ".join(map(shell_word, node.entry))
     return unreachable_for(
@@ -226,7 +226,7 @@ def _merge_ping_answers(job: JsonObject, host: JsonObject) -> JsonObject:
     return {**host, **{name: job[name] for name in names if name in job}}
 
 
-def _port(job: JsonObject, host: JsonObject) -> JsonObject:
+def _merged_port_facts(job: JsonObject, host: JsonObject) -> JsonObject:
     """The container's view of the ports. For a port that both see as taken, the host's view when it knows the process
     that holds it: that process may run outside the container."""
     theirs = {
@@ -248,7 +248,9 @@ PROGRAMS_ON_HOST: Mapping[str, AskedOnHost] = {
         theirs=lambda asked: {**asked, "names": [], "hostname": False},
         network=True,
     ),
-    "port": AskedOnHost(_port, network=True, in_turn=True),  # of two that bind one port, one finds it taken
+    "port": AskedOnHost(
+        _merged_port_facts, network=True, in_turn=True
+    ),  # of two that bind one port, one finds it taken
     # `outside`: whether the address that the peers dial is one of the host's own.
     "host_facts": AskedOnHost(lambda job, host: {**job, "outside": host.get("own")}),
     "firewall_rules": AskedOnHost(_take_host_answer, network=True),
@@ -270,7 +272,7 @@ class ContainerStream:
         self._failure: Failure | None = None
         self._over = threading.Event()
         self._closed = threading.Lock()
-        self._program = outside.carry([*node.entry, "/bin/sh", "-c", command(node.interpreter)], self)
+        self._program = outside.carry([*node.entry, "/bin/sh", "-c", bootstrap_command(node.interpreter)], self)
 
     # Called by the host's session.
 
@@ -336,7 +338,7 @@ class ContainerStream:
         fault = container_entry_failure(node, complaint) or self._state(stderr_evidence(complaint))
         if self.outside.lost:
             return self.outside.lost
-        return fault or unreachable(node, says, stderr_evidence(complaint))
+        return fault or container_unreachable(node, says, stderr_evidence(complaint))
 
     def _state(self, seen: tuple[str, ...]) -> Unreachable | None:
         """The fault that the runtime reports of the container's state; None when it runs or its state is unknown."""

@@ -18,7 +18,7 @@ from pathlib import Path
 from runbook.causes.catalogue import unreachable_for
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Kubernetes, Node
-from runbook.transport.bootstrap import command
+from runbook.transport.bootstrap import bootstrap_command
 from runbook.transport.kubernetes_pods import (
     Pod,
     kubectl_command,
@@ -180,7 +180,14 @@ class KubectlStream(ProcessStream):
         self._node = node
         into = ["exec", "--stdin", pod.name, "--container", pod.container, "--"]
         super().__init__(
-            ["kubectl", *kubectl_options(_pod_cluster(node)), *into, "/bin/sh", "-c", command(node.interpreter)]
+            [
+                "kubectl",
+                *kubectl_options(_pod_cluster(node)),
+                *into,
+                "/bin/sh",
+                "-c",
+                bootstrap_command(node.interpreter),
+            ]
         )
 
     def close(self) -> None:

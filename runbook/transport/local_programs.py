@@ -72,7 +72,7 @@ def run_program(
             raise subprocess.TimeoutExpired(argv, timeout_s) from None
         return subprocess.CompletedProcess(argv, code, _decoded_output(out), _decoded_output(err))
     finally:
-        _end(process)
+        _kill_group(process)
 
 
 def _decoded_output(data: bytes | bytearray) -> str:
@@ -80,7 +80,7 @@ def _decoded_output(data: bytes | bytearray) -> str:
     return data.decode(errors="replace").replace("\r\n", "\n").replace("\r", "\n")
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
     """Kill a program that still runs, with its process group, and close its streams."""
     if process.poll() is None:
         with contextlib.suppress(OSError):

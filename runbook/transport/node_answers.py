@@ -779,7 +779,7 @@ def decode_answer(program: str, arguments: Mapping[str, Any], said: bytes) -> di
     """A program's answer to these arguments, decoded and checked. Raises UnexpectedAnswer."""
     name = f"{program} {arguments['do']}" if "do" in arguments else program
     found: dict[str, Any] = decode_json(said, ANSWER_TYPES[name])
-    wanted, got = _asked(program, arguments, found)
+    wanted, got = _asked_and_answered(program, arguments, found)
     if wanted != got:
         raise UnexpectedAnswer(f"it is about {_few_names_text(got)}, and was asked for {_few_names_text(wanted)}")
     if odd := _answer_contradiction(name, found):
@@ -797,7 +797,9 @@ def _max_log_bytes(arguments: Mapping[str, Any], found: Mapping[str, Any]) -> in
     return int(arguments["most"]) + 4096 * len(found["read"])
 
 
-def _asked(program: str, arguments: Mapping[str, Any], found: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+def _asked_and_answered(
+    program: str, arguments: Mapping[str, Any], found: Mapping[str, Any]
+) -> tuple[list[str], list[str]]:
     """The subjects that a program was asked about, and those of its answer (peers, ports, ranks): both lists must be
     the same."""
     if program in ("ping", "route"):
@@ -1192,7 +1194,7 @@ PROGRAM_MESSAGES: Mapping[str, Messages] = {"mesh": MESH_MESSAGES, "firewall_rul
 """The messages of the programs in `runbook/node/` that `Session.program` starts, by name."""
 
 
-def message(messages: Messages, said: bytes, *, whole: bool = True) -> dict[str, Any] | None:
+def checked_message(messages: Messages, said: bytes, *, whole: bool = True) -> dict[str, Any] | None:
     """A message, decoded and checked. Raises UnexpectedAnswer when it has no description or does not fit it.
 
     None for bytes that need not be a message: a line that is not `whole`, since the program ended in the middle of it,

@@ -46,13 +46,13 @@ class Awake:
 
     def __init__(self, every_s: float) -> None:
         self._every_s = every_s
-        self._last = time.monotonic(), _now()
+        self._last = time.monotonic(), _clock_with_suspend()
         self._pauses: deque[Pause] = deque(maxlen=MAX_PAUSES)
 
     def tick(self) -> float:
         """The seconds by which this tick is late; a pause longer than MIN_PAUSE_S is remembered."""
         pause = self._under_way()
-        self._last = time.monotonic(), _now()
+        self._last = time.monotonic(), _clock_with_suspend()
         if pause.seconds > MIN_PAUSE_S:
             self._pauses.append(pause)
         return pause.seconds
@@ -65,11 +65,11 @@ class Awake:
     def _under_way(self) -> Pause:
         """The pause since the last tick, as far as it lasts now."""
         monotonic, with_sleep = self._last
-        now, passed = time.monotonic(), _now() - with_sleep
+        now, passed = time.monotonic(), _clock_with_suspend() - with_sleep
         return Pause(max(0.0, passed - self._every_s), max(0.0, passed - (now - monotonic)), now)
 
 
-def _now() -> float:
+def _clock_with_suspend() -> float:
     """The time on a clock that also counts while the machine is suspended, if there is one."""
     return time.monotonic() if _SUSPEND_CLOCK is None else time.clock_gettime(_SUSPEND_CLOCK)
 

@@ -211,7 +211,7 @@ class Remote:
 
     def _said(self, body: bytes, whole: bool) -> bool:
         """Take a message; whether the bytes behind MESSAGE_MARK were one. Raises UnexpectedAnswer."""
-        message = node_answers.message(self._says, body, whole=whole) if self._says else None
+        message = node_answers.checked_message(self._says, body, whole=whole) if self._says else None
         if message is None:
             return False
         self._room -= len(body)

@@ -22,7 +22,7 @@ from runbook.model.command_quoting import shell_word
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import MAX_GPUS_PER_NODE, Node
 from runbook.model.units import parse_number
-from runbook.transport.bootstrap import command
+from runbook.transport.bootstrap import bootstrap_command
 from runbook.transport.local_programs import LatestAnswers, run_program, tool_start_failure, unrecognized_stderr_failure
 from runbook.transport.stream import ProcessStream
 
@@ -312,7 +312,7 @@ BAD_NODE_STATES: Mapping[str, str] = {
 }
 
 
-def unhealthy(node: SlurmNode, seen: tuple[str, ...] = ()) -> Unreachable | None:
+def node_fault(node: SlurmNode, seen: tuple[str, ...] = ()) -> Unreachable | None:
     """The fault of a node that Slurm itself reports; None without one."""
     bad = list(dict.fromkeys(BAD_NODE_STATES[state] for state in node.states if state in BAD_NODE_STATES))
     if not (bad or node.silent):
@@ -404,7 +404,7 @@ class Allocations:
             return Unreachable(
                 error.cause, f"{says}; Slurm gives no reason: {error.says}", error.remedy, (*seen, *error.evidence)
             )
-        if fault := fault or (node and unhealthy(node, seen)) or over:
+        if fault := fault or (node and node_fault(node, seen)) or over:
             return fault
         if lives:
             return silent_step_failure(name, says, seen)
@@ -429,7 +429,7 @@ class SlurmStream(ProcessStream):
         self._job = job
         self._name = node.name
         self._begun = time.monotonic()
-        forget = f"unset {STEP_VARIABLES}; {command(node.interpreter)}"
+        forget = f"unset {STEP_VARIABLES}; {bootstrap_command(node.interpreter)}"
         super().__init__(
             ["srun", f"--jobid={job}", f"--nodelist={node.name}", *SRUN_STEP_OPTIONS, "/bin/sh", "-c", forget],
             slurm_environment(),

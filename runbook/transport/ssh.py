@@ -26,7 +26,7 @@ from runbook.causes.catalogue import page_texts_by_family, unreachable_for
 from runbook.model.command_quoting import shell_word
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node
-from runbook.transport.bootstrap import command
+from runbook.transport.bootstrap import bootstrap_command
 from runbook.transport.ssh_config import LoginTarget, resolve_login, split_host_port
 from runbook.transport.ssh_dial import FILE_SHORTAGE_ERRNOS, Transport, dial_host, dial_through_jump_host
 from runbook.transport.ssh_errors import (
@@ -277,7 +277,7 @@ class SshStream:
             ) from error
         try:
             self._channel.settimeout(None)
-            self._channel.exec_command(command(node.interpreter))
+            self._channel.exec_command(bootstrap_command(node.interpreter))
         except (paramiko.SSHException, OSError, EOFError) as error:
             connection.close()
             raise unreachable_for(

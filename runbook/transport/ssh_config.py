@@ -102,7 +102,7 @@ def resolve_login(host: str, ssh: Ssh) -> LoginTarget:
     return LoginTarget(
         host=real.strip("[]"),
         port=ssh.port or int(one("port") or 22),
-        user=ssh.user or one("user") or _login(),
+        user=ssh.user or one("user") or _account_name(),
         keys=keys,
         jump=one("proxyjump") if ssh.jump is None else ssh.jump if ssh.jump != "none" else None,
         proxy_command=None if ssh.jump else one("proxycommand"),
@@ -196,7 +196,7 @@ def _home_folder() -> Path:
         return _account_home_folder()
 
 
-def _login() -> str:
+def _account_name() -> str:
     """The name of this user's account. Raises Unreachable when the user id has none."""
     if name := account_name(os.getuid()):
         return name

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar, Protocol
 
 from runbook.model.errors import Unreachable
-from runbook.transport.bootstrap import command
+from runbook.transport.bootstrap import bootstrap_command
 
 STDERR_TAIL_BYTES = 4096  # bytes: the end of stderr that is kept
 _MAX_STDERR_FILE_BYTES = 8 << 20  # bytes of stderr on disk: beyond this, all but the last STDERR_TAIL_BYTES are freed
@@ -170,4 +170,4 @@ class LocalStream(ProcessStream):
     """The stream to a supervisor on this machine: the bootstrap command, run by /bin/sh."""
 
     def __init__(self, python: str) -> None:
-        super().__init__(["/bin/sh", "-c", command(python)])
+        super().__init__(["/bin/sh", "-c", bootstrap_command(python)])

@@ -31,7 +31,7 @@ def test_what_is_no_path_hides_no_other_workdir(monkeypatch: pytest.MonkeyPatch,
         return []
 
     monkeypatch.setattr(heartbeat, "folders_of_jobs", folders)
-    assert heartbeat.jobs("node-a", ["~/\0", "~nobody-knows/x", str(tmp_path), f"{tmp_path}/."]) == []
+    assert heartbeat.kept_job_processes("node-a", ["~/\0", "~nobody-knows/x", str(tmp_path), f"{tmp_path}/."]) == []
     assert asked.count(str(tmp_path)) == 1
 
 

@@ -34,8 +34,8 @@ stages:
 """
 LOOK = """\
 import json, sys, msgspec
-from runbook.agent.heartbeat import job_processes
-print(json.dumps([msgspec.to_builtins(one) for one in job_processes(sys.argv[1], ["~/.runbook", "~/nowhere"])]))
+from runbook.agent.heartbeat import kept_job_processes
+print(json.dumps([msgspec.to_builtins(one) for one in kept_job_processes(sys.argv[1], ["~/.runbook", "~/nowhere"])]))
 """
 
 

@@ -12,7 +12,7 @@ from renderers import assigned, rendered
 from syntax_trees import nodes
 
 import runbook
-from runbook.causes.catalogue import causes
+from runbook.causes.catalogue import cause_pages
 
 PACKAGE = Path(runbook.__file__).parent
 PROGRAMS = (
@@ -55,7 +55,7 @@ def _of_pages(path: Path) -> Iterator[Hole]:
     """The values that a program fills into the commands of a cause's page; of a name, what is assigned to it."""
     for call in rendered(path):
         for cause, way in call.ways:
-            text = causes()[cause].remedies[way]
+            text = cause_pages()[cause].remedies[way]
             for command in (at[1] for at in re.finditer(r"`([^`]*)`", text)):
                 for field in re.findall(r"\{([a-z_][a-z0-9_]*)\}", command) if COMMAND.match(command) else ():
                     value = call.fields[field]

@@ -23,8 +23,8 @@ from hypothesis import strategies as st
 from profiles import examples
 
 from runbook.cli.main import main
-from runbook.collect.archive import Absent, ArchiveFile, UsedPaths, archive_files, pack_archive, refused
-from runbook.collect.ask_nodes import MAX_NODE_CHARACTERS, NodeAnswer, fail, record_answer
+from runbook.collect.archive import Absent, ArchiveFile, UsedPaths, archive_files, pack_archive, path_refusal
+from runbook.collect.ask_nodes import MAX_NODE_CHARACTERS, NodeAnswer, record_answer, record_failure
 from runbook.collect.gather import scrub_entries
 from runbook.collect.local_files import read_collected_run, run_entries
 from runbook.collect.pseudonyms import SYSTEM_ACCOUNTS
@@ -87,7 +87,7 @@ def answered_by(name: str, said: object) -> NodeAnswer:
     try:
         record_answer(node, cast(Collected, decode_answer("collect", {}, json.dumps(said).encode())))
     except UnexpectedAnswer as error:
-        fail(node, Unreachable("tool-output-unknown", f"{name}: {error}", "look at it"))
+        record_failure(node, Unreachable("tool-output-unknown", f"{name}: {error}", "look at it"))
     return node
 
 
@@ -177,7 +177,7 @@ def test_no_file_is_written_over_another(paths: list[str]) -> None:
 def test_a_node_whose_answer_raises_is_told_and_the_others_go_on(failure: Exception) -> None:
     """Whatever stands between us and the node found."""
     node = NodeAnswer("node_b")
-    fail(node, failure)
+    record_failure(node, failure)
     assert node.cause == "tool-output-unknown"
     assert node.says.isprintable()
     assert len(node.says) < 600
@@ -190,7 +190,7 @@ def test_names_of_ours_are_all_allowed() -> None:
         "run/logs/attempt-01/rank-00000.node-a.l0.out",
         "scripts/A/launch.ps1",
     ):
-        assert refused(name) is None
+        assert path_refusal(name) is None
 
 
 def test_a_node_that_sends_too_much_is_cut_and_that_is_said() -> None:

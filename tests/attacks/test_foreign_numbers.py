@@ -23,7 +23,7 @@ from runbook.model.errors import Unreachable
 from runbook.model.inventory import Kubernetes
 from runbook.model.units import MAX_NUMBER, parse_whole_number
 from runbook.transport.kubernetes_pods import parse_pods, pod_failure
-from runbook.transport.slurm import no_step_failure, parse_slurm_job, parse_slurm_nodes, unhealthy
+from runbook.transport.slurm import no_step_failure, node_fault, parse_slurm_job, parse_slurm_nodes
 
 from .test_hostile_node import MISSING, altered, changes, places
 
@@ -226,4 +226,4 @@ def test_a_job_as_no_slurm_describes_it() -> None:
             no_step_failure(parse_slurm_job(text, "7"), "gn01")
         with contextlib.suppress(Unreachable):
             for node in parse_slurm_nodes(text).values():
-                unhealthy(node)
+                node_fault(node)

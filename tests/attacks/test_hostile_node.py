@@ -23,7 +23,7 @@ from runbook.transport.node_answers import (
     KEEPER_MESSAGES,
     MESH_MESSAGES,
     Messages,
-    message,
+    checked_message,
 )
 
 from .hostile_run import Done, attack, changing
@@ -343,9 +343,9 @@ NO_MESSAGES = (*NOT_JSON[:-1], b"7", b"[]", b'"x"', b'{"event": 3}', b'{"event":
 @pytest.mark.parametrize("said", NO_MESSAGES)
 def test_a_program_that_prints_alone_says_nothing_but_its_messages(said: bytes, messages: Messages) -> None:
     with pytest.raises(UnexpectedAnswer):
-        message(messages, said)
+        checked_message(messages, said)
     if said != b'{"event": "heard-of-by-nobody"}':
-        assert message(messages, said, whole=False) is None, "it was killed while it spoke"
-    assert message(Messages(messages.described, among_foreign_output=True), said) is None, (
+        assert checked_message(messages, said, whole=False) is None, "it was killed while it spoke"
+    assert checked_message(Messages(messages.described, among_foreign_output=True), said) is None, (
         "somebody else may print that"
     )

@@ -343,7 +343,7 @@ def test_what_a_keeper_says_while_it_runs_is_checked_as_well(facts: dict[str, An
     said = {"event": "kept", **journal("node-b", 1), **facts}
     text = json.dumps(said).encode()
     try:
-        message = node_answers.message(node_answers.KEEPER_MESSAGES, text)
+        message = node_answers.checked_message(node_answers.KEEPER_MESSAGES, text)
     except UnexpectedAnswer as error:
         wrong = str(error)
     else:

@@ -20,7 +20,7 @@ from lab import Lab
 from lab.fault import Fault, run_fault
 
 from runbook import node
-from runbook.causes.catalogue import causes as known_causes
+from runbook.causes.catalogue import cause_pages as known_causes
 from runbook.checks.context import no_answer_outcome
 from runbook.model.errors import Unreachable
 from runbook.model.verdict import Verdict

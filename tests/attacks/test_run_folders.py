@@ -215,7 +215,7 @@ def test_what_others_prepared_where_it_would_lie_is_not_used(common: Path, plant
 def test_without_a_home_and_a_writable_folder_it_is_a_new_one_in_the_temporary_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_folder_module, "homes", lambda: [tmp_path / "file" / "runbook" / "runs"])
+    monkeypatch.setattr(run_folder_module, "default_parents", lambda: [tmp_path / "file" / "runbook" / "runs"])
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     (tmp_path / "file").touch()
     found = set()

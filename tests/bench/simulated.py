@@ -90,7 +90,7 @@ def simulated(farm: str, inventory: str, playbook: str, folder: str, count_calls
     def stream(_site: Site, node: Node) -> FarmStream:
         return FarmStream(farm, int(node.name.removeprefix("gn")))
 
-    stage_before = engine._stage
+    stage_before = engine._run_stage
 
     def stage(plan: Any, stage: Any, run: Any, emit: Any) -> Any:
         begun = time.process_time()
@@ -103,7 +103,7 @@ def simulated(farm: str, inventory: str, playbook: str, folder: str, count_calls
     shown, begun = io.StringIO(), time.monotonic()
     with (
         mock.patch.object(Site, "_stream", stream),
-        mock.patch.object(engine, "_stage", stage),
+        mock.patch.object(engine, "_run_stage", stage),
         contextlib.redirect_stdout(shown),
         _watched(most_threads),
     ):

@@ -123,7 +123,7 @@ def test_only_another_place_than_the_rendezvous_is_elsewhere(addresses: tuple[st
         pool, at = joining(inventory, node_a="listening", node_b="dialling", node_c="connected")
         dials(pool, 0, address, port, "listening")
         dials(pool, 1, right, 29500)
-        assert list(wrong_rendezvous_findings(pool, connection.address(at))) == astray
+        assert list(wrong_rendezvous_findings(pool, connection.rendezvous_endpoint(at))) == astray
 
 
 def test_a_master_that_listens_elsewhere_is_to_blame_for_those_who_are_refused() -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 from profiles import one_in
 
-from runbook.checks.bandwidth.pairing_rounds import Schedule, groups, leaf_crossing_pairs, round_robin
+from runbook.checks.bandwidth.pairing_rounds import Schedule, leaf_crossing_pairs, nodes_of_leaves, round_robin
 from runbook.checks.bandwidth.slow_links import (
     Endpoint,
     Judgement,
@@ -254,7 +254,7 @@ def test_a_round_robin_has_every_pair_once_and_nobody_twice_in_a_round(count: in
 @pytest.mark.parametrize(("leaves", "size"), [(4, 4), (8, 8), (5, 8), (3, 7), (32, 32)])
 def test_the_first_round_crosses_every_pair_of_leaves(leaves: int, size: int) -> None:
     leaf_of = {f"l{leaf}n{place}": f"l{leaf}" for leaf in range(leaves) for place in range(size)}
-    pairs = leaf_crossing_pairs(groups(list(leaf_of), leaf_of))
+    pairs = leaf_crossing_pairs(nodes_of_leaves(list(leaf_of), leaf_of))
     met = {frozenset((leaf_of[one], leaf_of[other])) for one, other in pairs}
     assert len({pair for pair in met if len(pair) == 2}) == leaves * (leaves - 1) // 2
     assert len({name for pair in pairs for name in pair}) == 2 * len(pairs) == leaves * size // 2 * 2

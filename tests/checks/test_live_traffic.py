@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from lab import Lab
@@ -13,8 +14,11 @@ from lab.fault import filter_rule, listener
 from profiles import one_in
 
 from runbook.checks.context import Context, Run
-from runbook.checks.network.live_traffic import Between, between
+from runbook.checks.network import live_traffic
+from runbook.checks.network.live_traffic import Between, traffic_between_nodes
+from runbook.checks.network.packet_filters import rules_of
 from runbook.files.inventory import load_inventory
+from runbook.firewall.collected_rules import Evidence
 from runbook.transport.node_sessions import Site
 from runbook.transport.session import Session
 
@@ -70,7 +74,7 @@ def test_nothing_is_between_healthy_nodes(two_hosts: Lab, monkeypatch: pytest.Mo
     with job(two_hosts, monkeypatch) as at:
         listener(two_hosts["node-a"], 29500)
         stream(two_hosts, at)
-        assert between(at) == Between()
+        assert traffic_between_nodes(at) == Between()
 
 
 @pytest.mark.parametrize(
@@ -94,7 +98,7 @@ def test_a_rule_that_has_just_appeared(
         stream(two_hosts, at)
         filter_rule(two_hosts[node], rule)
         time.sleep(1.5)  # as long as it takes to notice a stall
-        found = between(at)
+        found = traffic_between_nodes(at)
     assert set(found.findings) == {node}, found
     (finding,) = found.findings[node]
     assert finding.cause == cause
@@ -105,10 +109,27 @@ def test_a_rule_that_has_just_appeared(
     two_hosts[node].run(finding.remedy.removeprefix(f"on {node}: "), user="root")
 
 
+def test_rules_that_are_late_are_waited_for_where_a_dial_fails(two_hosts: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy node the rules come after the dials have failed: without them both ends would be suspected."""
+    timeouts = [0.01]  # of the first reading, which no node answers in
+
+    def late(*arguments: Any, timeout_s: float) -> Mapping[str, Evidence | None]:
+        return rules_of(*arguments, timeout_s=timeouts.pop() if timeouts else timeout_s)
+
+    monkeypatch.setattr(live_traffic, "rules_of", late)
+    with job(two_hosts, monkeypatch) as at:
+        listener(two_hosts["node-a"], 29500)
+        filter_rule(two_hosts["node-a"], f"ip saddr {two_hosts['node-b'].address} drop")
+        found = traffic_between_nodes(at)
+    assert not timeouts
+    assert set(found.findings) == {"node-a"}, found
+    assert found.findings["node-a"][0].cause == "firewall-drop"
+
+
 def test_a_node_that_cannot_be_asked_is_not_healthy(two_hosts: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     with job(two_hosts, monkeypatch) as at:
         two_hosts["node-b"].stop_sshd(sessions=True)
         time.sleep(0.5)
-        found = between(at)
+        found = traffic_between_nodes(at)
     assert set(found.blind) == {"node-b"}
     assert not found.findings

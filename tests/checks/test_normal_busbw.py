@@ -14,8 +14,8 @@ from runbook.checks.bandwidth.normal_busbw import (
     Expectation,
     NotKnown,
     expected_busbw,
+    normal_busbw_table,
     rate_range_text,
-    table,
 )
 from runbook.model.units import bytes_text, significant_digits_text
 
@@ -30,8 +30,8 @@ GPUS = {
     "MI300X": "AMD Instinct MI300X",
     "H100 NVL": "NVIDIA H100 NVL",
 }
-INSIDE = table()["inside"]
-MEASURED = table()["adapters"]["measured"]
+INSIDE = normal_busbw_table()["inside"]
+MEASURED = normal_busbw_table()["adapters"]["measured"]
 
 
 def known(setting: BandwidthSetting) -> Expectation:
@@ -191,14 +191,20 @@ def test_a_span_names_its_unit_once() -> None:
 
 
 def test_every_row_has_its_source_and_date() -> None:
-    for row in (*INSIDE, *MEASURED, table()["adapters"], table()["gloo"], table()["ramp"]):
+    for row in (
+        *INSIDE,
+        *MEASURED,
+        normal_busbw_table()["adapters"],
+        normal_busbw_table()["gloo"],
+        normal_busbw_table()["ramp"],
+    ):
         assert row["source"]
         assert row["date"]
 
 
 def lines() -> list[str]:
     """The table as lines of the page: one a number, with its conditions, source and date."""
-    data = table()
+    data = normal_busbw_table()
     listed = []
     for row in data["inside"]:
         low, high = row["busbw"]

@@ -67,7 +67,7 @@ def test_no_other_training_is_launched_than_the_run_had(
         raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(run, "_stage", no_stage)
+        patched.setattr(run, "_run_stage", no_stage)
         made = replace(plan, choice=Choice(extra=dict.fromkeys(extra or (), 3)))
         run.run_plan(made, RunSettings("job-1", tmp_path), told.append)
     (started,) = [event for event in told if isinstance(event, RunStarted)]

@@ -14,7 +14,7 @@ from profiles import examples
 from runbook.diagnose.all_rules import SIGNS, make_scanner
 from runbook.diagnose.kept_lines import DEFAULT_SCAN_LIMITS
 from runbook.diagnose.literal_index import Index
-from runbook.diagnose.log_lines import align_clocks, read_line, section_speaker, speaker_of_path, when
+from runbook.diagnose.log_lines import align_clocks, first_time, read_line, section_speaker, speaker_of_path
 from runbook.diagnose.rule_types import Hit
 
 from . import read
@@ -99,7 +99,7 @@ def test_a_time_of_day_is_not_compared_with_a_date() -> None:
     assert dated.line.when is not None
     assert of_day.line.when is None
     for odd in ("nothing here", "[E9912 00:00:07.1 a.cpp:1] x", "Foo 45 00:00:07 x", "2026-99-99 00:00:07 x"):
-        when(odd)
+        first_time(odd)
 
 
 @pytest.mark.parametrize(

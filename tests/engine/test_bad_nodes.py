@@ -242,7 +242,7 @@ def ran(folder: Path, monkeypatch: pytest.MonkeyPatch, *checks: tuple[type[Fake]
     whole, _ = load_inventory(folder / "inventory.yml", environ={})
     text = "when_bad: drop\nstages: [" + ", ".join(f"{{name: s{at}, check: ibstat}}" for at in range(len(checks))) + "]"
     events: list[Event] = []
-    real = planning._plan
+    real = planning._plan_for_nodes
 
     def planned(*given: Any) -> Plan:
         made = real(*given)
@@ -252,7 +252,7 @@ def ran(folder: Path, monkeypatch: pytest.MonkeyPatch, *checks: tuple[type[Fake]
         ]
         return dataclasses.replace(made, stages=tuple(stages))
 
-    monkeypatch.setattr(planning, "_plan", planned)
+    monkeypatch.setattr(planning, "_plan_for_nodes", planned)
     plan = make_plan(playbook(folder, text), whole, Choice(**choice))
     code = run_plan(plan, RunSettings(RUN_ID, folder), events.append)
     return Told(code, events)

@@ -17,7 +17,7 @@ from runbook.checks.reach.reach import Reach
 from runbook.checks.shell import Shell
 from runbook.engine import run as engine
 from runbook.engine.plan import PlannedStage
-from runbook.engine.run import causes
+from runbook.engine.run import causes_of_outcomes
 from runbook.engine.run_folder import JOB_ENDING_FILE
 from runbook.model.events import Event, Progress, RunStarted, StageFinished, StageStarted
 from runbook.model.playbook import Expect
@@ -193,7 +193,7 @@ def test_ctrl_c_cleans_up_and_says_so(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_ctrl_c_while_it_cleans_up_hides_nothing_that_was_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pressed, waited = threading.Event(), engine._wait
+    pressed, waited = threading.Event(), engine._wait_for_future
 
     def close(_: Site) -> dict[str, BaseException]:
         assert pressed.wait(60)
@@ -210,7 +210,7 @@ def test_ctrl_c_while_it_cleans_up_hides_nothing_that_was_left(tmp_path: Path, m
         waited(*arguments)
 
     monkeypatch.setattr(Site, "close", close)
-    monkeypatch.setattr(engine, "_wait", wait)
+    monkeypatch.setattr(engine, "_wait_for_future", wait)
     assert "node-a could not be asked" in (one(tmp_path, passing).end.cleaned or "")
 
 
@@ -252,8 +252,8 @@ def test_who_wishes_an_end_at_once_gets_it_though_the_end_was_asked_for(
             mark = {"person": "ann", "at": time.time(), "now": True}
             (tmp_path / JOB_ENDING_FILE).write_text(json.dumps(mark))
 
-    first, waited = threading.Semaphore(), engine._wait
-    monkeypatch.setattr(engine, "_wait", wait)
+    first, waited = threading.Semaphore(), engine._wait_for_future
+    monkeypatch.setattr(engine, "_wait_for_future", wait)
     hurried: list[bool] = []
     told = execute_stages(tmp_path, stage("s", patient, TWO), tell=tell)
     assert (told.code, hurried) == (130, [True])
@@ -309,7 +309,7 @@ F, U = Outcome.failed, Outcome.unknown
     ],
 )
 def test_the_root_cause_comes_first(outcomes: list[Outcome], expected: str) -> None:
-    assert causes(outcomes) == tuple(expected.split())
+    assert causes_of_outcomes(outcomes) == tuple(expected.split())
 
 
 def shell(command: str, **expect: object) -> Callable[[Path], PlannedStage]:

@@ -39,7 +39,7 @@ _numbers = itertools.count()
 def collected(stdout: str) -> Evidence:
     """From all that the node program wrote: the last line that carries the marker, past the boundary of answers."""
     said = next(line for line in reversed(stdout.split("\n")) if line.startswith(MESSAGE_MARK))
-    answer = node_answers.message(node_answers.FIREWALL_RULES_MESSAGES, said[len(MESSAGE_MARK) :].encode())
+    answer = node_answers.checked_message(node_answers.FIREWALL_RULES_MESSAGES, said[len(MESSAGE_MARK) :].encode())
     assert answer
     return Evidence.of(answer)
 

@@ -21,7 +21,7 @@ from runbook.firewall.evaluate import Flow
 from runbook.firewall.explain_node import explain_leg
 from runbook.node import firewall_rules
 from runbook.transport.frames import MAX_FRAME_LINE_BYTES
-from runbook.transport.node_answers import FIREWALL_RULES_MESSAGES, message
+from runbook.transport.node_answers import FIREWALL_RULES_MESSAGES, checked_message
 
 FLOW = Flow("10.77.0.1", "10.77.0.2", 29500)
 
@@ -85,7 +85,7 @@ def test_more_rules_than_one_message_carries_are_not_looked_at(
         (tmp_path / name).chmod(0o755)
     said = run(path=f"{tmp_path}:{os.environ['PATH']}").removeprefix("\x1erunbook ")
     assert len(said) < MAX_FRAME_LINE_BYTES
-    answer = message(FIREWALL_RULES_MESSAGES, said.encode())
+    answer = checked_message(FIREWALL_RULES_MESSAGES, said.encode())
     assert answer is not None
     tools = {"json": "nft-json", "text": "nft-text", "saved": "iptables-save"}
     assert {name for name, tool in tools.items() if "stdout" in answer["tools"][tool]} == kept

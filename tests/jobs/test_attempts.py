@@ -14,7 +14,7 @@ from typing import Any, cast
 import pytest
 from checks.made_up_cluster import cluster, node, with_ports
 
-from runbook.causes.catalogue import causes as known_causes
+from runbook.causes.catalogue import cause_pages as known_causes
 from runbook.causes.catalogue import causes_of_kind
 from runbook.checks.context import Facts
 from runbook.jobs import launch, start, stop_attempt
@@ -210,8 +210,8 @@ class Nodes:
         self.silent: set[str] = set()
         for name in made.nodes:
             made.at.run.site.sessions[name] = self.session(name)
-        monkeypatch.setattr(start, "_node", lambda *_: answer())
-        monkeypatch.setattr(start, "_port", lambda *_: {})
+        monkeypatch.setattr(start, "_prepare_node", lambda *_: answer())
+        monkeypatch.setattr(start, "_held_port_outcome", lambda *_: {})
 
     def session(self, name: str) -> Any:
         def begin(argv: list[str], *, on_message: Any, **_: Any) -> Any:

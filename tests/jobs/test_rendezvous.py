@@ -109,7 +109,7 @@ def world(tmp_path: Path, clock: Sequence[float], monkeypatch: pytest.MonkeyPatc
     made.at = replace(made.at, say=lambda text, *_, **__: found.said.append(text))
     monkeypatch.setattr(rendezvous, "rank_connections", found.rank_connections)
     monkeypatch.setattr(rendezvous, "freeze", lambda made, seconds: found.freeze())
-    monkeypatch.setattr(rendezvous, "between", lambda at, timeout_s: found.between)
+    monkeypatch.setattr(rendezvous, "traffic_between_nodes", lambda at, timeout_s: found.between)
     return found
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from runbook.firewall.network_policy import End, Forbids, forbidden, matches_labels, parse_network_policies
+from runbook.firewall.network_policy import End, Forbids, forbidding_policies, matches_labels, parse_network_policies
 
 TRAIN = {"app": "train"}
 A = End("default", "10.244.1.7", {**TRAIN, "index": "0"})
@@ -18,24 +18,26 @@ def policy(name: str = "p", namespace: str = "default", **spec: Any) -> dict[str
 
 
 def test_without_policies_all_is_allowed() -> None:
-    assert forbidden([], A, B, 29500) is None
-    assert forbidden([policy(namespace="other")], A, B, 29500) is None
-    assert forbidden([policy(podSelector={"matchLabels": {"app": "web"}})], A, B, 29500) is None
+    assert forbidding_policies([], A, B, 29500) is None
+    assert forbidding_policies([policy(namespace="other")], A, B, 29500) is None
+    assert forbidding_policies([policy(podSelector={"matchLabels": {"app": "web"}})], A, B, 29500) is None
 
 
 def test_what_selects_a_pod_and_allows_nothing_forbids_all() -> None:
-    assert forbidden([policy("deny")], A, B, 29500) == Forbids(egress=False, names=("deny",))
-    assert forbidden([policy("out", policyTypes=["Egress"])], A, B, 29500) == Forbids(egress=True, names=("out",))
+    assert forbidding_policies([policy("deny")], A, B, 29500) == Forbids(egress=False, names=("deny",))
+    assert forbidding_policies([policy("out", policyTypes=["Egress"])], A, B, 29500) == Forbids(
+        egress=True, names=("out",)
+    )
     only_b = policy("one", podSelector={"matchLabels": {"index": "1"}})
-    assert forbidden([only_b], A, B, 29500) == Forbids(egress=False, names=("one",))
-    assert forbidden([only_b], B, A, 29500) is None
+    assert forbidding_policies([only_b], A, B, 29500) == Forbids(egress=False, names=("one",))
+    assert forbidding_policies([only_b], B, A, 29500) is None
 
 
 def test_policies_add_up() -> None:
     port = policy("port", ingress=[{"ports": [{"port": 29500}]}])
-    assert forbidden([policy("deny"), port], A, B, 29500) is None
-    assert forbidden([policy("deny"), port], A, B, 40000) == Forbids(egress=False, names=("deny", "port"))
-    assert forbidden([policy("deny"), port, policy("all", ingress=[{}])], A, B, 40000) is None
+    assert forbidding_policies([policy("deny"), port], A, B, 29500) is None
+    assert forbidding_policies([policy("deny"), port], A, B, 40000) == Forbids(egress=False, names=("deny", "port"))
+    assert forbidding_policies([policy("deny"), port, policy("all", ingress=[{}])], A, B, 40000) is None
 
 
 @pytest.mark.parametrize(
@@ -51,7 +53,7 @@ def test_policies_add_up() -> None:
     ],
 )
 def test_ports(ports: list[dict[str, Any]], allowed: bool) -> None:
-    assert (forbidden([policy(ingress=[{"ports": ports}])], A, B, 29500) is None) is allowed
+    assert (forbidding_policies([policy(ingress=[{"ports": ports}])], A, B, 29500) is None) is allowed
 
 
 @pytest.mark.parametrize(
@@ -68,12 +70,12 @@ def test_ports(ports: list[dict[str, Any]], allowed: bool) -> None:
     ],
 )
 def test_peers(peer: dict[str, Any], allowed: bool) -> None:
-    assert (forbidden([policy(ingress=[{"from": [peer]}])], A, B, 29500) is None) is allowed
+    assert (forbidding_policies([policy(ingress=[{"from": [peer]}])], A, B, 29500) is None) is allowed
 
 
 def test_a_pod_of_another_namespace_is_not_meant_by_its_labels() -> None:
     far = End("other", "10.244.1.9", TRAIN)
-    assert forbidden([policy(ingress=[{"from": [{"podSelector": {}}]}])], far, B, 29500) is not None
+    assert forbidding_policies([policy(ingress=[{"from": [{"podSelector": {}}]}])], far, B, 29500) is not None
 
 
 @pytest.mark.parametrize(
@@ -92,7 +94,7 @@ def test_expressions(expression: dict[str, Any], taken: bool) -> None:
 
 def test_what_is_not_understood_is_not_judged() -> None:
     with pytest.raises(ValueError, match="not a NetworkPolicy"):
-        forbidden([policy(podSelector={"matchExpressions": [{"key": "a", "operator": "Gt"}]})], A, B, 1)
+        forbidding_policies([policy(podSelector={"matchExpressions": [{"key": "a", "operator": "Gt"}]})], A, B, 1)
     with pytest.raises(ValueError, match="no list"):
         parse_network_policies("[]")
     assert parse_network_policies('{"kind": "List", "items": []}') == []

@@ -46,7 +46,7 @@ def test_a_file_system_of_any_size(size: int, monkeypatch: pytest.MonkeyPatch, t
 @pytest.mark.parametrize("limit", [1 << 16, 1 << 62, (1 << 63) - 1, -(1 << 63), -2])
 def test_a_limit_of_any_size(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (limit, resource.RLIM_INFINITY))
-    limits = decode_json(json.dumps(host_facts.limits()).encode(), Limits)
+    limits = decode_json(json.dumps(host_facts.login_limits()).encode(), Limits)
     told = {limits[name] for name in ("memlock_bytes", "open_files", "address_space_bytes", "cpu_seconds")}
     assert told == {limit if 0 <= limit < 1 << 62 else 1 << 62}
     assert limits["memlock_hard_bytes"] is None

@@ -105,7 +105,7 @@ def test_the_holders_of_many_ports_are_looked_for_once(held: list[int], monkeypa
     assert {holder["pid"] for holder in found.values()} == {os.getpid()}
     assert {holder["listens"] for holder in found.values()} == {f"0.0.0.0:{one}" for one in held}
     assert (len(walks), asked) == (1, [])
-    monkeypatch.setattr(port, "sockets", lambda pid: set())
+    monkeypatch.setattr(port, "socket_inodes", lambda pid: set())
     assert {one: holder["pid"] for one, holder in port.port_holders(held).items()} == {
         one: 10_000 + one for one in held
     }

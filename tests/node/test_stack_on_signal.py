@@ -14,7 +14,7 @@ from lab.processes import wait_until
 
 from runbook.jobs.seen_processes import crashed_thread_frames, main_thread_frames
 from runbook.node import stack_on_signal
-from runbook.node.proc import settings_of_ranks, stat
+from runbook.node.proc import process_stat, settings_of_ranks
 from runbook.node.rank_processes import catches_signal, has_interpreter_ended, own_stacks
 
 CRASH = "import os, signal\ndef step():\n    {how}\nstep()\n"
@@ -76,7 +76,7 @@ def test_who_has_come_to_its_end_is_told_from_one_that_has_become_another_progra
             program.stdin.write("\n")
             program.stdin.flush()
             wait_until("it cannot be asked", lambda: not catches_signal(program.pid))
-            wait_until("it sleeps", lambda: (its := stat(program.pid)) and its.state == "S")
+            wait_until("it sleeps", lambda: (its := process_stat(program.pid)) and its.state == "S")
             assert has_interpreter_ended(program.pid, str(file)) is after
         finally:
             program.kill()

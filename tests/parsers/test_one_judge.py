@@ -39,8 +39,8 @@ def test_every_source_gives_the_same_cause(words: tuple[str, str, str, str, str,
     line = f"link mlx5_0/1 subnet_prefix fe80:0000:0000:0000 lid 1 sm_lid 1 lmc 0 state {of_rdma} "
     told = [
         infiniband.read(listed),
-        infiniband.links(f"{line}physical_state {physical_of_rdma}\n"),
-        infiniband.port_info(
+        infiniband.read_rdma_link(f"{line}physical_state {physical_of_rdma}\n"),
+        infiniband.read_ibportstate(
             f"LinkState:.......................{of_ibportstate}\nPhysLinkState:...{physical_of_ibstat}\n"
         ),
     ]

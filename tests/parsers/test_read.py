@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from one_tool import read_tool
 
-from runbook.causes.catalogue import causes as known_causes
+from runbook.causes.catalogue import cause_pages as known_causes
 from runbook.diagnose.tool_outputs import known_tools
 from runbook.parsers import ping
 from runbook.parsers.tool_reading import Reading

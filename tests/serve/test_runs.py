@@ -335,7 +335,7 @@ def test_files_go_by_ids_and_links_are_none(tmp_path: Path) -> None:
     (path / "logs" / "passwd").symlink_to("/etc/passwd")
     (path / "linked").symlink_to("/etc")
     (path / "secret.env").write_text("TOKEN=1\n")
-    found = logs.files(path)
+    found = logs.readable_files(path)
     assert [(one.name, one.ranks, one.node) for one in found] == [
         ("logs/attempt-01/rank-00001.gn1.l1.out", (1, 1), "gn1"),
         ("logs/ranks-00002-00003.gn2.launcher.err", (2, 3), "gn2"),
@@ -353,11 +353,11 @@ def test_all_files_of_a_run_are_searched_and_counted(tmp_path: Path) -> None:
         (path / "logs" / f"rank-{rank:05d}.gn1.l{rank}.out").write_text("step NaN\n" * rank + "nan\n")
     (path / "logs" / "rank-00009.gn1.l9.out").symlink_to("/etc/passwd")
     later = time.monotonic() + 60
-    found = logs.search_all_files(path, logs.files(path), "NaN", any_case=False, until=later)
+    found = logs.search_all_files(path, logs.readable_files(path), "NaN", any_case=False, until=later)
     assert (found.count, [count for _, count in found.files], found.exact) == (10, [1, 2, 3, 4], True)
     assert [(file.ranks, line.at) for file, line in found.hits[:3]] == [((1, 1), 0), ((2, 2), 0), ((2, 2), 9)]
-    assert logs.search_all_files(path, logs.files(path), "nan", any_case=True, until=later).count == 15
-    late = logs.search_all_files(path, logs.files(path), "nan", any_case=True, until=0.0)
+    assert logs.search_all_files(path, logs.readable_files(path), "nan", any_case=True, until=later).count == 15
+    late = logs.search_all_files(path, logs.readable_files(path), "nan", any_case=True, until=0.0)
     assert (late.count, late.unsearched, late.exact) == (0, 6, False)
 
 

@@ -17,10 +17,10 @@ from runbook.transport.slurm import (
     SlurmNode,
     expand_host_list,
     no_step_failure,
+    node_fault,
     parse_slurm_job,
     parse_slurm_nodes,
     slurm_stderr_failure,
-    unhealthy,
 )
 
 JOB = """\
@@ -95,14 +95,14 @@ def test_nodes_are_read_with_what_is_held_against_them() -> None:
     found = parse_slurm_nodes(NODES)
     assert [node.address for node in found.values()] == ["10.77.146.1", "10.77.146.2", "node-c"]
     assert found["node-b"].states == ("MIXED", "DRAIN")
-    assert unhealthy(found["node-a"]) is None
-    drained, down = unhealthy(found["node-b"]), unhealthy(found["node-c"])
+    assert node_fault(found["node-a"]) is None
+    drained, down = node_fault(found["node-b"]), node_fault(found["node-c"])
     assert drained is not None
     assert drained.cause == "slurm-node-drained"
     assert drained.says.startswith("node-b is drained: bad cable in rail 3")
     assert down is not None
     assert down.says.startswith("node-c is down")
-    silent = unhealthy(replace(found["node-a"], silent=True))
+    silent = node_fault(replace(found["node-a"], silent=True))
     assert silent is not None
     assert silent.cause == "slurm-unreachable"
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import ClassVar
 
-from runbook.transport.bootstrap import command
+from runbook.transport.bootstrap import bootstrap_command
 from runbook.transport.session import Session
 from runbook.transport.stream import LocalStream, ProcessStream, Stream
 
@@ -47,7 +47,7 @@ class ShellStream(ProcessStream):
     """As if this were the account's login shell, which sshd calls with `-c`."""
 
     def __init__(self, shell: str, python: str) -> None:
-        super().__init__([shell, "-c", command(python)])
+        super().__init__([shell, "-c", bootstrap_command(python)])
 
 
 class Noisy(LocalStream):

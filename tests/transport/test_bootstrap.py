@@ -62,14 +62,16 @@ def test_an_interpreter_in_the_home_folder(tmp_path: Path, monkeypatch: pytest.M
 
 def test_the_command_is_plain() -> None:
     for name in ("python3", *NAMES):
-        command = bootstrap.command(name)
+        command = bootstrap.bootstrap_command(name)
         assert command.isascii()
         assert command.isprintable()
         assert "!" not in command
         inner = command.removeprefix("exec /bin/sh -c '").removesuffix("'")
         assert "'" not in inner
         assert "\\'" not in command
-    assert bootstrap.command("a b") == bootstrap.command("$(id)"), "what is not harmless is not part of it"
+    assert bootstrap.bootstrap_command("a b") == bootstrap.bootstrap_command("$(id)"), (
+        "what is not harmless is not part of it"
+    )
 
 
 @pytest.fixture
@@ -224,7 +226,7 @@ def test_a_shell_that_takes_our_program_for_commands_ends_at_its_first_line(prog
 @pytest.mark.parametrize("start", ["read line; ", "head -c 1 >/dev/null; "])
 def test_a_startup_file_that_reads_what_is_ours(start: str, python: str) -> None:
     """Whatever was eaten, no Python takes the rest for a supervisor, and it is not the Pythons that are blamed."""
-    program = start + bootstrap.command(python)
+    program = start + bootstrap.bootstrap_command(python)
     sent = bootstrap.bootstrap_input(python)
     done = subprocess.run(["sh", "-c", program], input=sent, timeout=40, capture_output=True, check=False)
     assert bootstrap.SUPERVISOR_MARK + b"none" in done.stdout, done

@@ -85,7 +85,7 @@ def test_sleep_and_starvation_are_told_apart(asleep_s: float, words: str) -> Non
 def test_the_longest_pause_is_of_the_time_asked_for_and_may_be_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1000.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(pause_detector, "_now", lambda: now[0])
+    monkeypatch.setattr(pause_detector, "_clock_with_suspend", lambda: now[0])
     clock = Awake(1.0)
     for step in (1.0, 8.0, 1.1, 3.0, 1.0):
         now[0] += step

@@ -20,7 +20,7 @@ from paramiko.auth_strategy import AuthFailure, AuthResult
 from paramiko.ber import BERException
 from paramiko.pkey import UnknownKeyType
 
-from runbook.causes.catalogue import causes as known_causes
+from runbook.causes.catalogue import cause_pages as known_causes
 from runbook.causes.catalogue import unreachable_for
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node, Ssh

@@ -69,13 +69,15 @@ class Expectation:
     @property
     def plateau_bytes(self) -> float:
         """The message size in bytes from which on the whole bandwidth shows."""
-        return float(table()["ramp"]["plateau_at_halves"] * self.half_bytes)
+        return float(normal_busbw_table()["ramp"]["plateau_at_halves"] * self.half_bytes)
 
     def gate(self, size: float) -> float:
         """GB/s. A bandwidth below this, with messages of `size` bytes, is slow: a part of what is normal at that
         size."""
-        small = table()["ramp"]["small"]
-        part = float(table()["gate"]["of_low"]) * (small["of_gate"] if size < small["below_bytes"] else 1.0)
+        small = normal_busbw_table()["ramp"]["small"]
+        part = float(normal_busbw_table()["gate"]["of_low"]) * (
+            small["of_gate"] if size < small["below_bytes"] else 1.0
+        )
         return part * self.low * size / (size + self.half_bytes)
 
 
@@ -131,7 +133,7 @@ class BandwidthComparison:
 
 
 @functools.cache
-def table() -> Mapping[str, Any]:
+def normal_busbw_table() -> Mapping[str, Any]:
     """The content of `normal_busbw.json`."""
     data: Mapping[str, Any] = json.loads(resources.files(__package__).joinpath("normal_busbw.json").read_text("utf-8"))
     return data
@@ -188,7 +190,7 @@ def _inside_rows(setting: BandwidthSetting) -> list[Mapping[str, Any]]:
     row."""
     rows = [
         row
-        for row in table()["inside"]
+        for row in normal_busbw_table()["inside"]
         if re.search(row["gpu"], setting.gpus[0]) and set(setting.ranks) == {row["gpus"]}
     ]
     named = [row for row in rows if row["algorithm"] and row["algorithm"] == setting.algorithm]
@@ -205,10 +207,10 @@ def _expected_between_nodes(
         return NotKnown(what, "NVLink may join these nodes, and then no adapter is the limit")
     if not all(rate for rates in setting.adapters for rate in rates):
         return NotKnown(what, "an adapter shows no rate")
-    family = next((row for row in table()["inside"] if re.search(row["gpu"], setting.gpus[0])), None)
+    family = next((row for row in normal_busbw_table()["inside"] if re.search(row["gpu"], setting.gpus[0])), None)
     if family is None or (max(setting.ranks) > 1 and not rows):
         return NotKnown(what, "no number has been published for these GPUs inside a node, which is a limit as well")
-    rule = table()["adapters"]
+    rule = normal_busbw_table()["adapters"]
     # A GPU sends no faster than its own PCIe slot, however many adapters the node has.
     pairs = zip(setting.adapters, setting.ranks, strict=True)
     line = min(min(sum(rates), ranks * family["adapter_gbps"]) for rates, ranks in pairs) / 8
@@ -229,7 +231,7 @@ def _expected_between_nodes(
 
 def _expected_with_gloo(setting: BandwidthSetting, what: str) -> Expectation | NotKnown:
     """What is normal between nodes with gloo, from the rate of their interfaces."""
-    rule = table()["gloo"]
+    rule = normal_busbw_table()["gloo"]
     if setting.one_machine or setting.nodes == 1:
         return NotKnown(what, "inside one machine memory and CPUs decide")
     if setting.link_gbps is None:
@@ -265,17 +267,17 @@ def _algorithm_ranges_text(rows: list[Mapping[str, Any]]) -> str:
 
 def _half_bandwidth_bytes(setting: BandwidthSetting, key: str) -> float:
     """The message size in bytes at which half of the bandwidth is reached; more nodes need larger messages."""
-    return float(table()["ramp"][key]) * max(1.0, math.log2(max(2, setting.nodes)))
+    return float(normal_busbw_table()["ramp"][key]) * max(1.0, math.log2(max(2, setting.nodes)))
 
 
 def link_gbps_floor(setting: BandwidthSetting, promised_gbps: float | None = None) -> float | None:
     """Gbit/s that each node should move at least in one direction, all its ranks together with ranks of one other node;
     None when unknown. `promised_gbps`: what the inventory promises of each adapter."""
-    part = float(table()["gate"]["of_low"])
+    part = float(normal_busbw_table()["gate"]["of_low"])
     if setting.one_machine or setting.nodes < 2:
         return None
     if setting.backend != "nccl":
-        rule, rate = table()["gloo"], setting.link_gbps
+        rule, rate = normal_busbw_table()["gloo"], setting.link_gbps
         return part * float(rule["of_line_rate"][0]) * rate if rate and rate <= rule["up_to_gbps"] else None
     if not setting.adapters or not all(setting.adapters):
         return None
@@ -283,7 +285,7 @@ def link_gbps_floor(setting: BandwidthSetting, promised_gbps: float | None = Non
     for rates, ranks in zip(setting.adapters, setting.ranks, strict=True):
         used = sorted((promised_gbps or rate for rate in rates), reverse=True)[:ranks]  # one adapter a pair of ranks
         lines.append(sum(used))
-    return part * float(table()["adapters"]["of_line_rate"][0]) * min(lines) or None
+    return part * float(normal_busbw_table()["adapters"]["of_line_rate"][0]) * min(lines) or None
 
 
 def rate_range_text(low: float, high: float) -> str:

@@ -48,7 +48,7 @@ class Schedule:
     ) -> None:
         self.nodes = tuple(nodes)
         self.leaf_of = dict(leaf_of or {})
-        self._groups = groups(self.nodes, self.leaf_of)
+        self._groups = nodes_of_leaves(self.nodes, self.leaf_of)
         everybody = every_pair or len(nodes) <= MAX_ALL_MEASURED_NODES
         self._first = round_robin(self.nodes) if everybody else [leaf_crossing_pairs(self._groups)]
         self._inside = not everybody  # whether a second round is due, inside the groups
@@ -202,7 +202,7 @@ class _Round:
             self.add(Meeting(one, other, long=long, alone=alone))
 
 
-def groups(nodes: Sequence[str], leaf_of: Mapping[str, str]) -> list[list[str]]:
+def nodes_of_leaves(nodes: Sequence[str], leaf_of: Mapping[str, str]) -> list[list[str]]:
     """The nodes by leaf. Nodes of unknown leaf are in blocks of √n, since neighbours in a list are often neighbours in
     the network."""
     known: dict[str, list[str]] = {}

@@ -34,6 +34,10 @@ involved."""
 LIVE_REPLY_TIMEOUT_S = 1.2
 """Seconds that an opened connection may take to each byte: fewer than for a check, since the time is short."""
 
+LATE_RULES_TIMEOUT_S = 8.0
+"""Seconds more for the rules of nodes between which a dial failed and which were too busy to list them at first:
+without their rules both ends are suspected."""
+
 MIN_RULES_COMPARISON_S = 1.0
 """Seconds for which connections that do not stand still are compared with the rules at least."""
 
@@ -74,7 +78,7 @@ class RankConnection:
         return bool(self.said)
 
 
-def between(at: Context, *, timeout_s: float = 5.0) -> Between:
+def traffic_between_nodes(at: Context, *, timeout_s: float = 5.0) -> Between:
     """What lies between the nodes of the stage now, after `timeout_s` at the latest.
 
     The stage's own deadline does not apply: often it has passed, and this explains why.
@@ -105,6 +109,8 @@ def between(at: Context, *, timeout_s: float = 5.0) -> Between:
             name for stream in streams if stream.still for name in (stream.client, stream.server)
         }
         evidence = rules_of(at, sorted(involved), peers, timeout_s=at.left_s)
+    elif unread := {name for dial in trouble.bad for name in (dial.source, dial.destination) if evidence[name] is None}:
+        evidence = {**evidence, **rules_of(at, sorted(unread), peers, timeout_s=LATE_RULES_TIMEOUT_S)}
     findings: dict[str, list[Finding]] = defaultdict(list)
     for name, listed in Trouble.of(at, dials, evidence).findings().items():
         findings[name] += listed

@@ -110,7 +110,11 @@ def network_policy_finding(at: Context, dials: Sequence[Dial], seen: tuple[str, 
 def _forbidding_policies(at: Context, source: Pod, destination: Pod, dial: Dial) -> Forbids | None:
     """The policies that forbid this dial, and the direction; None when there are none, or the policies cannot be
     read."""
-    from runbook.firewall.network_policy import End, forbidden, parse_network_policies  # only pods have policies
+    from runbook.firewall.network_policy import (  # only pods have policies
+        End,
+        forbidding_policies,
+        parse_network_policies,
+    )
 
     near, far = (End(pod.namespace, pod.address, pod.labels) for pod in (source, destination))
     policies = []
@@ -121,7 +125,7 @@ def _forbidding_policies(at: Context, source: Pod, destination: Pod, dial: Dial)
         except (Unreachable, ValueError):
             return None
     try:
-        return forbidden(policies, near, far, dial.port)
+        return forbidding_policies(policies, near, far, dial.port)
     except ValueError:
         return None
 

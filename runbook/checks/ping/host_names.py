@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from runbook.causes.catalogue import finding_for, remedy_from_page
-from runbook.checks.ping.observations import Observations, version
+from runbook.checks.ping.observations import Observations, ip_version
 from runbook.files.address import is_ip, is_link_local, is_loopback
 from runbook.launch.ranks import socket_interface
 from runbook.model.command_quoting import shell_word
@@ -109,8 +109,8 @@ def _name_finding(seen: Observations, node: Node, name: str, target: str, lookup
         return None
     first = addresses[0]
     if right in addresses:
-        spoken = {version(address) for address in seen.own[node.name] if not is_link_local(address)}
-        if version(first) != version(right) and version(first) not in spoken:
+        spoken = {ip_version(address) for address in seen.own[node.name] if not is_link_local(address)}
+        if ip_version(first) != ip_version(right) and ip_version(first) not in spoken:
             return None  # addresses of an IP version that this machine does not use are not dialled
         means = name_list_text(addresses)
         says = f"on {node.name} the name {name} means {means}, and {first}, which is dialled first, is not {target}'s"
@@ -124,8 +124,8 @@ def _name_finding(seen: Observations, node: Node, name: str, target: str, lookup
     if not others and not any(not found & set(addresses) for found in elsewhere):
         return None  # the name means the same on every node: an address behind NAT
     evidence = (*looked_up, f"{target} has {', '.join(truth)}")
-    families = {version(address) for address in addresses}
-    if not others and not families & {version(address) for address in truth if not is_link_local(address)}:
+    families = {ip_version(address) for address in addresses}
+    if not others and not families & {ip_version(address) for address in truth if not is_link_local(address)}:
         mine, its = ("IPv6", "IPv4") if families == {6} else ("IPv4", "IPv6")
         says = f"on {node.name} the name {name} means {means}, {mine} only, and {target} has only {its}: {right}"
         return Finding("ipv6-ipv4-mixing", says, fix, evidence, peers)
@@ -224,10 +224,10 @@ def _mixed_ip_version_finding(
     }
     if node.name not in first:
         return None
-    unlike = [name for name, address in first.items() if version(address) != version(first[node.name])]
-    if not unlike or 2 * len(unlike) < len(first) or (2 * len(unlike) == len(first) and version(own[0]) == 4):
+    unlike = [name for name, address in first.items() if ip_version(address) != ip_version(first[node.name])]
+    if not unlike or 2 * len(unlike) < len(first) or (2 * len(unlike) == len(first) and ip_version(own[0]) == 4):
         return None
-    mine, its = ("IPv6", "IPv4") if version(own[0]) == 6 else ("IPv4", "IPv6")
+    mine, its = ("IPv6", "IPv4") if ip_version(own[0]) == 6 else ("IPv4", "IPv6")
     return finding_for(
         "ipv6-ipv4-mixing",
         f"{node.name} resolves its own host name {hostname} to {own[0]} ({mine}), while {name_list_text(unlike)} "

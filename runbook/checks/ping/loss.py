@@ -13,7 +13,7 @@ from runbook.causes.catalogue import finding_for, remedy_from_page
 from runbook.checks.context import Facts
 from runbook.checks.network.dial import ANY_PORT, Dial
 from runbook.checks.network.pairs import ends_text
-from runbook.checks.ping.observations import Observations, Pair, version
+from runbook.checks.ping.observations import Observations, Pair, ip_version
 from runbook.model.command_quoting import shell_word
 from runbook.model.remedy import Remedy
 from runbook.model.verdict import Finding
@@ -208,7 +208,7 @@ def random_drop_findings(seen: Observations, losing: Iterable[Pair]) -> dict[str
     losing = [pair for pair in losing if pair.ends & drawing]
     struck: dict[tuple[str, str], list[tuple[str, str, Explanation]]] = defaultdict(list)
     for source, destination in sorted({way for pair in losing for way in permutations(pair.ends)}):
-        for protocol in ("tcp", "ipv6-icmp" if version(address[destination]) == 6 else "icmp"):
+        for protocol in ("tcp", "ipv6-icmp" if ip_version(address[destination]) == 6 else "icmp"):
             blocked = explain_blocked(
                 "lost",
                 Flow(

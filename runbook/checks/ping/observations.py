@@ -286,6 +286,6 @@ def _is_local_only_address(prefix: str) -> bool:
     return ipaddress.ip_interface(prefix).ip.is_loopback or is_link_local(prefix)
 
 
-def version(address: str) -> int:
+def ip_version(address: str) -> int:
     """The IP version of an address, 4 or 6."""
     return 6 if ":" in address else 4

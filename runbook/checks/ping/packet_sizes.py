@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from runbook.causes.catalogue import remedy_from_page
 from runbook.checks.network.dial import ANY_PORT
 from runbook.checks.network.pairs import ends_text, names_text
-from runbook.checks.ping.observations import Observations, Pair, is_ping_unusable, version
+from runbook.checks.ping.observations import Observations, Pair, ip_version, is_ping_unusable
 from runbook.model.command_quoting import shell_word
 from runbook.model.remedy import Remedy
 from runbook.model.verdict import Finding
@@ -176,7 +176,7 @@ def _length_rule_reason(
 
     kinds = [(way.source, way.destination, "tcp")] if way.by_tcp else []
     if way.by_icmp:
-        icmp = "ipv6-icmp" if version(seen.numeric(way.source)) == 6 else "icmp"
+        icmp = "ipv6-icmp" if ip_version(seen.numeric(way.source)) == 6 else "icmp"
         kinds += [(way.source, way.destination, icmp), (way.destination, way.source, icmp)]
     node, why = "", ""
     any_size = False
@@ -274,7 +274,7 @@ def _unknown_hop_finding(seen: Observations, node: str, those: list[VanishingWay
 def _lost_echoes_text(pair: Pair) -> str:
     """The lost full-size echoes of a pair, as a line of evidence."""
     mtu = pair.route.get("mtu") or 1500
-    payload = mtu - (48 if version(pair.numeric) == 6 else 28)
+    payload = mtu - (48 if ip_version(pair.numeric) == 6 else 28)
     sent = pair.full.get("sent", "?")
     return f"ping -M do -s {payload} from {pair.source} to {pair.peer}: none of {sent} came back, small ones did"
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 
 from runbook.causes.catalogue import finding_for, remedy_from_page
 from runbook.checks.network.routing import Sent, first_route_refusal, ip_family_switch, quoted_route
-from runbook.checks.ping.observations import Observations, Pair, version
+from runbook.checks.ping.observations import Observations, Pair, ip_version
 from runbook.files.address import is_ip, is_loopback, preferred_address
 from runbook.launch.ranks import socket_interface
 from runbook.model.command_quoting import shell_word
@@ -224,8 +224,8 @@ def _ip_version_findings(seen: Observations) -> FindingsByNode:
 def _interface_ip_versions(seen: Observations, node: str) -> set[int]:
     """The IP versions of the addresses on the interface that the job uses on a node."""
     address, interface = seen.numeric(node), seen.data_interface(node)
-    held = {version(prefix) for _, prefix in seen.prefixes(node, interface)} if interface else set()
-    return held | ({version(address)} if is_ip(address) else set())
+    held = {ip_version(prefix) for _, prefix in seen.prefixes(node, interface)} if interface else set()
+    return held | ({ip_version(address)} if is_ip(address) else set())
 
 
 def _address_example_text(seen: Observations, node: str) -> str:
@@ -237,7 +237,7 @@ def address_warnings(seen: Observations, node: Node) -> Iterator[str]:
     """Warnings about what may lead the job's traffic elsewhere without stopping what was tried here."""
     place, dialled = seen.data_interface(node.name), seen.numeric(node.name)
     held = [prefix.partition("/")[0] for _, prefix in seen.prefixes(node.name, place)] if place else []
-    alike = [address for address in held if version(address) == version(dialled)]
+    alike = [address for address in held if ip_version(address) == ip_version(dialled)]
     pinned = seen.at.inventory.rendezvous.backend == "gloo" and socket_interface(seen.at.inventory, node)
     if pinned and dialled in alike[1:]:
         yield (

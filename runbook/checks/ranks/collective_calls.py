@@ -234,7 +234,7 @@ def enqueued_call_count(member: RankMember) -> int:
     return max([_sequence_number(one, "last_enqueued_collective") for one in status.values()] or [0])
 
 
-def mismatched(pool: RankPool, doing: str) -> dict[str, list[Finding]]:
+def mismatched_call_findings(pool: RankPool, doing: str) -> dict[str, list[Finding]]:
     """Findings by node for ranks that made another call than the others: by the records, or by what gloo prints as it
     aborts."""
     seen = compare_rank_records(pool)

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 from runbook.causes.catalogue import finding_for
 from runbook.checks.context import Context, no_answer_outcome
 from runbook.checks.network.ephemeral_ports import NO_PORT_CAUSE, port_exhaustion_findings
-from runbook.checks.network.live_traffic import Between, between
+from runbook.checks.network.live_traffic import Between, traffic_between_nodes
 from runbook.checks.ranks.collective_calls import (
     busy_elsewhere_findings,
     compare_rank_records,
-    mismatched,
+    mismatched_call_findings,
     missing_call_findings,
 )
 from runbook.checks.ranks.evidence import (
@@ -46,11 +46,13 @@ MIN_FULL_QUEUE_BYTES = 64 * 1024
 """Bytes that wait to be sent on a node. More, where other nodes have few, means that the node sends slowly."""
 
 
-def stuck(pool: RankPool, halt: Halt, doing: str) -> FindingsByNode:
+def halt_findings(pool: RankPool, halt: Halt, doing: str) -> FindingsByNode:
     """Findings by the node at fault, from evidence gathered before and from a look at the traffic between the nodes
     now."""
     suspected = halt.kind in ("suspected", "silent")
-    if found := mismatched(pool, doing) or ({} if halt.kind == "suspected" else sleeping_rank_findings(pool, doing)):
+    if found := mismatched_call_findings(pool, doing) or (
+        {} if halt.kind == "suspected" else sleeping_rank_findings(pool, doing)
+    ):
         return with_evidence_folder(pool, found)
     if not suspected and (found := missing_call_findings(pool, doing)):
         return with_evidence_folder(pool, found)
@@ -221,7 +223,7 @@ def examine_live_traffic(pool: RankPool) -> Between:
     """What lies between the nodes of the ranks now; nothing where there is one machine only."""
     if len(pool.inventory.nodes) < 2 or pool.inventory.one_machine:
         return Between()
-    return between(question_context(pool), timeout_s=STALL_QUESTIONS_TIMEOUT_S)
+    return traffic_between_nodes(question_context(pool), timeout_s=STALL_QUESTIONS_TIMEOUT_S)
 
 
 def question_context(pool: RankPool) -> Context:
@@ -271,14 +273,14 @@ def outcomes_of_halt(pool: RankPool, halt: Halt, doing: str) -> list[Outcome]:
     gather_evidence(pool, watch_s=0.05 if halt.kind == "died" else RANK_OBSERVATION_S)
     # The last words of a node that went silent prove nothing about the other nodes.
     unknown |= {name: finding for name, finding in question_context(pool).lost_nodes().items() if name not in unknown}
-    guilty = mismatched(pool, doing)
+    guilty = mismatched_call_findings(pool, doing)
     if not guilty:
         for member in pool.members:
             if not member.lost and (finding := own_failure_finding(pool, member, doing)):
                 guilty.setdefault(member.rank.node, []).append(finding)
     guilty = with_ports_counted(pool, guilty)
     if not guilty and not unknown:
-        guilty = stuck(pool, halt, doing)
+        guilty = halt_findings(pool, halt, doing)
     if not guilty and (halt.kind in ("suspected", "silent") or not unknown):
         return []
     names = sorted(guilty) or sorted(unknown)

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from runbook.causes.catalogue import causes, causes_of_kind, finding_for, remedy_from_page
+from runbook.causes.catalogue import cause_pages, causes_of_kind, finding_for, remedy_from_page
 from runbook.checks.ranks.evidence import rank_log_path, rank_progress_text, stack_lines
 from runbook.model.command_quoting import shell_word
 from runbook.model.inventory import Node
@@ -65,10 +65,10 @@ def own_failure_finding(pool: RankPool, member: RankMember, doing: str) -> Findi
     if not member.over or member.lost:
         return None
     end = ProcessEnd(member.code)
-    return exited(pool, member, doing) if end.signal is None else signal_end_finding(pool, member, end, doing)
+    return exit_finding(pool, member, doing) if end.signal is None else signal_end_finding(pool, member, end, doing)
 
 
-def exited(pool: RankPool, member: RankMember, doing: str) -> Finding:
+def exit_finding(pool: RankPool, member: RankMember, doing: str) -> Finding:
     """The finding for a rank that ended with an exit code and without a report of its own."""
     node, tail, code = pool.inventory.node(member.rank.node), pool.lines(member), member.code
     evidence = tail or (f"exit code {code}, nothing printed",)
@@ -180,7 +180,7 @@ def reported_failure_finding(pool: RankPool, member: RankMember, said: Mapping[s
     text = str(said.get("text"))
     trace = said.get("traceback")
     lines = tuple(str(line) for line in trace) if isinstance(trace, list) else ()
-    named = causes().get(str(said.get("cause")))  # a rank may name any cause
+    named = cause_pages().get(str(said.get("cause")))  # a rank may name any cause
     named_cause = named.id if named and "rank" in named.remedies else ""
     means = cause_of_lines([*tail, *lines, text]) if named_cause in ("", "program-error") else None
     cause = means.cause if means else named_cause or "program-error"
@@ -200,7 +200,7 @@ def reported_failure_finding(pool: RankPool, member: RankMember, said: Mapping[s
 def script_stop_finding(event: str, who: str, node: Node, tail: tuple[str, ...]) -> Finding:
     """The finding for a launch script that stopped with this event of its own; `who` begins the sentence."""
     cause, why = SCRIPT_STOP_CAUSES[event]
-    way = event if event in causes()[cause].remedies else "rank"
+    way = event if event in cause_pages()[cause].remedies else "rank"
     return finding_for(cause, f"{who}: {why.format(activate=node.activate)}", tail, way=way, node=node.name)
 
 
@@ -208,7 +208,7 @@ def remedy_for_cause(means: Cause | None, node: Node) -> str:
     """The remedy for a cause that a rank's own words show; "" when `means` is None."""
     if means is None:
         return ""
-    if "rank" in causes()[means.cause].remedies:
+    if "rank" in cause_pages()[means.cause].remedies:
         return remedy_from_page(means.cause, "rank", node=node.name, python=node.interpreter_typed)
     return means.remedy or f"`runbook explain {means.cause}` says how to make sure, and what mends it"
 

@@ -40,7 +40,9 @@ INFOROM_CORRUPT = 14
 same."""
 
 
-def refused(node: Node, smi: Mapping[str, Any], listing: Listing, facts: Mapping[str, Any]) -> Finding | None:
+def unusable_list_finding(
+    node: Node, smi: Mapping[str, Any], listing: Listing, facts: Mapping[str, Any]
+) -> Finding | None:
     """Why nvidia-smi gave no usable list of GPUs; None when it did."""
     wanted = count_text(len(node.gpus), "GPU")
     if smi.get("missing"):

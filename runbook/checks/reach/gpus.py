@@ -18,9 +18,9 @@ from runbook.checks.reach.gpu_faults import (
     device_order_warnings,
     health_findings,
     nvlink_finding,
-    refused,
     slowed_gpu_warnings,
     unreadable_gpu_finding,
+    unusable_list_finding,
 )
 from runbook.launch.ranks import network_environment
 from runbook.model.inventory import Node
@@ -67,7 +67,7 @@ def judge_gpus(node: Node, facts: Mapping[str, Any], device_order: object = None
     log = [*(facts.get("dmesg") or ()), *(facts.get("journal") or ())]
     kernels, warnings = kernel_log_findings(node, listing, xid_events(log, float(facts.get("uptime_s") or 0)))
     found: list[Finding] = []
-    failed = refused(node, smi, listing, facts)
+    failed = unusable_list_finding(node, smi, listing, facts)
     if failed is None:
         gone = lost_gpu_findings(node, listing)
         if {gpu.index for gpu in named} >= set(node.gpus):
@@ -313,7 +313,7 @@ def driver_warnings(judged: Mapping[str, GpuJudgement]) -> dict[str, str]:
     if len(set(drivers.values())) < 2:
         return {}
     counts = Counter(drivers.values())
-    most = max(counts, key=lambda driver: (counts[driver], version(driver)))
+    most = max(counts, key=lambda driver: (counts[driver], version_numbers(driver)))
     others = name_list_text(name for name, driver in drivers.items() if driver == most)
     return {
         name: f"its NVIDIA driver is {driver}, that of {others} is {most}"
@@ -327,7 +327,7 @@ def old_driver_finding(node: Node, judged: GpuJudgement, torch_cuda: str | None)
     will do."""
     if not judged.cuda or not torch_cuda:
         return None
-    have, want = version(judged.cuda), version(torch_cuda)
+    have, want = version_numbers(judged.cuda), version_numbers(torch_cuda)
     if not have or not want or (have[0] >= want[0] >= 11) or have >= want:
         return None
     says = (
@@ -338,7 +338,7 @@ def old_driver_finding(node: Node, judged: GpuJudgement, torch_cuda: str | None)
     return finding_for("driver-too-old", says, seen, have=have[0], interpreter=node.interpreter)
 
 
-def version(text: str) -> tuple[int, ...]:
+def version_numbers(text: str) -> tuple[int, ...]:
     """The numbers of a version up to the first space, for comparison."""
     head = text.strip().split(" ", 1)[0]
     return tuple(found for part in head.split(".") if (found := parse_whole_number(part)) is not None)

@@ -90,12 +90,12 @@ def parse_own_run(folder: Path, data: bytes) -> OwnRun:
     place."""
     try:
         text = data.decode()
-        said = _a(dict, json.loads(text))
+        said = _require_type(dict, json.loads(text))
         stopped_at = said.get("stopped_at")
         return OwnRun(
             folder,
             _require_id(said["verdict"]),
-            None if stopped_at is None else _a(str, stopped_at),
+            None if stopped_at is None else _require_type(str, stopped_at),
             tuple(_causes_of_result(said, str(folder / RESULT_FILE), text)),
         )
     except (ValueError, LookupError, RecursionError) as error:
@@ -106,17 +106,17 @@ def parse_own_run(folder: Path, data: bytes) -> OwnRun:
 def _causes_of_result(said: Mapping[str, Any], name: str, text: str) -> list[Cause]:
     """The causes in a result, in its order (the root first): each with its first finding and the names of all nodes
     that have it. `text` is the result as text, in which evidence gets the numbers of its lines."""
-    named = [_require_id(cause) for cause in _a(list, said["causes"])]
+    named = [_require_id(cause) for cause in _require_type(list, said["causes"])]
     firsts: dict[str, dict[str, Any]] = {}
     nodes: dict[str, dict[str, None]] = {}
-    for stage in _a(list, said["stages"]):
-        for outcome in _a(list, _a(dict, stage)["outcomes"]):
-            for finding in _a(list, _a(dict, outcome)["findings"]):
-                cause = _require_id(_a(dict, finding)["cause"])
+    for stage in _require_type(list, said["stages"]):
+        for outcome in _require_type(list, _require_type(dict, stage)["outcomes"]):
+            for finding in _require_type(list, _require_type(dict, outcome)["findings"]):
+                cause = _require_id(_require_type(dict, finding)["cause"])
                 firsts.setdefault(cause, finding)
                 of = nodes.setdefault(cause, {})
                 if outcome["node"] is not None:
-                    of[_a(str, outcome["node"])] = None
+                    of[_require_type(str, outcome["node"])] = None
     places: dict[str, int] = {}
     for at, line in enumerate(text.splitlines(), 1):
         places.setdefault(line.strip().rstrip(",").rpartition('": ')[2], at)
@@ -124,8 +124,8 @@ def _causes_of_result(said: Mapping[str, Any], name: str, text: str) -> list[Cau
     for cause in named:
         if cause in firsts and cause not in told:
             finding = firsts[cause]
-            says, remedy = _a(str, finding["says"]), _a(str, finding["remedy"])
-            proof = [_a(str, one) for one in _a(list, finding["evidence"])] or [says]
+            says, remedy = _require_type(str, finding["says"]), _require_type(str, finding["remedy"])
+            proof = [_require_type(str, one) for one in _require_type(list, finding["evidence"])] or [says]
             node = next(iter(nodes[cause]), None)
             hits = tuple(Hit("run", Line(name, places.get(json.dumps(one), 1), one, one, None, node)) for one in proof)
             where = fold(nodes[cause]) or None
@@ -142,7 +142,7 @@ def _root_cause_of(cause: str, nodes: Mapping[str, Collection[str]]) -> str | No
     return root_cause_among(cause, [other for other in nodes if consequence or set(nodes[cause]) <= set(nodes[other])])
 
 
-def _a(kind: type[_Kind], value: object) -> _Kind:
+def _require_type(kind: type[_Kind], value: object) -> _Kind:
     """The value if it is of this type, else ValueError: the file may be damaged."""
     if not isinstance(value, kind):
         raise ValueError(f"a {kind.__name__} is expected")
@@ -151,6 +151,6 @@ def _a(kind: type[_Kind], value: object) -> _Kind:
 
 def _require_id(value: object) -> str:
     """The value if it may be the id of a cause or a verdict, else ValueError."""
-    if not CAUSE_ID.fullmatch(word := _a(str, value)):
+    if not CAUSE_ID.fullmatch(word := _require_type(str, value)):
         raise ValueError("an id is expected")
     return word

@@ -37,7 +37,7 @@ _TORCHRUN_OPTION = re.compile(r"nnodes|nproc-per-node|standalone|rdzv-(?:backend
 
 def one_word_command(staged: Staged) -> Iterator[Problem]:
     """Reports a whole command line that was written as one word."""
-    words = _words(staged)
+    words = _typed_words(staged)
     if len(words) != 1:
         return
     first, *more = words[0].split() or [""]
@@ -82,7 +82,7 @@ def flag_with_value(staged: Staged) -> Iterator[Problem]:
 def nested_launcher(staged: Staged) -> Iterator[Problem]:
     """Reports a command that starts a launcher, which every rank or another launcher would start."""
     launcher = staged.stage.launch.launcher
-    found = launcher_line(_words(staged))
+    found = launcher_line(_typed_words(staged))
     if found is None:
         return
     if launcher == "direct":
@@ -124,9 +124,9 @@ def _inventory_number(option: str, cluster: Inventory) -> tuple[int, str] | None
 def launcher_option(staged: Staged) -> Iterator[Problem]:
     """Reports an option of the launcher among the arguments of the script."""
     launcher = staged.stage.launch.launcher
-    if launcher not in RANK_STARTING_LAUNCHERS or launcher_line(_words(staged)):
+    if launcher not in RANK_STARTING_LAUNCHERS or launcher_line(_typed_words(staged)):
         return
-    for index, word in enumerate(_words(staged)):
+    for index, word in enumerate(_typed_words(staged)):
         option = _OPTION.fullmatch(word)
         if option and _TORCHRUN_OPTION.fullmatch(option[1].replace("_", "-")):
             message = f"`--{option[1]}` is an option of {launcher}, and here it reaches the script"
@@ -134,14 +134,14 @@ def launcher_option(staged: Staged) -> Iterator[Problem]:
             yield Problem("playbook.launcher-option", message, _word_span(staged, index), help)
 
 
-def _words(staged: Staged) -> list[str]:
+def _typed_words(staged: Staged) -> list[str]:
     """The words of the command as typed; empty if any of them was wrong."""
     return list(staged.stage.launch.command) if staged.sound("launch", "command") else []
 
 
 def _numbered_words(staged: Staged) -> Iterator[tuple[int, str]]:
     """The words with their numbers; none if the command itself starts a shell, which they are for."""
-    words = _words(staged)
+    words = _typed_words(staged)
     if words and PurePosixPath(words[0]).name not in _SHELLS:
         yield from enumerate(words)
 
@@ -163,7 +163,7 @@ _ADDRESS_OPTIONS = {
 
 
 def rank_in_command(staged: Staged) -> Iterator[Problem]:
-    if staged.cluster is None or launcher_line(_words(staged)):
+    if staged.cluster is None or launcher_line(_typed_words(staged)):
         return
     for option, value, index in _literal_options(staged):
         others = _ranks_in_conflict(option, staged.cluster)
@@ -173,9 +173,9 @@ def rank_in_command(staged: Staged) -> Iterator[Problem]:
 
 
 def ranks_from_one(staged: Staged) -> Iterator[Problem]:
-    if launcher_line(_words(staged)):
+    if launcher_line(_typed_words(staged)):
         return
-    for option, value, index in option_values(_words(staged)):
+    for option, value, index in option_values(_typed_words(staged)):
         if option.replace("_", "-") in ("rank", "node-rank", "machine-rank") and _RANK_PLUS_ONE.search(value):
             message = f"`--{option} {value}` counts from 1, and ranks count from 0: rank 0 would be missing"
             yield Problem("playbook.ranks-from-one", message, _word_span(staged, index), _RANK_HELP)
@@ -183,7 +183,7 @@ def ranks_from_one(staged: Staged) -> Iterator[Problem]:
 
 def world_in_command(staged: Staged) -> Iterator[Problem]:
     """Reports a world size in a command that is not the inventory's number of ranks."""
-    if staged.cluster is None or launcher_line(_words(staged)):
+    if staged.cluster is None or launcher_line(_typed_words(staged)):
         return
     for option, value, index in _literal_options(staged):
         number = int(value) if value.isascii() and value.isdigit() and len(value) < 9 else None
@@ -197,7 +197,7 @@ def world_in_command(staged: Staged) -> Iterator[Problem]:
 def loopback_in_command(staged: Staged) -> Iterator[Problem]:
     """Reports a loopback address to dial in a command for several machines."""
     cluster = staged.cluster
-    if cluster is None or len(cluster.nodes) == 1 or cluster.one_machine or launcher_line(_words(staged)):
+    if cluster is None or len(cluster.nodes) == 1 or cluster.one_machine or launcher_line(_typed_words(staged)):
         return
     for option, value, index in _literal_options(staged):
         endpoint = _ENDPOINT.fullmatch(value)
@@ -231,7 +231,7 @@ def _ranks_in_conflict(option: str, cluster: Inventory) -> str | None:
 
 def _literal_options(staged: Staged) -> Iterator[tuple[str, str, int]]:
     """The options `--option=value` and `--option value`, without templates: name, value, number of the value's word."""
-    return (found for found in option_values(_words(staged)) if not is_template(found[1]))
+    return (found for found in option_values(_typed_words(staged)) if not is_template(found[1]))
 
 
 # Shell stages that wait for input, never end, or leave something running.

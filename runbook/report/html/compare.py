@@ -129,7 +129,7 @@ def compare_runs(one: Recorded, other: Recorded) -> RunComparison:
         one=sides[0],
         other=sides[1],
         run=tuple(_group_differences([(_run_facts(one), _run_facts(other), "")])),
-        nodes=_node_differences(*[{name: _node(entry) for name, entry in of.items()} for of in known])
+        nodes=_node_differences(*[{name: _compared_facts(entry) for name, entry in of.items()} for of in known])
         if recorded
         else (),
         versions=_node_differences(*versions),
@@ -164,11 +164,11 @@ def _run_facts(recorded: Recorded) -> dict[str, str]:
         "runbook": started.version if started else "",
         "nodes": fold(started.nodes) if started else "",
         "dropped": fold(record.dropped),
-        **{name: value for name, value in of_nodes.rendezvous(recorded) if name != "inventory"},
+        **{name: value for name, value in of_nodes.rendezvous_facts(recorded) if name != "inventory"},
     }
 
 
-def _node(entry: Mapping[str, object]) -> dict[str, str]:
+def _compared_facts(entry: Mapping[str, object]) -> dict[str, str]:
     facts = {
         "address": of_nodes.text_of_value(entry.get("address")),
         "ranks": of_nodes.ranks_text(entry),

@@ -58,7 +58,7 @@ class Nodes:
         return tuple(sorted(worst, key=lambda row: Verdict.FAIL not in row.verdicts))
 
 
-def nodes(recorded: Recorded) -> Nodes:
+def nodes_of_run(recorded: Recorded) -> Nodes:
     """All nodes of a run, with what they share and where they differ."""
     names = list(recorded.record.started.nodes) if recorded.record.started else []
     plan = planned_nodes(recorded)
@@ -88,7 +88,7 @@ def nodes(recorded: Recorded) -> Nodes:
     return Nodes(
         stages=tuple(stages),
         rows=rows,
-        rendezvous=rendezvous(recorded),
+        rendezvous=rendezvous_facts(recorded),
         same=same,
         different=different,
         env_same=env_same,
@@ -113,7 +113,7 @@ def reach_measurements(recorded: Recorded) -> dict[str, Mapping[str, object]]:
     }
 
 
-def rendezvous(recorded: Recorded) -> tuple[tuple[str, str], ...]:
+def rendezvous_facts(recorded: Recorded) -> tuple[tuple[str, str], ...]:
     plan = recorded.plan
     if not plan:
         return ()

@@ -16,7 +16,7 @@ import jinja2
 from markupsafe import Markup, escape
 
 import runbook
-from runbook.causes.catalogue import BACKTICKED_TEXT, causes
+from runbook.causes.catalogue import BACKTICKED_TEXT, cause_pages
 from runbook.model.node_ranges import fold
 from runbook.model.safe_text import printable_lines
 from runbook.model.units import bandwidth_text, bytes_text, link_rate_text, seconds_text, significant_digits_text
@@ -24,7 +24,7 @@ from runbook.model.verdict import EXIT_BUG, EXIT_INTERRUPTED, Verdict
 from runbook.report.folding import FindingBlock, NodesRemedy, finding_blocks
 from runbook.report.html.charts import LEVELS, allreduce_sweeps, heat_maps
 from runbook.report.html.compare import RunComparison, compare_runs
-from runbook.report.html.nodes import nodes
+from runbook.report.html.nodes import nodes_of_run
 from runbook.report.html.recorded_run import Recorded, hang_dumps, log_tails
 from runbook.report.html.stages import launch_lanes, stage_timeline
 from runbook.report.run_text import RUN_END_WORDS, WORDS
@@ -110,7 +110,7 @@ def _template_values(recorded: Recorded) -> dict[str, Any]:
         "sweeps": allreduce_sweeps(recorded),
         "heat_maps": heat_maps(recorded),
         "launches": launch_lanes(recorded),
-        "nodes": nodes(recorded),
+        "nodes": nodes_of_run(recorded),
         "hangs": hangs,
         "more_hangs": more_hangs,
         "tails": log_tails(recorded, files),
@@ -182,7 +182,7 @@ def _template_environment() -> jinja2.Environment:
     environment.globals.update(
         WORDS={verdict.value: word for verdict, word in WORDS.items()},
         LEVELS=LEVELS,
-        pages=causes(),
+        pages=cause_pages(),
         version=runbook.__version__,
     )
     return environment
@@ -227,11 +227,11 @@ def shown_fixes(said: Iterable[NodesRemedy], block: FindingBlock) -> list[Fix]:
                 before = found.pop().commands if found and (found[-1].where, found[-1].sentence) == (where, "") else ()
                 found.append(Fix(where, "", (*before, *step.commands)))
                 continue
-            commands = tuple(dict.fromkeys(filter(_typed, BACKTICKED_TEXT.findall(step.note))))
+            commands = tuple(dict.fromkeys(filter(_is_shell_command, BACKTICKED_TEXT.findall(step.note))))
             found.append(Fix(where or (fold(on) if len(block.fixes) > 1 else ""), step.note, commands))
     return found
 
 
-def _typed(text: str) -> bool:
+def _is_shell_command(text: str) -> bool:
     """Whether a piece in backticks is a shell command, and not a key of a file or a plain word."""
     return " " in text.strip() and not text.strip().endswith((":", "=")) and not text[:1].isupper() and ": " not in text

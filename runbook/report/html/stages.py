@@ -243,10 +243,10 @@ def _process_bar(one: Mapping[str, object], span: tuple[float, float]) -> Proces
     listed = one.get("ranks")
     ranks = [rank for rank in listed if isinstance(rank, int)] if isinstance(listed, list) else []
     named = range_text(ranks[0], ranks[-1]) if ranks else "?"
-    return ProcessBar(named, str(one.get("node") or ""), left, width, *_end(one, started, ended))
+    return ProcessBar(named, str(one.get("node") or ""), left, width, *_process_end(one, started, ended))
 
 
-def _end(one: Mapping[str, object], started: float | None, ended: float | None) -> tuple[str, str]:
+def _process_end(one: Mapping[str, object], started: float | None, ended: float | None) -> tuple[str, str]:
     """How a process ended, in words, and the kind of its colour."""
     code, state, why = finite_number(one.get("code")), one.get("state"), str(one.get("why") or "")
     if state == "lost":

@@ -63,7 +63,7 @@ async def _exchange_enrolment_secret(request: Request) -> Response:
 async def _hold_control_socket(socket: WebSocket) -> None:
     """Hold the control socket of an agent until it ends."""
     fleet: Fleet = socket.app.state.fleet
-    node = _node(fleet, socket)
+    node = _enrolled_node(fleet, socket)
     if node is None:
         await socket.close()  # before it is accepted: the agent sees HTTP 403
         return
@@ -115,7 +115,7 @@ async def _answer_agent_messages(fleet: Fleet, node: EnrolledNode, control: Cont
 async def _hold_channel_socket(socket: WebSocket) -> None:
     """Hold the WebSocket of a stream that the node's agent was asked to open."""
     fleet: Fleet = socket.app.state.fleet
-    node = _node(fleet, socket)
+    node = _enrolled_node(fleet, socket)
     channel = None if node is None else fleet.channel(node, socket.path_params["id"])
     if channel is None:
         await socket.close()
@@ -127,7 +127,7 @@ async def _hold_channel_socket(socket: WebSocket) -> None:
         fleet.forget(channel)
 
 
-def _node(fleet: Fleet, socket: WebSocket) -> EnrolledNode | None:
+def _enrolled_node(fleet: Fleet, socket: WebSocket) -> EnrolledNode | None:
     kind, _, token = (single_header(socket.scope, "authorization") or "").partition(" ")
     return fleet.by_token(token.strip()) if kind.lower() == "bearer" and token.strip() else None
 

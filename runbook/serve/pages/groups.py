@@ -51,7 +51,7 @@ def _make_end_handler(**more: Any) -> Handler:
     async def end(request: Request) -> Response:
         await _run_group_action(request, actions.end_latest_run, _group_name(request), **more)
         try:
-            proposed = await _typed(request)
+            proposed = await _proposed_changes(request)
         except actions.Refused as refused:
             return await _group_page(request, wrong=f"Not saved: {refused}")
         return await _group_page(request, proposed) if proposed else _redirect_to_group(_group_name(request))
@@ -59,7 +59,7 @@ def _make_end_handler(**more: Any) -> Handler:
     return end
 
 
-async def _typed(request: Request) -> actions.Proposed | None:
+async def _proposed_changes(request: Request) -> actions.Proposed | None:
     """What saving the form would change; None if it would change nothing, or the request has no form. Raises Refused
     for changes that could not be saved."""
     if not form_file_hash(request):
@@ -82,7 +82,7 @@ async def _refusal_of_unseen_file(request: Request, deed: str) -> Response | Non
         says = f"Not {deed}: {ChangedMeanwhile(file)}. Undo shows the file as it is now."
         return await _group_page(request, wrong=says, status=412)
     try:
-        proposed = await _typed(request)
+        proposed = await _proposed_changes(request)
     except actions.Refused as refused:
         return await _group_page(request, wrong=f"Not {deed}: what you changed is not saved, and {refused}", status=409)
     if proposed is None:
@@ -302,7 +302,7 @@ def _version_number(request: Request) -> int:
     return version
 
 
-async def version(request: Request) -> Response:
+async def version_page(request: Request) -> Response:
     """The page of one version of the file: what the version changed."""
     name, groups = _group_name(request), workspace_of(request).groups
     one, _, lines = await run_in_threadpool(_version_and_diff, groups, name, _version_number(request))
@@ -582,7 +582,7 @@ PAGES = [
         says="Restart a group",
         most_bytes=_MAX_FORM_BYTES,
     ),
-    Page(f"{_GROUP_PATH}/history/{{version}}", ("GET",), version, "viewer", says="A state of a group"),
+    Page(f"{_GROUP_PATH}/history/{{version}}", ("GET",), version_page, "viewer", says="A state of a group"),
     Page(
         f"{_GROUP_PATH}/history/{{version}}",
         ("POST",),

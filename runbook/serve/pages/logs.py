@@ -80,7 +80,7 @@ def _search_requested_files(request: Request, id: str, among: list[logs.RunLog])
 async def show_logs(request: Request) -> Response:
     workspace, id = workspace_of(request), request.path_params["id"]
     row, _, lives = await run_in_threadpool(known_run, workspace, id)
-    every = await run_in_threadpool(logs.files, workspace.runs.path(id))
+    every = await run_in_threadpool(logs.readable_files, workspace.runs.path(id))
     rank = query_number(request, "rank")
     files = [file for file in every if rank is None or file.of_rank(rank)]
     chosen = request.query_params.get("file", "") or _default_file_id(files)
@@ -139,7 +139,7 @@ async def api_list_logs(request: Request) -> Response:
     """The files of a run; with `q`, also how often that text occurs in each file, and the first lines with it."""
     workspace, id = workspace_of(request), request.path_params["id"]
     await run_in_threadpool(known_run, workspace, id)
-    files = await run_in_threadpool(logs.files, workspace.runs.path(id))
+    files = await run_in_threadpool(logs.readable_files, workspace.runs.path(id))
     document: dict[str, Any] = {"files": list(map(asdict, files))}
     rank = query_number(request, "rank")
     found = await _run_search_in_turn(

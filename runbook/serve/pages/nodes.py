@@ -308,7 +308,7 @@ def _row_part_html(name: str, *values: Hashable) -> Markup:
     return made
 
 
-async def node(request: Request) -> Response:
+async def node_page(request: Request) -> Response:
     known = await run_in_threadpool(_known_node, request)
     agent = fleet_of(request).node(known.name)
     return await html_response(request, "node.html", node=known.name, known=known, agent=agent, node_glyphs=NODE_GLYPHS)
@@ -404,7 +404,7 @@ def _node_row_json(row: NodeRow) -> dict[str, Any]:
 
 PAGES = [
     Page("/", ("GET",), show_fleet, "viewer", says="The fleet", nav="Fleet"),
-    Page("/nodes/{name}", ("GET",), node, "viewer", says="A node"),
+    Page("/nodes/{name}", ("GET",), node_page, "viewer", says="A node"),
     Page("/nodes/{name}/drain", ("POST",), drain, "operator", says="Drain or undrain a node"),
     Page("/api/v1/fleet", ("GET",), api_list_nodes, "viewer", "api", "The fleet"),
     Page("/api/v1/nodes/{name}", ("GET",), api_show_node, "viewer", "api", "A node"),

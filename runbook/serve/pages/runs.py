@@ -86,7 +86,7 @@ def known_run(workspace: Workspace, id: str) -> tuple[RunRow, dict[str, Any], bo
 async def show_run(request: Request) -> Response:
     workspace, id = workspace_of(request), request.path_params["id"]
     row, document, lives = await run_in_threadpool(known_run, workspace, id)
-    files = await run_in_threadpool(logs.files, workspace.runs.path(id))
+    files = await run_in_threadpool(logs.readable_files, workspace.runs.path(id))
     console = next((file for file in files if file.name == "console.txt"), None)
     tail = (
         await run_in_threadpool(_last_log_lines, workspace, id, console) if console and not document["stages"] else ()
@@ -113,7 +113,7 @@ def _last_log_lines(workspace: Workspace, id: str, file: logs.RunLog) -> tuple[l
         return logs.read_window(stream).lines[-40:]
 
 
-async def _end(request: Request, *, now: bool) -> Response:
+async def _ended_response(request: Request, *, now: bool) -> Response:
     await _end_run(request, now)
     return RedirectResponse(f"/runs/{quote(request.path_params['id'])}", 303)
 
@@ -155,7 +155,7 @@ def _comparison_html(workspace: Workspace, ids: list[str]) -> Markup:
     return Markup(render_comparison_fragment(*map(workspace.runs.path, ids)))
 
 
-async def links(request: Request) -> Response:
+async def links_page(request: Request) -> Response:
     """The page of what `check: links` measured: pairs of nodes, the slowest first, with a value for each run. `from`
     and `to` ask for one pair over time."""
     found, pairs, chosen, one = await run_in_threadpool(_requested_link_measurements, request)
@@ -239,10 +239,10 @@ _API_RUNS_PATH = "/api/v1/runs"
 PAGES = [
     Page("/runs", ("GET",), show_runs, "viewer", says="Runs", nav="Runs"),
     Page("/compare", ("GET",), show_comparison, "viewer", says="Two runs side by side", nav="Compare"),
-    Page("/links", ("GET",), links, "viewer", says="Links over time", nav="Links"),
+    Page("/links", ("GET",), links_page, "viewer", says="Links over time", nav="Links"),
     Page(_RUN_PATH, ("GET",), show_run, "viewer", says="A run"),
-    Page(f"{_RUN_PATH}/stop", ("POST",), partial(_end, now=False), "operator", says="Stop a run"),
-    Page(f"{_RUN_PATH}/kill", ("POST",), partial(_end, now=True), "operator", says="Kill a run"),
+    Page(f"{_RUN_PATH}/stop", ("POST",), partial(_ended_response, now=False), "operator", says="Stop a run"),
+    Page(f"{_RUN_PATH}/kill", ("POST",), partial(_ended_response, now=True), "operator", says="Kill a run"),
     Page(f"{_RUN_PATH}/restart", ("POST",), submit_run_restart, "operator", says="Restart a run"),
     Page(_API_RUNS_PATH, ("GET",), api_list_runs, "viewer", "api", "Runs"),
     Page(f"{_API_RUNS_PATH}/{{id}}", ("GET",), api_show_run, "viewer", "api", "A run"),
