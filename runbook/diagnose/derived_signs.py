@@ -592,9 +592,10 @@ def _one_address(hits: HitsBySign) -> Iterator[Hit]:
     for address, found in by_address.items():
         nodes = sorted({str(hit.line.node) for hit in found})
         if len(nodes) > 1 and not address.startswith("127."):
-            sign = "one-bridge-address" if BRIDGE_ADDRESS.match(address) else "one-address"
             groups = {"nodes": " and ".join(nodes[:2]), "address": address}
-            yield from (Hit(sign, hit.line, groups) for hit in found)
+            bridge = BRIDGE_ADDRESS.match(address)
+            for hit in found:
+                yield Hit("one-bridge-address", hit.line, groups) if bridge else Hit("one-address", hit.line, groups)
 
 
 def _master_wants_more(hits: HitsBySign) -> Iterator[Hit]:
