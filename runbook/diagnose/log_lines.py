@@ -146,7 +146,7 @@ LAUNCH_PROGRAMS = frozenset(
 )
 BENCHMARK_SUFFIXES = ("_perf", "_bw", "_lat", "_perftest")
 """Endings of the names of benchmarks: all_reduce_perf, ib_write_bw, ib_send_lat."""
-PROMPTED_COMMAND = re.compile(rf"{SHELL_PROMPT}(?P<words>\S.*)\Z")
+PROMPTED_COMMAND = re.compile(rf"\A{SHELL_PROMPT}(?P<words>\S.*)\Z")
 SECTION = re.compile(r"^(?:###+|==>|=== ?|--- ?|>>>) *(?P<title>[^#=<>-].*)")
 SECTION_RANK = re.compile(r"\brank[ _-]?(?P<rank>\d+)\b", re.IGNORECASE)
 SECTION_NODE = re.compile(rf"^(?:node |host |on )?(?P<node>{HOST_PATTERN}|(?:node|host|worker|master)[\w.-]*)(?![\w/])")
