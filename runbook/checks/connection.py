@@ -150,7 +150,7 @@ def join_progress_outcomes(pool: RankPool, at: Context, *, proven: bool = False)
     from runbook.checks.ranks.halts import examine_live_traffic
 
     gather_evidence(pool)
-    if any(process["state"] in "TtDZ" for member in pool.members for process in member.processes):
+    if any(member.asleep or any(one["state"] == "Z" for one in member.processes) for member in pool.members):
         return None
     where = rendezvous_endpoint(at)
     findings = wrong_rendezvous_findings(pool, where) or unimported_torch_findings(pool)

@@ -346,6 +346,7 @@ def gid_findings(
     """Findings for RoCE ports. An index that NCCL_IB_GID_INDEX sets must be a routable RoCE v2 GID; without one, some
     routable GID must exist. Tables that are not readable, and indexes beyond the GIDs that were read, are not
     judged."""
+    index = None if index == "-1" else index  # NCCL's own value for "look for one"
     for port in ports:
         table: Gids | None = (gids or {}).get(port.name)
         if not port.ethernet or table is None or (index and (parse_whole_number(index) or 0) >= MAX_GIDS):
@@ -353,7 +354,7 @@ def gid_findings(
         shown = tuple(f"GID {n}: {e.get('gid')} ({e.get('type')}, {e.get('ndev')})" for n, e in table.items())[:8]
         good = [n for n, entry in table.items() if is_gid_routable(entry)]
         way = "index" if index else "no-address"
-        if index and index != "-1" and index not in table:
+        if index and index not in table:
             says = f"{port.name} of {node.name} has no GID {index}, which NCCL_IB_GID_INDEX asks for"
         elif index and index in table and not is_gid_routable(table[index]):
             asked = "which NCCL_IB_GID_INDEX asks for"

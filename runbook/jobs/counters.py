@@ -156,7 +156,7 @@ def _gpu_findings(node: str, then: node_answers.Counters, now: node_answers.Coun
             yield f"{place} ecc", finding_for("counters-rising", says, (proof,), way="gpu", node=node)
     known = set(then["xids"] or ())
     fresh = [line for line in now["xids"] or () if line not in known] if then["xids"] is not None else []
-    for event in xid_events(fresh, 0.0):
+    for event in xid_events([fresh], 0.0):
         says = f"the kernel of {node} logged Xid {event.number} of the GPU at {event.bus}"
         finding = finding_for("counters-rising", says, (event.text,), way="xid", node=node)
         yield f"{node} {event.bus} xid {event.number}", finding

@@ -99,7 +99,7 @@ class KnownJob:
         """running, degraded (only a part of the job is known to live), failed, stopped (by a user), finished, or
         unknown, if a node does not answer, or cannot read its journals. Nodes that were left out do not count."""
         now = self.processes
-        living = [journal for journal in now if journal["lives"]]
+        living = [j for j in now if j["lives"] or (j["keeper_lives"] and j["state"] != "ended")]  # it may wait to start
         if living and len(living) == len(now) and not self.silent:
             return "running"
         if living:

@@ -38,7 +38,7 @@ def interface_facts() -> dict[str, InterfaceFacts]:
             }
         return found
     try:
-        names = sorted(os.listdir("/sys/class/net"))
+        names = sorted(name for name in os.listdir("/sys/class/net") if os.path.isdir("/sys/class/net/" + name))
     except OSError:
         names = []
     for name in names:
@@ -46,7 +46,7 @@ def interface_facts() -> dict[str, InterfaceFacts]:
         mtu = read(base + "mtu")
         found[name] = {
             "mtu": int(mtu) if mtu else None,
-            "state": (read(base + "operstate") or "").upper(),
+            "state": (read(base + "operstate") or "").upper() or None,
             "flags": [],
             "addresses": interface_ipv4(name),
         }

@@ -365,7 +365,7 @@ def living_attempts(folder: str, alive: Living) -> list[str]:
         {
             attempt_folder(int(serial))
             for job, serial, name in alive
-            if (job, node_in_name(name)) == place and serial.isdigit()
+            if (job, node_in_name(name)) == place and digits_as_integer(serial) is not None
         }
     )
 
@@ -558,8 +558,8 @@ def living_processes() -> Living:
         except OSError:
             continue  # another user's, or gone
         tags = dict(word.partition(b"=")[::2] for word in words if word.startswith(b"RUNBOOK_"))
-        if b"RUNBOOK_KEPT" not in tags or process_start_ticks(pid) is None:
-            continue
+        if b"RUNBOOK_KEPT" not in tags or process_start_ticks(pid) is None or process_uid(pid) != os.getuid():
+            continue  # root sees the processes of all users, and they may name themselves as they like
         job, attempt, kept = (
             tags.get(b"RUNBOOK_" + word, b"").decode("utf-8", "replace") for word in (b"JOB", b"ATTEMPT", b"KEPT")
         )

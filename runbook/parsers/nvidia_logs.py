@@ -67,11 +67,18 @@ class XidEvent:
         return self.age_s is None or self.age_s < RECENT_XID_S
 
 
-def xid_events(lines: Iterable[str], uptime_s: float) -> list[XidEvent]:
-    """The Xid and fatal SXid lines since the driver was loaded, without those before the last reset of their GPU."""
-    found: list[XidEvent] = []
+def xid_events(logs: Iterable[Iterable[str]], uptime_s: float) -> list[XidEvent]:
+    """The Xid and fatal SXid lines since the driver was loaded, less those before the last reset of their GPU. `logs`
+    are copies of the kernel's log (dmesg's and the journal's): each tells of the driver and of resets by itself, and an
+    event that several of them have is told once."""
+    told = [event for lines in logs for event in _events_of_one_log(lines, uptime_s)]
+    return list(dict(told).values())
+
+
+def _events_of_one_log(lines: Iterable[str], uptime_s: float) -> list[tuple[tuple[str, str], XidEvent]]:
+    """The events that count, each with the key by which it is known in another copy of the log."""
+    found: list[tuple[tuple[str, str], XidEvent]] = []
     answered: dict[str, int] = {}  # by GPU, how many of `found` came before its last reset
-    seen: set[tuple[str, str]] = set()
     for line in lines:
         if DRIVER_START_TEXT in line:
             found, answered = [], {}
@@ -86,13 +93,10 @@ def xid_events(lines: Iterable[str], uptime_s: float) -> list[XidEvent]:
         stamp = DMESG_STAMP.match(line)
         # dmesg and journalctl show the same line with slightly different microseconds.
         key = (stamp[1][:-4] if stamp else line, match[0])
-        if key in seen:
-            continue
-        seen.add(key)
         age = max(0.0, uptime_s - float(stamp[1])) if stamp and uptime_s else None
         cause = CAUSE_BY_XID.get(xid) if "SXid" not in match[0] else "nvlink-error"
-        found.append(XidEvent(xid, bus, match[0], age, cause))
-    return [event for at, event in enumerate(found) if at >= answered.get(event.bus, 0)]
+        found.append((key, XidEvent(xid, bus, match[0], age, cause)))
+    return [(key, event) for at, (key, event) in enumerate(found) if at >= answered.get(event.bus, 0)]
 
 
 def event_age_text(event: XidEvent) -> str:
@@ -169,7 +173,7 @@ def read_kernel_log(text: str) -> Reading | None:
     if "Xid (" not in text:
         return None
     lines = text.splitlines()
-    found = xid_events(lines, 0.0)
+    found = xid_events([lines], 0.0)
     reading, first = Reading(), _first_line_numbers(lines)
     reported: set[tuple[str, str]] = set()
     for event in found:

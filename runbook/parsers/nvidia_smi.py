@@ -13,6 +13,7 @@ from runbook.parsers.nvidia_smi_facts import (
     NO_SPARE_ROWS,
     SMI_REFUSALS,
     UNREADABLE_VALUE,
+    asks_for_recovery,
     csv_cells,
     entry,
     entry_yes_or_no,
@@ -251,7 +252,7 @@ def _judge_details(text: str, name: str, entries: GpuEntries, found: Reading) ->
         lines = _lines_of_gpu(text, name, r"Pending(?: Page Blacklist)?\s*: Yes")
         found.proves("gpu-reset-required", f"{where} {BAD_ROWS}", lines, way="pending", indices=shell_word(index))
     action = entry(entries, "GPU Recovery Action") or "None"
-    if action not in ("None", "N/A"):
+    if asks_for_recovery(action):
         way = "reboot" if "reboot" in action.lower() else "reset"
         lines = _lines_of_gpu(text, name, r"GPU Recovery Action\s*:")
         found.proves("gpu-reset-required", f"{where} asks for: {action}", lines, way=way, indices=shell_word(index))

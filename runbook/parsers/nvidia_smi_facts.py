@@ -319,6 +319,13 @@ def waits_to_remap(entries: Mapping[str, str]) -> bool:
     return entry_yes_or_no(entries, "Remapped Rows/Pending") is True
 
 
+def asks_for_recovery(action: str) -> bool:
+    """Whether a value of `GPU Recovery Action` asks for something: a reset, a reboot, to drain the GPU, or whatever
+    later drivers may ask for."""
+    silent = action.lower() in ("", "none") or ABSENT_VALUE.match(action) or UNREADABLE_VALUE.match(action)
+    return not silent
+
+
 def unready_fabric_state(entries: Mapping[str, str]) -> tuple[str, str] | None:
     """(state, status) of a GPU that the fabric manager has not set up; None for a GPU that it has set up, or that is
     connected to no fabric."""

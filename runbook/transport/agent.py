@@ -112,6 +112,7 @@ class AgentStream:
     with the cause."""
 
     unanswered: ClassVar[str] = "agent-lost"
+    shared = False
 
     def __init__(self, node: Node, inventory: str, *, looks: bool) -> None:
         """`inventory` is the path of the inventory file, or empty. `looks`: nothing new is to run on the node."""

@@ -266,6 +266,7 @@ class ContainerStream:
 
     def __init__(self, outside: Session, node: Node) -> None:
         self.outside = outside
+        self.shared = outside.shared
         self._node = node
         self._arrived: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self._complaint = b""

@@ -359,15 +359,24 @@ class Session:
         # A full pipe must not block the one thread that sends all beats; if the lock is held, another thread is
         # sending.
         if self._write_lock.acquire(blocking=False):
-            try:
-                self._sent += 1
-                self._stream.write(_beat_frame(patience_s))
-            except OSError as error:
-                self._give_up_aside(f"writing to {self.node} failed: {error}")
-            finally:
-                self._write_lock.release()
+            self._sent += 1
+            if self._stream.shared:
+                # The jump host may be dead, and its connection full of what was sent to other nodes.
+                name = f"beat to {self.node}"
+                threading.Thread(target=self._write_beat, args=(patience_s,), name=name, daemon=True).start()
+            else:
+                self._write_beat(patience_s)
         if in_time and self._listening:
             self._unanswered += 1
+
+    def _write_beat(self, patience_s: float) -> None:
+        """Write a beat; the caller has acquired the lock for writing, which is released here."""
+        try:
+            self._stream.write(_beat_frame(patience_s))
+        except OSError as error:
+            self._give_up_aside(f"writing to {self.node} failed: {error}")
+        finally:
+            self._write_lock.release()
 
     def _give_up_aside(self, why: str) -> None:
         """As `give_up`, in a thread of its own: finding the reason takes seconds, in which the thread that sends all
@@ -427,6 +436,11 @@ class Session:
     def silence_s(self) -> float:
         """The seconds since the last byte came from the node; a healthy node answers a beat every second."""
         return time.monotonic() - self._last_heard
+
+    @property
+    def shared(self) -> bool:
+        """Whether streams to other nodes use the same connection (`Stream.shared`)."""
+        return self._stream.shared
 
     @property
     def lost(self) -> Unreachable | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import encodings.idna  # noqa: F401 - else the first look-up of a name imports it, which opens a file
+import errno
 import functools
 import logging
 import os
@@ -262,6 +263,7 @@ class SshStream:
     unanswered: ClassVar[str] = "ssh-unreachable"
 
     def __init__(self, connection: fabric.Connection, node: Node, target: LoginTarget) -> None:
+        self.shared = bool(target.jump)
         self._connection = connection
         self._stderr = b""
         try:
@@ -294,7 +296,10 @@ class SshStream:
         self._channel.in_stderr_buffer.set_event(self._news)
 
     def write(self, data: bytes) -> None:
-        self._channel.sendall(data)
+        try:
+            self._channel.sendall(data)
+        except (paramiko.SSHException, EOFError) as error:  # the connection broke, or exchanges no new keys
+            raise BrokenPipeError(errno.EPIPE, str(error) or HUNG_UP_TEXT) from error
 
     def read(self) -> bytes:
         while True:

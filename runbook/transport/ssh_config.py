@@ -142,7 +142,9 @@ def _resolved_ssh_options(host: str, ssh: Ssh) -> dict[str, list[str]]:
         return defaults
     try:
         found: dict[str, Any] = dict(_parse_ssh_config(user_config, user_config.stat().st_mtime_ns).lookup(host))
-    except (paramiko.SSHException, ValueError) as error:
+    except PermissionError:
+        return defaults  # ssh does not mention a configuration of this user's that it may not read, either
+    except (paramiko.SSHException, OSError, ValueError) as error:
         says = f"{user_config} is no configuration of ssh: {str(error)[:200]}"
         raise unreachable_for("ssh-handshake-failed", says, way="config", host=shell_word(host)) from None
     return defaults | {

@@ -65,6 +65,9 @@ class Stream(Protocol):
     unanswered: ClassVar[str]
     """The cause that is reported for a node that does not answer over this transport."""
 
+    shared: bool
+    """Whether streams to other nodes use the same connection, so that a write may wait long for what they send."""
+
     def write(self, data: bytes) -> None:
         """Send all of `data`, or raise OSError."""
 
@@ -98,6 +101,7 @@ class ProcessStream:
     reaches only the controller. Raises OSError when the program does not start."""
 
     unanswered: ClassVar[str] = "ssh-unreachable"
+    shared = False
 
     def __init__(self, argv: Sequence[str], env: Mapping[str, str] | None = None) -> None:
         self._stderr = Complaints()

@@ -147,6 +147,7 @@ class RecordedNode:
         self.closed.set()
 
     unanswered: ClassVar[str] = "ssh-unreachable"
+    shared = False
 
     def why(self, _says: str) -> None:
         return None

@@ -228,7 +228,7 @@ LARGE: dict[str, tuple[Callable[[int], str], Callable[[str], object]]] = {
     "GPUs that are cut": (lambda size: "1, x\n" * (size // 5), lambda text: parse_gpus(text, ("index", "uuid", "name"))),
     "GPUs in one line": (lambda size: "1," + "x" * size, lambda text: parse_gpus(text, ("index", "uuid", "name"))),
     "sections in sections": (lambda size: GPU + "".join(" " * at + "x" * 50 + " : y\n" for at in range(size // 500)), parse_details),
-    "resets": (lambda size: (XIDS + "\n") * (size // len(XIDS)), lambda text: xid_events(text.splitlines(), 60.0)),
+    "resets": (lambda size: (XIDS + "\n") * (size // len(XIDS)), lambda text: xid_events([text.splitlines()], 60.0)),
     "names of many numbers": (lambda size: "1a" * (size // 20), folded_twice),
     "events of the first of many stages": (lambda size: "x" * (size // 40), lambda text: recorded(len(text))),
     "processes": (lambda size: APPS * (size // len(APPS)), lambda text: len(set(parse_apps(text)))),

@@ -31,6 +31,7 @@ class Tapped:
     """A `Stream` that writes down what passes it, in the order in which it was asked for."""
 
     unanswered: ClassVar[str] = "ssh-unreachable"
+    shared = False
 
     def __init__(self, stream: Stream, said: Said) -> None:
         self._stream = stream

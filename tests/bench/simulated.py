@@ -26,6 +26,8 @@ KIB = 1 if sys.platform == "darwin" else 1024  # ru_maxrss is in bytes there
 class FarmStream:
     """A `Stream` to one node of the farm."""
 
+    shared = False
+
     def __init__(self, path: str, number: int) -> None:
         self._link = socket.socket(socket.AF_UNIX)
         self._link.connect(path)

@@ -159,11 +159,13 @@ class FakeRemote:
 
     def __init__(self, state: str = "S", pid: int = 4242, moved: int | None = 0, queued: int = 0) -> None:
         self.state, self.pid, self.moved, self.queued = state, pid, moved, queued
+        self.stays = True  # it was in that state before as well
         self.told: list[dict[str, object]] = []
         self.signals: list[str] = []
 
     def processes(self) -> list[dict[str, object]]:
-        return [{"pid": self.pid, "state": self.state, "comm": "python", "wchan": "nfs_wait", "cpu": 0.0}]
+        told = {"pid": self.pid, "state": self.state, "stays": self.stays}
+        return [{**told, "comm": "python", "wchan": "nfs_wait", "cpu": 0.0}]
 
     def signal(self, name: str) -> None:
         self.signals.append(name)

@@ -358,11 +358,11 @@ def of_rank_program(name: str, *more: str, **space: Any) -> Callable[..., Any]:
 
 
 def test_one_line_of_the_table() -> None:
-    made = of_rank_program("row")(1_000_000, 250_000, 0.001, [0.001] * 99 + [0.1], 4)
+    made = of_rank_program("result_row")(1_000_000, 250_000, 0.001, [0.001] * 99 + [0.1], 4)
     assert made["algbw"] == pytest.approx(1.0)
     assert made["busbw"] == pytest.approx(1.5)  # 2(n-1)/n of algbw, n = 4
     assert (made["time_us"], made["p50_us"], made["p99_us"]) == (1000.0, 1000.0, pytest.approx(1e5))
-    assert of_rank_program("row")(8, 2, 0.001, [0.001], 1)["busbw"] == 0.0
+    assert of_rank_program("result_row")(8, 2, 0.001, [0.001], 1)["busbw"] == 0.0
 
 
 def room(**files: str) -> int | None:
@@ -402,7 +402,7 @@ def test_files_that_were_read_leave_their_room_to_the_ranks() -> None:
 
 
 def test_a_sweep_keeps_to_its_budget() -> None:
-    affordable = of_rank_program("affordable")
+    affordable = of_rank_program("affordable_iterations")
     sizes = [1 << n for n in range(10, 31)]
     assert affordable(1e-6, sizes, 20.0, 20) == 20
     assert affordable(1e-6, sizes, 20.0, 1000) == 1000

@@ -491,7 +491,24 @@ def test_a_wrong_inventory_is_told_beside_a_broken_gpu() -> None:
 def test_one_event_in_two_logs_is_one() -> None:
     one = "[ 4940.123456] NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus."
     two = "[ 4940.123461] node kernel: NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus."
-    assert len(xid_events([one, two], 5000)) == 1
+    assert len(xid_events([[one], [two]], 5000)) == 1
+
+
+def test_an_event_stays_though_both_logs_begin_with_the_driver() -> None:
+    begins = "[    9.000000] NVRM: loading NVIDIA UNIX x86_64 Kernel Module  550.90"
+    cleared = (
+        "[ 4000.000000] NVRM: Xid (PCI:0000:3b:00): 154, GPU recovery action changed from 0x1 (Reset) to 0x0 (None)"
+    )
+    fallen = "[ 4940.123456] NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus."
+    log = [begins, cleared, fallen]
+    assert [event.number for event in xid_events([log, log], 5000)] == [79]
+
+
+@pytest.mark.parametrize("action", ["Drain P2P", "GPU Reset Required", "Node Reboot Required", "Something New"])
+def test_a_gpu_that_asks_for_an_action_is_not_sound(action: str) -> None:
+    said = DETAILS.replace("GPU Recovery Action                   : None", f"GPU Recovery Action : {action}", 1)
+    judged = judge_gpus(GPUS, asked(smi(full(0) + full(1), fields=FIELDS + MORE), all={"code": 0, "out": said}))
+    assert causes(judged) == ["gpu-reset-required"]
 
 
 # Side by side.

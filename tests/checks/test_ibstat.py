@@ -286,6 +286,7 @@ LOCAL = {**V2, "gid": "fe80:0000:0000:0000:0ac0:ebff:fe00:0001"}
         ({"0": LOCAL, "3": V2}, "5", ["roce-wrong-gid-index"]),
         ({"0": LOCAL, "3": V2}, "40", []),  # behind what is read of the table
         ({"0": LOCAL}, None, ["roce-wrong-gid-index"]),
+        ({"0": LOCAL}, "-1", ["roce-wrong-gid-index"]),  # NCCL's own value: it looks for one
         ({}, None, ["roce-wrong-gid-index"]),
     ],
 )

@@ -15,6 +15,7 @@ from runbook.checks.network.dial import Dial
 from runbook.checks.network.pairs import Pairs, choose_pairs, nodes_to_blame
 from runbook.checks.ping.host_names import name_findings, name_warnings
 from runbook.checks.ping.loss import has_excess_loss, random_drop_findings
+from runbook.checks.ping.no_answer import _wrong_gateway_finding
 from runbook.checks.ping.observations import Observations, Pair
 from runbook.checks.ping.packet_sizes import size_findings, vanishing_directions
 from runbook.checks.ping.ping import Judge, Ping, name_and_address_findings, ping_targets, ssh_port
@@ -1012,3 +1013,19 @@ def test_a_node_without_iproute2_is_no_router_on_its_own_way() -> None:
     )
     (finding,) = outcomes["node-a"].findings
     assert (finding.cause, "on the way" in finding.says) == ("host-unreachable", False)
+
+
+@pytest.mark.parametrize("own_route", [True, False])
+def test_the_default_route_is_never_to_be_deleted(own_route: bool) -> None:
+    """The kernel lists every route that matches, the default one first."""
+    routes = [{"dst": "default", "gateway": "10.0.0.1"}]
+    routes += [{"dst": "10.0.0.12", "gateway": "10.0.0.1"}] if own_route else []
+    seen = cast(Observations, SimpleNamespace(prefixes=lambda _: [("eth0", "10.0.0.11/24")], owners={}, answers={}))
+    target = {"gateway": {"neighbour": {"state": ["FAILED"]}, "routes": routes}}
+    pair = SimpleNamespace(
+        route={"via": "10.0.0.1"}, target=target, numeric="10.0.0.12", source="node-a", peer="node-b"
+    )
+    found = _wrong_gateway_finding(seen, cast(Pair, pair))
+    assert found is not None
+    mended = "route del 10.0.0.12 via 10.0.0.1" if own_route else "route add 10.0.0.0/24 dev eth0 src 10.0.0.11"
+    assert mended in found[1].remedy

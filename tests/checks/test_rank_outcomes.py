@@ -140,6 +140,14 @@ def test_a_stopped_rank(pool: RankPool, state: str, says: str) -> None:
     assert "77" in finding.remedy
 
 
+def test_a_rank_that_was_in_the_kernel_for_an_instant_is_not_accused(pool: RankPool) -> None:
+    remote = FakeRemote("D")
+    remote.stays = False
+    pool.members[1].remote = cast(Remote, remote)
+    at(pool.members[1], 1 << 20, 2)
+    assert "rank-stopped" not in str(judged(pool, STALLED))
+
+
 def test_a_stopped_rank_is_not_sent_a_signal_that_it_cannot_handle(pool: RankPool) -> None:
     stopped, running = FakeRemote("T"), FakeRemote("S")
     pool.members[0].remote, pool.members[1].remote = cast(Remote, stopped), cast(Remote, running)

@@ -150,5 +150,7 @@ def test_nodes_that_the_user_leaves_out_make_no_job_degraded() -> None:
     assert (job.state, job.absent, job.silent) == ("degraded", ("node-b",), ("node-b",))
     job.left_out = ("node-b",)
     assert (job.state, job.absent, job.silent) == ("running", ("node-b",), ())
+    lives |= {"lives": False, "keeper_lives": True, "state": "waiting"}  # its keeper waits to start it
+    assert job.state == "running"
     lives |= {"lives": False, "keeper_lives": False, "state": "ended", "code": 0}
     assert job.state == "finished"

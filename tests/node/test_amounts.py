@@ -14,7 +14,7 @@ import pytest
 
 from runbook.node import host_facts, supervisor
 from runbook.transport.frames import decode_json
-from runbook.transport.node_answers import Hello, Limits, SharedMemory
+from runbook.transport.node_answers import Hello, InterfaceFacts, Limits, SharedMemory
 
 BLOCK = 1 << 20
 SIZES = (0, 1 << 34, 1 << 62, (1 << 63) - BLOCK, 1 << 63, (1 << 64) - BLOCK)
@@ -50,3 +50,14 @@ def test_a_limit_of_any_size(limit: int, monkeypatch: pytest.MonkeyPatch) -> Non
     told = {limits[name] for name in ("memlock_bytes", "open_files", "address_space_bytes", "cpu_seconds")}
     assert told == {limit if 0 <= limit < 1 << 62 else 1 << 62}
     assert limits["memlock_hard_bytes"] is None
+
+
+def test_a_file_among_the_interfaces_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The module for bonding puts a plain file there, and a machine may have no `ip`."""
+    monkeypatch.setattr(host_facts, "run_if_installed", lambda *_: {"missing": True})
+    listed = os.listdir
+    monkeypatch.setattr(os, "listdir", lambda path: [*listed(path), "bonding_masters"])
+    found = host_facts.interface_facts()
+    assert "lo" in found
+    assert "bonding_masters" not in found
+    decode_json(json.dumps(found).encode(), dict[str, InterfaceFacts])

@@ -205,3 +205,17 @@ def test_what_lives_of_a_job_whose_files_were_removed_is_listed_and_not_cleaned(
     assert [(one["name"], one["pids"]) for one in job["damaged"]] == [("job.json", []), (f"attempt-02/{name}", [7])]
     assert job_control.list_jobs({"workdir": str(tmp_path), "node": "node-2"})["jobs"] == []
     assert not job_control.clean({"folder": str(folder)})["removed"]
+
+
+def test_only_the_logins_own_processes_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Root sees the environment of everybody's, in which anything may stand."""
+    tags = {"RUNBOOK_JOB": "job", "RUNBOOK_ATTEMPT": "²", "RUNBOOK_KEPT": "rank-00000.node-7.l0"}
+    with subprocess.Popen(["sleep", "60"], env=tags | {"PATH": os.environ["PATH"]}) as program:
+        try:
+            key = ("job", "²", "rank-00000.node-7.l0")
+            assert job_control.living_processes().get(key) == [program.pid]
+            assert job_control.living_attempts("/w/job/node-7", {key: [program.pid]}) == []
+            monkeypatch.setattr(job_control, "process_uid", lambda _: os.getuid() + 1)
+            assert key not in job_control.living_processes()
+        finally:
+            program.kill()

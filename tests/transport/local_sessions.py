@@ -86,6 +86,7 @@ class Scripted:
         self.killed = True
 
     unanswered: ClassVar[str] = "ssh-unreachable"
+    shared = False
 
     def why(self, _says: str) -> None:
         return None

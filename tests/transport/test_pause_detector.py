@@ -52,6 +52,34 @@ def test_beats_that_come_late_accuse_nobody_and_those_in_time_do() -> None:
     node._stream.close()
 
 
+class Full(Scripted):
+    """A far end behind a dead jump host: its connection is full, and takes nothing more until it is `given_up`."""
+
+    shared = True
+
+    def __init__(self) -> None:
+        super().__init__(HELLO, hang=True)
+        self.begun, self.given_up = 0, threading.Event()
+
+    def write(self, data: bytes) -> None:
+        self.begun += b'"beat"' in data
+        if self.begun:
+            self.given_up.wait(60)
+
+
+def test_a_beat_that_a_jump_host_does_not_take_keeps_nobody_waiting() -> None:
+    far = Full()
+    node = Session("node-a", far, {}, sys.executable, 20.0)
+    assert eventually(lambda: node._listening)
+    node._last_heard -= 2 * SILENCE_TIMEOUT_S
+    for _ in range(ENOUGH):
+        node.beat()
+    assert eventually(lambda: node.lost is not None)
+    assert far.begun == 1
+    far.given_up.set()
+    far.close()
+
+
 def test_a_node_is_not_silent_while_our_own_reader_is_busy() -> None:
     node = silent_node()
     node._listening = False  # as while a long answer is being looked at

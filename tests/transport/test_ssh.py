@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import Mock
 
 import paramiko
 import pytest
@@ -25,7 +26,7 @@ from runbook.causes.catalogue import unreachable_for
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node, Ssh
 from runbook.transport import ssh, ssh_config
-from runbook.transport.ssh import Logins
+from runbook.transport.ssh import HUNG_UP_TEXT, Logins, SshStream
 from runbook.transport.ssh_config import LoginTarget, resolve_login, split_host_port
 from runbook.transport.ssh_dial import ProxyCommand, Wire
 from runbook.transport.ssh_errors import ssh_login_failure, unknown_host_key_failure
@@ -403,3 +404,23 @@ def test_the_last_words_of_a_proxy_command_outlive_it() -> None:
     wire.close()
     wire.close()
     assert wire.complaint() == "tunnel: no such server"
+
+
+@pytest.mark.parametrize("error", [EOFError(), paramiko.SSHException("Key-exchange timed out")])
+def test_a_connection_that_breaks_while_we_write_is_an_error_of_the_system(error: Exception) -> None:
+    """As every stream's: whoever writes beats and orders knows no errors of paramiko's."""
+    stream = object.__new__(SshStream)
+    stream._channel = Mock(sendall=Mock(side_effect=error))
+    with pytest.raises(OSError, match=str(error) or HUNG_UP_TEXT):
+        stream.write(b"beat")
+
+
+def test_a_configuration_that_we_may_not_read_is_passed_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As ssh passes it over."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / ".ssh").mkdir()
+    (tmp_path / ".ssh" / "config").write_text("Host node-a\n  Port 2222\n")
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    before = resolve_login("node-a", Ssh())
+    monkeypatch.setattr(ssh_config, "_parse_ssh_config", Mock(side_effect=PermissionError(13, "Permission denied")))
+    assert (before.port, resolve_login("node-a", Ssh()).port) == (2222, 22)

@@ -169,9 +169,7 @@ def _best_route(rule: Mapping[str, Any], routes: Iterable[Mapping[str, Any]], ad
     table = str(rule.get("table", "main"))
     routes = [route for route in routes if str(route.get("table", "main")) == table]
     routes = [route for route in routes if is_in_network(address, str(route.get("dst")))]
-    return max(
-        routes, key=lambda route: (_prefix_length(str(route["dst"])), -int(route.get("metric", 0))), default=None
-    )
+    return max(routes, key=lambda route: (prefix_length(str(route["dst"])), -int(route.get("metric", 0))), default=None)
 
 
 def policy_rule_detour(sent: Sent, way: Mapping[str, Any]) -> RouteRefusal | None:
@@ -251,8 +249,8 @@ def rule_text(rule: Mapping[str, Any]) -> str:
     )
 
 
-def _prefix_length(network: str) -> int:
-    """The length of a network's prefix; 0 for `default`."""
+def prefix_length(network: str) -> int:
+    """The length of a network's prefix; 0 for `default`. Raises ValueError for a text that is no network."""
     return 0 if network == "default" else ipaddress.ip_network(network, strict=False).prefixlen
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from runbook.causes.catalogue import finding_for
 from runbook.checks.network.dial import ANY_PORT
 from runbook.checks.network.pairs import BlamedNodes, names_text
-from runbook.checks.network.routing import quoted_route
+from runbook.checks.network.routing import ip_family_switch, prefix_length, quoted_route
 from runbook.checks.ping.observations import Observations, Pair, pairs_with_findings
 from runbook.checks.ping.routes import narrow_netmask_reason, wrong_address_finding
 from runbook.files.address import is_ip
@@ -416,8 +416,8 @@ def _wrong_gateway_finding(seen: Observations, pair: Pair) -> tuple[str, Finding
     if not via or not gateway:
         return None
     address = ipaddress.ip_address(pair.numeric)
-    mine = next(
-        (prefix for _, prefix in seen.prefixes(pair.source) if address in ipaddress.ip_interface(prefix).network), ""
+    interface, mine = next(
+        (own for own in seen.prefixes(pair.source) if address in ipaddress.ip_interface(own[1]).network), ("", "")
     )
     state = (gateway["neighbour"] or {}).get("state") or []
     dead = "FAILED" in state or "INCOMPLETE" in state
@@ -428,16 +428,30 @@ def _wrong_gateway_finding(seen: Observations, pair: Pair) -> tuple[str, Finding
     says += ", which does not answer" if dead else ""
     says += f", though {pair.peer} is in its own network {ipaddress.ip_interface(mine).network}" if mine else ""
     routes = [route for route in gateway["routes"] if route.get("gateway") == via]
+    # The kernel takes the narrowest route. The default route may be among those that match, and is never to be deleted.
+    routes.sort(key=lambda route: (-prefix_length(str(route.get("dst"))), int(route.get("metric") or 0)))
     table = f" table {routes[0]['table']}" if routes and routes[0].get("table", "main") != "main" else ""
     route = f"{routes[0]['dst']} via {via}{table}" if routes else f"{pair.numeric} via {via}"
     lines = (f"{pair.source}: route {route}", f"{pair.source}: ip neigh show to {via}: {' '.join(state) or 'nothing'}")
+    if mine and (not routes or routes[0]["dst"] == "default"):
+        return pair.source, finding_for(
+            "no-route",
+            says,
+            lines,
+            (pair.peer,),
+            way="own-network",
+            family=ip_family_switch(address),
+            network=ipaddress.ip_interface(mine).network,
+            interface=shell_word(interface),
+            source=shell_word(mine.partition("/")[0]),
+        )
     return pair.source, finding_for(
         "no-route",
         says,
         lines,
         (pair.peer,),
         way="delete" if mine else "dead-gateway",
-        family="",
+        family=ip_family_switch(address),
         route=quoted_route(route),
         via=via,
         via_typed=shell_word(via),

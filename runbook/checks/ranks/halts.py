@@ -120,9 +120,8 @@ def sleeping_rank_findings(pool: RankPool, doing: str) -> FindingsByNode:
     """Findings for ranks that are stopped, or wait in the kernel, by node."""
     found: FindingsByNode = {}
     for member in pool.members:
-        process = next((process for process in member.processes if process["state"] in "TtD"), None)
-        if process:
-            found.setdefault(member.rank.node, []).append(stopped_process_finding(member, process, doing))
+        if member.asleep:
+            found.setdefault(member.rank.node, []).append(stopped_process_finding(member, member.asleep, doing))
     return found
 
 

@@ -101,6 +101,13 @@ class RankMember:
         return any(process["state"] in "Tt" for process in self.processes)
 
     @property
+    def asleep(self) -> Message | None:
+        """A process of the rank that is stopped, or that waits in the kernel (D) and did so at both ends of the look:
+        every process that reads a file is in D for an instant."""
+        asleep = (one for one in self.processes if one["state"] in "Tt" or (one["state"] == "D" and one["stays"]))
+        return next(asleep, None)
+
+    @property
     def said(self) -> str:
         """What the rank reports of its failure, or the C++ exception that ended it before Python could report anything;
         else ""."""

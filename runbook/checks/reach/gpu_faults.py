@@ -21,6 +21,7 @@ from runbook.parsers.nvidia_smi_facts import (
     Details,
     Gpu,
     Listing,
+    asks_for_recovery,
     bus_key,
     has_no_spare_rows,
     unready_fabric_state,
@@ -154,10 +155,8 @@ def _worst_hardware_fault(gpu: Gpu, detail: Mapping[str, str]) -> tuple[str, str
         return "lost", "its fields read [GPU is lost]"
     if "gpu requires reset" in broken:
         return "reset", "its fields read [GPU requires reset]"
-    if action.lower() in ("reset", "gpu reset required", "drain and reset"):
-        return "reset", f"GPU Recovery Action: {action}"
-    if action.lower() in ("reboot", "node reboot required"):
-        return "reboot", f"GPU Recovery Action: {action}"
+    if asks_for_recovery(action):
+        return ("reboot" if "reboot" in action.lower() else "reset"), f"GPU Recovery Action: {action}"
     if has_no_spare_rows(detail):
         return "replace", "Remapped Rows: Remapping Failure Occurred: Yes"
     if errors > 0:

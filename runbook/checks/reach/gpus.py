@@ -64,8 +64,8 @@ def judge_gpus(node: Node, facts: Mapping[str, Any], device_order: object = None
     listing = parse_gpus(str(smi.get("out") or ""), smi.get("fields") or (), str(smi.get("err") or ""))
     details = parse_details(nvidia_smi_stdout(facts, "all"))
     named = [gpu for gpu in listing.gpus if gpu.index in node.gpus]
-    log = [*(facts.get("dmesg") or ()), *(facts.get("journal") or ())]
-    kernels, warnings = kernel_log_findings(node, listing, xid_events(log, float(facts.get("uptime_s") or 0)))
+    logs = [facts.get("dmesg") or (), facts.get("journal") or ()]
+    kernels, warnings = kernel_log_findings(node, listing, xid_events(logs, float(facts.get("uptime_s") or 0)))
     found: list[Finding] = []
     failed = unusable_list_finding(node, smi, listing, facts)
     if failed is None:

@@ -51,9 +51,8 @@ def torch_findings(pool: RankPool | None, node: Node, imported: set[str]) -> tup
         gather_evidence(pool)
     waiting = [member for member in members if "imported" not in member.steps]
     for member in waiting:
-        asleep = next((process for process in member.processes if process["state"] in "TtD"), None)
-        if asleep:
-            return [stopped_process_finding(member, asleep, "while starting")], []
+        if member.asleep:
+            return [stopped_process_finding(member, member.asleep, "while starting")], []
     starved = [one["cpu"] for member in waiting for one in member.processes if is_ready_python(one)]
     if starved and max(starved) < MIN_RUNNABLE_CPU_SHARE and (busy := busy_program_lines(pool, node.name)):
         seen = f"torch was not imported in time: the rank was ready to run and had {max(starved):.0%} of a CPU"
