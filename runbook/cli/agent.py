@@ -126,9 +126,11 @@ def _install(folder: AgentFolder, arguments: argparse.Namespace) -> int:
 def _uninstall(folder: AgentFolder, arguments: argparse.Namespace) -> int:
     from runbook.agent.systemd import uninstall_unit, unit_user
 
-    user = unit_user(arguments.user)
-    for line in uninstall_unit(user):
-        stdout.line(line)
+    user = None
+    if arguments.user or os.geteuid() != 0 or os.environ.get("SUDO_USER"):  # else root's own agent, which has no unit
+        user = unit_user(arguments.user)
+        for line in uninstall_unit(user):
+            stdout.line(line)
     state = folder.state()
     folder.forget()
     if state is not None:  # started by hand, or by a unit that is not this user's

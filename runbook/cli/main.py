@@ -68,7 +68,8 @@ def _run_command(parsed: argparse.Namespace, arguments: Sequence[str]) -> int:
         if (lacking := missing_core_module(error.name)) is None:
             return crash(arguments, error)
         report_error(
-            f"error: {sys.executable} has no {lacking}, which runbook needs: install runbook into it, with pip\n"
+            f"error: {sys.executable} has no {lacking}, which runbook needs: install runbook into it, in its checkout: "
+            f"`{sys.executable} -m pip install .`\n"
         )
         return EXIT_WRONG_INPUT
     except Exception as error:  # noqa: BLE001  the one place where a bug of ours is caught, to say what to do with it
@@ -137,8 +138,9 @@ def crash_without_report(error: BaseException) -> int:
         one = one.__cause__ or one.__context__
     trace = "\n\nwhile it told of another error:\n\n".join(places)
     report_error(
-        f"runbook {runbook.__version__} crashed, and so did what reports it. Is it installed whole? Try `pip install "
-        f"--force-reinstall runbook`; if this stays, please report it with all of this:\n{trace}\n"
+        f"runbook {runbook.__version__} crashed, and so did what reports it. Is it installed whole? Install it again, "
+        f"in its checkout: `{sys.executable} -m pip install .`; if this stays, please report it with all of this:\n"
+        f"{trace}\n"
     )
     return EXIT_BUG
 

@@ -118,12 +118,18 @@ def decoded_file_text(data: bytes) -> str:
     return data.decode("utf-8", "replace").replace("\0", "")
 
 
+_COMPRESSED_BEGINNINGS = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"PK\x03\x04", b"\x28\xb5\x2f\xfd")
+_PICKLE_BEGINNINGS = (b"\x80\x03", b"\x80\x04", b"\x80\x05")
+PACKED_BEGINNINGS = (*_COMPRESSED_BEGINNINGS, b"\x7fELF", *_PICKLE_BEGINNINGS)
+"""How files begin that cannot be searched. PyTorch's flight recorder writes pickles."""
+
+
 def _is_packed_or_binary(head: bytes) -> bool:
     """Whether a file is compressed or binary by its first bytes."""
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
         return False
     start = head[:4096]
-    return head.startswith((b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"PK\x03\x04", b"\x28\xb5\x2f\xfd", b"\x7fELF")) or (
+    return head.startswith(PACKED_BEGINNINGS) or (
         start.count(b"\0") * 3 > len(start) and start.count(b"\0") * 8 > 5 * len(start)
     )
 

@@ -76,9 +76,12 @@ def ask_nodes(
     """Log in to all nodes and have them look around; returns an answer for each. `run_began` is when the run began by
     this machine's clock, in seconds since 1970. Ctrl-C closes every session."""
     found = {node.name: _windows_node_answer(node) if node.windows else NodeAnswer(node.name) for node in nodes}
-    # The session's own folder goes to /tmp: nothing may stay behind, not even an empty ~/.runbook.
-    asked = [replace(node, workdir="/tmp") for node in nodes if not node.windows]
-    site = Site(f"collect-{secrets.token_hex(4)}", forks=forks)
+    # The session's own folder goes to /tmp: nothing may stay behind, not even an empty ~/.runbook. An agent's owner
+    # says which workdirs there may be.
+    asked = [
+        node if node.connection == "agent" else replace(node, workdir="/tmp") for node in nodes if not node.windows
+    ]
+    site = Site(f"collect-{secrets.token_hex(4)}", forks=forks, inventory=inventory.source, looks=True)
     try:
         site.open(asked)
         reached = [node for node in asked if node.name in site.sessions]

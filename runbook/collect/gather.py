@@ -103,8 +103,7 @@ def learn_names(scrubber: Scrubber, wanted: CollectRequest, answers: Sequence[No
     nodes = wanted.inventory.nodes if wanted.inventory else ()
     for node in nodes:
         scrubber.people.add(*([node.ssh.user] if node.ssh.user else []))
-        if node.ssh.jump and "@" in node.ssh.jump:
-            scrubber.people.add(node.ssh.jump.partition("@")[0])
+        scrubber.people.add(*(user for user, _ in _jump_hosts(node) if user))
         scrubber.people.add(*_configured_login(node))
     for answer in answers:
         for person in answer.people:
@@ -115,13 +114,22 @@ def learn_names(scrubber: Scrubber, wanted: CollectRequest, answers: Sequence[No
     if not wanted.inventory and wanted.run:
         names += wanted.run.nodes
     for node in nodes:
-        jump = (node.ssh.jump or "").rpartition("@")[2]
-        names += [node.address, node.ssh.host or "", *(part.partition(":")[0] for part in jump.split(","))]
+        names += [node.address, node.ssh.host or "", *(host for _, host in _jump_hosts(node))]
     if wanted.inventory:
         names.append(wanted.inventory.rendezvous.address)
     names += [name for answer in answers for name in answer.hostnames]
     for name in [*names, socket.gethostname()]:
         scrubber.machines.add_name(name)
+
+
+def _jump_hosts(node: Node) -> list[tuple[str, str]]:
+    """The user, or "", and the host of each jump host on the way to a node."""
+    found = []
+    for hop in (node.ssh.jump or "").split(","):
+        user, _, place = hop.strip().removeprefix("ssh://").strip("/").rpartition("@")
+        named = place.partition(":")[0] if place.count(":") == 1 else place  # more colons: an IPv6 address
+        found.append((user, place[1:].partition("]")[0] if place.startswith("[") else named))
+    return found
 
 
 def _searchable_full_name(text: str) -> list[str]:

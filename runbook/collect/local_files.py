@@ -145,17 +145,16 @@ def run_entries(run: CollectedRun) -> Iterator[ArchiveFile | Absent]:
     for name, form in _RUN_FILES:
         if name != "crash.txt" or path_exists(run.path / name):
             yield read_archive_entry(run.path / name, f"run/{name}", form, below=run.path)
-    logs = sorted(_run_log_paths(run.path / "logs"))
-    for path in logs[:MAX_RUN_LOGS]:
-        place = f"run/logs/{path.relative_to(run.path / 'logs').as_posix()}"
-        yield read_archive_entry(path, place, FORM_BY_SUFFIX.get(path.suffix, "text"), below=run.path)
-    if len(logs) > MAX_RUN_LOGS:
-        yield Absent(
-            "run/logs", f"{len(logs) - MAX_RUN_LOGS} more logs than the {MAX_RUN_LOGS} that are here", "left out"
-        )
+    for folder in ("logs", "hang"):
+        files = sorted(_regular_files(run.path / folder))
+        for path in files[:MAX_RUN_LOGS]:
+            place = f"run/{path.relative_to(run.path).as_posix()}"
+            yield read_archive_entry(path, place, FORM_BY_SUFFIX.get(path.suffix, "text"), below=run.path)
+        if more := len(files[MAX_RUN_LOGS:]):
+            yield Absent(f"run/{folder}", f"{more} more files than the {MAX_RUN_LOGS} that are here", "left out")
 
 
-def _run_log_paths(folder: Path) -> Iterator[Path]:
+def _regular_files(folder: Path) -> Iterator[Path]:
     if folder.is_symlink():  # which os.walk would follow
         return
     for base, folders, files in os.walk(folder):

@@ -9,7 +9,7 @@ from typing import Any
 
 from runbook.files.inventory import examine_inventory
 from runbook.files.inventory_draft import RANGED_SETTINGS
-from runbook.files.node_sets import count_names, expand, has_range
+from runbook.files.node_sets import count_names, expand, has_range, split_names
 from runbook.files.value_origins import Origins
 from runbook.files.yaml_document import Document, KeyPath, parse_document
 from runbook.files.yaml_edit import Text, Uneditable
@@ -359,7 +359,8 @@ def _file_value(field: str, key: str, value: str) -> object:
     if key == "gpus":
         return _parsed_gpus(field, value)
     if key == "spares":
-        return re.split(r"[,\s]+", value.strip("[] ,"))
+        whole = re.fullmatch(r"\s*\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\s*", value)  # a list as YAML writes it
+        return split_names(whole[1] if whole else value)
     if key == "detach":
         if value not in ("true", "false"):
             raise WrongField(field, "true or false")

@@ -210,7 +210,8 @@ class Runs:
         path = self.folder / id
         result = read_json(path / "result.json")
         by = read_started_file(path)
-        began = first.time if first else finite_number(by.get("at")) or path.lstat().st_mtime
+        told = finite_number(first.time if first else by.get("at"))
+        began = told if told and 0 < told < MAX_TIME_S else path.lstat().st_mtime
         nodes = first.nodes if first else ()
         goes_on = by and _is_run_result(result) and (begins_again(path, by) or is_launch_left_running(result))
         return (
@@ -228,6 +229,10 @@ class Runs:
             _text_or_empty(by.get("group")),
         )
 
+
+MAX_TIME_S = 1e11
+"""The latest time, in seconds since 1970, that the record of a run may name: the system has no date for much later
+ones, and a damaged file may name any."""
 
 _RUN_COLUMNS = "id, began, seconds, playbook, inventory, verdict, stopped_at, causes, nodes, person, job, run_group"
 

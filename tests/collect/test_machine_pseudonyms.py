@@ -9,7 +9,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from profiles import examples
 
+from runbook.collect.gather import _jump_hosts
 from runbook.collect.scrub import Scrubber
+from runbook.model.inventory import Node, Ssh
 
 
 def hidden(*texts: str, names: tuple[str, ...] = ()) -> list[str]:
@@ -172,3 +174,8 @@ def test_a_mac_without_zeros_in_front_is_the_same_one(octets: list[int]) -> None
     first, second = hidden(whole, f"bridge_id 8000.{short} root")
     assert first == "02:00:00:00:00:01"
     assert second in (f"bridge_id 8000.{first} root", f"bridge_id 8000.{first.upper()} root")
+
+
+def test_every_jump_host_and_its_user_is_known() -> None:
+    node = Node("node-a", "10.0.0.1", ssh=Ssh(jump="alice@bastion1:2222,ssh://bob@[fe80::1]:22,plain,eve@fe80::2"))
+    assert _jump_hosts(node) == [("alice", "bastion1"), ("bob", "fe80::1"), ("", "plain"), ("eve", "fe80::2")]

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 from urllib.parse import quote
 
 import pytest
@@ -13,6 +16,8 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from profiles import examples
 
+from runbook.collect.archive import Absent, ArchiveFile
+from runbook.collect.local_files import CollectedRun, run_entries
 from runbook.collect.pseudonyms import is_technical_word
 from runbook.collect.scrub import REDACTED_TEXT, Scrubber
 from runbook.model.decoded_text import View, decoded_views, fully_decoded_text
@@ -329,3 +334,14 @@ def test_yaml_of_anything_loads(value: dict[str, str]) -> None:
     text = Scrubber([SECRET]).yaml(source, "x.yml")
     assert SECRET not in fully_decoded_text(text)
     assert set(yaml.safe_load(text)) == set(value)
+
+
+def test_what_was_seen_of_ranks_that_hang_is_there_or_said_to_be_left_out(tmp_path: Path) -> None:
+    (tmp_path / "hang").mkdir()
+    (tmp_path / "hang" / "rank-00000.stack").write_text("train.py:7 in step")
+    (tmp_path / "hang" / "look.json").write_text('{"state": "S"}')
+    (tmp_path / "hang" / "record.pkl").write_bytes(b"\x80\x04\x00\x00")
+    found = list(run_entries(cast(CollectedRun, SimpleNamespace(path=tmp_path))))
+    entries = {one.path if isinstance(one, ArchiveFile) else one.what: one for one in found}
+    assert {type(entries[f"run/hang/{name}"]) for name in ("rank-00000.stack", "look.json")} == {ArchiveFile}
+    assert isinstance(entries["run/hang/record.pkl"], Absent)

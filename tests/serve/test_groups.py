@@ -216,6 +216,19 @@ def test_nodes_that_the_table_has_no_room_for_are_named(tmp_path: Path) -> None:
     asyncio.run(look())
 
 
+@pytest.mark.parametrize(
+    ("typed", "spares"),
+    [
+        ("gn[07-08]", ["gn[07-08]"]),
+        ("gn[07,09], gn4", ["gn[07,09]", "gn4"]),
+        ("[gn7, gn[08-09]]", ["gn7", "gn[08-09]"]),
+        ("[gn7]", ["gn7"]),
+    ],
+)
+def test_a_spare_may_be_a_range(typed: str, spares: list[str]) -> None:
+    assert group_form._file_value("spares", "spares", typed) == spares
+
+
 def test_a_spare_has_no_rank_and_leaves_with_its_node(workspace: Workspace) -> None:
     pool(workspace)
     actions.create_group(workspace, "train", "ann")

@@ -25,6 +25,7 @@ from runbook.engine.run_folder import JOB_ENDING_FILE
 from runbook.serve import run_logs as logs
 from runbook.serve.pages.nodes import _launch_verdicts
 from runbook.serve.pages.runs import link_measurements
+from runbook.serve.rendering import moment
 from runbook.serve.run_folders import NoRun, RunFilter, Runs
 from runbook.serve.run_processes import Processes, Restarts, process_start_ticks
 from runbook.serve.store import Store
@@ -117,6 +118,14 @@ def test_what_is_damaged_or_no_run_hides_no_other(runs: Runs, tmp_path: Path) ->
         <= {"one", "two", "three", *(f"odd-{at}" for at in range(5))}
     )
     assert runs.document("odd-1")["verdict"] == "unknown"
+
+
+@pytest.mark.parametrize("at", [1e300, -1e300, float("inf"), float("nan")])
+def test_a_time_that_no_calendar_has_hides_no_other_run(runs: Runs, tmp_path: Path, at: float) -> None:
+    placed(tmp_path, "four", time=at, result={"verdict": "pass"})
+    rows, _ = runs.search(RunFilter(), most=9)
+    assert len(rows) == 4
+    assert all(moment(row.began) for row in rows)
 
 
 def test_of_many_runs_only_those_that_measured_links_are_read(
