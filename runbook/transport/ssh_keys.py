@@ -75,6 +75,8 @@ def _read_key_file(path: str) -> KeyFile:
             remedy = f"run as the user whose key it is, or `sudo chown $USER {shell_word(path)}`"
         return KeyFile(path, wrong=error.strerror or str(error), remedy=remedy)
     if text.startswith((b"ssh-", b"ecdsa-", b"sk-", b"---- BEGIN SSH2 PUBLIC", b"-----BEGIN PUBLIC")):
+        if key := _agents_copy(_public_half_bytes(text)):
+            return KeyFile(path, key)  # as ssh takes it: the private half never leaves the agent
         private = path.removesuffix(".pub")
         other = f": `ssh: {{key: {private}}}`" if private != path else ""
         return KeyFile(path, wrong="it is the public half of a key", remedy=f"name the private half{other}")
@@ -114,7 +116,11 @@ def _read_key_file(path: str) -> KeyFile:
 
 def _agent_key(path: str, text: bytes) -> paramiko.PKey | None:
     """The ssh-agent's copy of a key that is locked by a passphrase, found by its public half; None without one."""
-    public = _public_key_bytes(path, text)
+    return _agents_copy(_public_key_bytes(path, text))
+
+
+def _agents_copy(public: bytes | None) -> paramiko.PKey | None:
+    """The key in the ssh-agent with this public half; None without one."""
     if public is None:
         return None
     with contextlib.suppress(paramiko.SSHException, OSError):
@@ -126,11 +132,19 @@ def _agent_key(path: str, text: bytes) -> paramiko.PKey | None:
     return None
 
 
+def _public_half_bytes(text: bytes) -> bytes | None:
+    """The key in a file of one line, `ssh-ed25519 AAAA... comment`; None in another form."""
+    with contextlib.suppress(ValueError, IndexError):
+        return base64.b64decode(text.split()[1])
+    return None
+
+
 def _public_key_bytes(path: str, text: bytes) -> bytes | None:
     """The public half of a private key: from the `.pub` file beside it, else out of the private file, where OpenSSH's
     own format holds it unencrypted. None when neither has it."""
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        return base64.b64decode(Path(f"{path}.pub").read_text().split()[1])
+    with contextlib.suppress(OSError):
+        if (public := _public_half_bytes(Path(f"{path}.pub").read_bytes())) is not None:
+            return public
     with contextlib.suppress(ValueError, struct.error):
         _, _, body = text.partition(b"-----BEGIN OPENSSH PRIVATE KEY-----")
         data = base64.b64decode(body.partition(b"-----END")[0])

@@ -259,3 +259,13 @@ def test_an_address_that_was_lost_comes_back_with_a_length_of_its_family(
     finding = unusable_path_finding(at, "node-a", address, "10.0.0.2", evidence)
     assert finding is not None
     assert finding.remedy == f"sudo ip address add {restored} dev eth0"
+
+
+def test_of_two_rules_with_one_priority_the_guilty_one_is_deleted() -> None:
+    """The kernel deletes the first that fits."""
+    marked = {"priority": 100, "src": "all", "fwmark": "0x1", "table": "200"}
+    guilty = {"priority": 100, "src": "all", "dst": "10.0.0.2", "action": "prohibit"}
+    way = {"rules": [marked, guilty], "routes": []}
+    found = first_route_refusal(Sent("10.0.0.2", "10.0.0.1", marks=frozenset()), way)
+    assert found is not None
+    assert found.fix == "sudo ip rule del priority 100 from all to 10.0.0.2 prohibit"

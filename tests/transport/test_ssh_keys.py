@@ -120,3 +120,12 @@ def test_a_locked_key_that_the_agent_holds_is_used(key: Path, agent: Path, publi
     assert found.key is not None
     assert found.key.fingerprint == before.fingerprint
     cast(Any, found.key).agent.close()
+
+
+def test_a_public_half_names_the_agents_key(key: Path, agent: Path) -> None:
+    """As in `IdentityFile ~/.ssh/yubikey.pub`, where the private half is on a token."""
+    before = Keys()(str(key)).key
+    assert before is not None
+    found = Keys()(str(key.with_suffix(".pub")))
+    assert (found.wrong, found.key and found.key.fingerprint) == (None, before.fingerprint)
+    cast(Any, found.key).agent.close()

@@ -68,7 +68,8 @@ def first_route_refusal(sent: Sent, way: Mapping[str, Any]) -> RouteRefusal | No
         try:
             matches = _rule_selects(rule, sent)
             routes = way.get("routes") or []
-            found = matches is not False and _follow_rule(rule, routes, sent.address, certain=matches is True)
+            remove = _delete_rule_remedy(rule, sent.address, way)
+            found = matches is not False and _follow_rule(rule, routes, sent.address, remove, certain=matches is True)
         except (ValueError, KeyError, TypeError, OverflowError):
             continue  # a rule in an unknown form: which packets it selects, and where it leads, is not known
         if matches is False:
@@ -125,14 +126,14 @@ def _follow_rule(
     rule: Mapping[str, Any],
     routes: Iterable[Mapping[str, Any]],
     address: str,
+    remove: str,
     *,
     certain: bool,
 ) -> RouteRefusal | bool:
-    """The refusal in which a rule ends. True: the rule leads somewhere; False: it does not, and the kernel asks the
-    next rule."""
+    """The refusal in which a rule ends; `remove` is the remedy that deletes the rule. True: the rule leads somewhere;
+    False: it does not, and the kernel asks the next rule."""
     text, narrow = rule_text(rule), _is_narrow(rule)
     target = ipaddress.ip_address(address)
-    remove = _delete_rule_remedy(rule, address)
     if rule.get("action") in REFUSING_ROUTE_TYPES:
         return RouteRefusal(f"policy rule `{text}` refuses it", remove, certain, text, narrow)
     table = str(rule.get("table", "main"))
@@ -158,10 +159,13 @@ def _is_narrow(rule: Mapping[str, Any]) -> bool:
     return bool(rule_selectors(rule)) or "not" in rule
 
 
-def _delete_rule_remedy(rule: Mapping[str, Any], address: str) -> str:
-    """The remedy that deletes a policy rule."""
-    version = ip_family_switch(ipaddress.ip_address(address))
-    return remedy_from_page("no-route", "rule", family=version, priority=shell_word(rule.get("priority")))
+def _delete_rule_remedy(rule: Mapping[str, Any], address: str, way: Mapping[str, Any]) -> str:
+    """The remedy that deletes a policy rule. The kernel deletes the first rule that fits what is typed: where several
+    have this priority, the whole rule is typed."""
+    family = ip_family_switch(ipaddress.ip_address(address))
+    alike = [other for other in way.get("rules") or [] if other.get("priority") == rule.get("priority")]
+    words = [rule.get("priority"), *(rule_text(rule).partition(": ")[2].split() if len(alike) > 1 else ())]
+    return remedy_from_page("no-route", "rule", family=family, rule=" ".join(map(shell_word, words)))
 
 
 def _best_route(rule: Mapping[str, Any], routes: Iterable[Mapping[str, Any]], address: str) -> Mapping[str, Any] | None:
@@ -188,7 +192,7 @@ def policy_rule_detour(sent: Sent, way: Mapping[str, Any]) -> RouteRefusal | Non
         f"policy rule `{text}` leads these packets {_next_hop_text(here[1])}, and all "
         f"else to {sent.address} goes {usual}"
     )
-    return RouteRefusal(why, _delete_rule_remedy(here[0], sent.address), False, text, narrow=True)
+    return RouteRefusal(why, _delete_rule_remedy(here[0], sent.address, way), False, text, narrow=True)
 
 
 def _rule_and_route_taken(
