@@ -39,7 +39,8 @@ _PRIORITY = re.compile(r"\bpriority (\d+)")
 @dataclass(frozen=True, slots=True)
 class IpsecPolicy:
     """An IPsec policy. `narrow`: its selectors besides addresses, such as `proto tcp dport 29500`. `way`: `in` or
-    `out`. `blocks`: it lets no packet pass; otherwise it demands that packets are protected."""
+    `out`. `blocks`: it lets no packet pass. `passes`: it lets all pass as they are. Otherwise it demands that they are
+    protected."""
 
     source: str
     destination: str
@@ -47,6 +48,7 @@ class IpsecPolicy:
     way: str
     priority: int
     blocks: bool
+    passes: bool = False
 
     @property
     def selector(self) -> str:
@@ -63,8 +65,8 @@ class IpsecPolicy:
 
 
 def parse_ipsec_policies(text: str) -> list[IpsecPolicy]:
-    """The policies in the text of `ip xfrm policy` that stop unencrypted packets, in the order in which the kernel asks
-    them; policies of single sockets are left out."""
+    """The policies in the text of `ip xfrm policy`, in the order in which the kernel asks them; policies of single
+    sockets are left out."""
     found: list[IpsecPolicy] = []
     for block in re.split(r"\n(?=src )", text.strip()):
         head, _, rest = block.partition("\n")
@@ -72,10 +74,10 @@ def parse_ipsec_policies(text: str) -> list[IpsecPolicy]:
         if selector is None or way is None:
             continue
         blocks = way[2] == "block"
-        optional = "\ttmpl " in rest and rest.count("level use") == rest.count("\ttmpl ")
-        if blocks or ("\ttmpl " in rest and not optional):
-            first = int(priority[1]) if priority else 0
-            found.append(IpsecPolicy(selector[1], selector[2], selector[3].strip(), way[1], first, blocks))
+        optional = rest.count("level use") == rest.count("\ttmpl ")  # or none at all
+        first = int(priority[1]) if priority else 0
+        passes = optional and not blocks
+        found.append(IpsecPolicy(selector[1], selector[2], selector[3].strip(), way[1], first, blocks, passes))
     return sorted(found, key=lambda policy: policy.priority)
 
 
@@ -83,11 +85,12 @@ def ipsec_policy_for(
     policies: Collection[IpsecPolicy], near: Collection[str], far: str, *, arriving: bool
 ) -> IpsecPolicy | None:
     """The first policy that applies to packets arriving from `far` at one of the addresses `near` (`arriving`), or
-    leaving them for `far`; None if none does."""
+    leaving them for `far`; None if none does. One that lets only some packets pass does not decide about the others."""
     for policy in policies:
         mine, its = (policy.destination, policy.source) if arriving else (policy.source, policy.destination)
         if (
             policy.way == ("in" if arriving else "out")
+            and not (policy.passes and policy.narrow)
             and is_in_network(far, its)
             and any(is_in_network(a, mine) for a in near)
         ):
@@ -416,8 +419,11 @@ class Evidence:
         dropped = (self.facts.get("ipsec_drops") or {}).keys() & (
             INBOUND_XFRM_DROPS if arriving else OUTBOUND_XFRM_DROPS
         )
-        policies = [one for one in parse_ipsec_policies(self.tool("ipsec").stdout) if one.blocks or dropped]
-        return ipsec_policy_for(policies, self.addresses, peer, arriving=arriving)
+        # Packets to and from a peer carry the address that the route to it gives.
+        own = [str(route["prefsrc"]) for route in _json_objects(self.tool(f"route {peer}")) if route.get("prefsrc")]
+        policies = parse_ipsec_policies(self.tool("ipsec").stdout)
+        policy = ipsec_policy_for(policies, own or self.addresses, peer, arriving=arriving)
+        return policy if policy and (policy.blocks or (dropped and not policy.passes)) else None
 
     @property
     def ttl(self) -> int | None:
@@ -469,13 +475,19 @@ class Evidence:
         """User and group (numbers) of the login, which are the job's as well; None: unknown."""
         return self.facts.get("uid"), self.facts.get("gid")
 
+    @property
+    def full_tracking_table(self) -> tuple[int, int] | None:
+        """How many connections the kernel tracks and how many it may, if there is hardly room for another: it drops the
+        packets of those that do not fit. None if there is room, or that is not known."""
+        count, limit = int(self.facts.get("conntrack_count") or 0), int(self.facts.get("conntrack_max") or 0)
+        return (count, limit) if limit and count >= limit * 0.95 else None
+
     @cached_property
     def asides(self) -> tuple[str, ...]:
         """Sentences about other reasons for packets to vanish: a full connection table, an XDP program."""
         found = []
-        count, limit = int(self.facts.get("conntrack_count") or 0), int(self.facts.get("conntrack_max") or 0)
-        if limit and count >= limit * 0.95:
-            found.append(f"the connection tracking table is full ({count} of {limit}): new connections are dropped")
+        if full := self.full_tracking_table:
+            found.append(f"the connection tracking table is full ({full[0]} of {full[1]}): new connections are dropped")
         if any(one.xdp for one in self.interfaces.values()):
             found.append("an XDP program is attached to an interface; what it drops is not seen here")
         return tuple(found)

@@ -297,6 +297,16 @@ class _Case:
         """The explanation by the first thing on the way, other than packet filters, that may drop packets; None if
         there is nothing."""
         ends = self.ends
+        if self.flow.state == "new" and self.seen in SILENT_FAILURES:
+            for node, evidence in ((ends.source_name, ends.source), (ends.destination_name, ends.destination)):
+                if evidence is not None and (full := evidence.full_tracking_table):
+                    return self._blocked(
+                        node,
+                        f"{_flow_in_words(self.flow)} was {self.seen}, and no rule of either node does it; {node} "
+                        f"tracks {full[0]} connections and may track {full[1]}: the kernel drops those that do not fit",
+                        remedy=remedy_from_page("firewall-drop", "tracking", node=node, more=2 * full[1]),
+                        evidence=self._allowing(),
+                    )
         ways = [
             (ends.source_name, ends.source, self.flow.destination, False),
             (ends.destination_name, ends.destination, self.flow.source, True),

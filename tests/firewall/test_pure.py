@@ -408,6 +408,17 @@ def test_what_drops_beside_the_packet_filter_is_named_when_no_rule_does_it(actio
         assert ("`sudo tc filter del dev eth0 ingress pref 7`" in told.remedy) is found
 
 
+@pytest.mark.parametrize(("count", "full"), [(65_500, True), (30_000, False)])
+def test_a_full_table_of_connections_is_named_before_what_lies_between(count: int, full: bool) -> None:
+    node = evidence()
+    crowded = Evidence(node.tools, {**node.facts, "conntrack_count": str(count), "conntrack_max": "65536"})
+    told = explain_blocked("dropped", FLOW, Ends(evidence(), crowded, "node-a", "node-b"))
+    assert told is not None
+    assert (told.node, told.between) == ("node-b", not full)
+    assert ("tracks 65500 connections and may track 65536" in told.says) is full
+    assert ("`sudo sysctl -w net.netfilter.nf_conntrack_max=131072`" in told.remedy) is full
+
+
 def test_packets_of_a_vlan_pass_the_interfaces_below_it() -> None:
     shown = [
         {"ifname": "eth0", "master": "bond0"},
