@@ -12,8 +12,10 @@ import itertools
 import os
 import random
 import signal
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 
 import msgspec
@@ -22,7 +24,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketExce
 
 import runbook
 from runbook.agent.folder import AgentFolder, Identity, State, machine_identity, short_hostname
-from runbook.agent.heartbeat import make_heartbeat
+from runbook.agent.heartbeat import MAX_LOOK_AGE_S, aged_heartbeat, make_heartbeat
 from runbook.agent.permissions import NotAllowed, OrderFilter, OwnerRules
 from runbook.agent.protocol import (
     CHANNEL_CHUNK_BYTES,
@@ -96,6 +98,7 @@ class Agent:
         self.incarnation = os.urandom(16).hex()
         self.workdirs = dict.fromkeys(("~/.runbook", *rules.workdirs))
         self._beat = Heartbeat(0)  # the latest look at the node; the number 0 means that there was none yet
+        self._looked = time.monotonic()  # when that look ended
         self._channels: set[asyncio.Task[None]] = set()
         self._sockets: set[ClientConnection] = set()
         self._stopping = asyncio.Event()
@@ -210,7 +213,8 @@ class Agent:
         long."""
         with contextlib.suppress(ConnectionClosed):
             for number in itertools.count(1):
-                beat = msgspec.structs.replace(self._beat, number=number, draining=self.folder.drained)
+                seen = aged_heartbeat(self._beat, time.monotonic() - self._looked)
+                beat = msgspec.structs.replace(seen, number=number, draining=self.folder.drained)
                 text = message_json(beat)
                 if len(text) > MAX_CONTROL_MESSAGE_BYTES // 2:
                     text = message_json(msgspec.structs.replace(beat, jobs=beat.jobs[:16]))
@@ -219,19 +223,23 @@ class Agent:
 
     async def _look(self) -> None:
         """Look at the node every HEARTBEAT_INTERVAL_S, one look at a time, and tell the service manager that the agent
-        lives."""
-        looking: asyncio.Task[Heartbeat] | None = None
+        lives. A look that hangs, as on a dead file server, is said once."""
+        looking: Future[Heartbeat] | None = None
+        told = False
         while True:
             self._notify.say("WATCHDOG=1")
             if looking is not None and looking.done():
                 if (error := looking.exception()) is None:
-                    self._beat = looking.result()
+                    self._beat, self._looked, told = looking.result(), time.monotonic(), False
                 else:
                     self.tell(f"the node could not be looked at: {type(error).__name__}: {error}")
                 looking = None
             if looking is None:
-                looking = asyncio.create_task(
-                    asyncio.to_thread(make_heartbeat, self.identity.name, tuple(self.workdirs))
+                looking = _look_in_daemon_thread(self.identity.name, tuple(self.workdirs))
+            elif not told and (age_s := time.monotonic() - self._looked) > MAX_LOOK_AGE_S:
+                told = True
+                self.tell(
+                    f"a look at the node has not ended for {age_s:.0f} s: nothing newer is reported until it does"
                 )
             await asyncio.sleep(HEARTBEAT_INTERVAL_S if self._beat.number else FIRST_REDIAL_INTERVAL_S)
 
@@ -302,6 +310,20 @@ def supervisor_environment(base: Mapping[str, str]) -> dict[str, str]:
     """The environment of a supervisor: the user's own, as in a login, without the variables for the agent
     (SERVICE_MANAGER_VARIABLES)."""
     return {name: value for name, value in base.items() if name not in SERVICE_MANAGER_VARIABLES}
+
+
+def _look_in_daemon_thread(name: str, workdirs: tuple[str, ...]) -> Future[Heartbeat]:
+    """A look at the node, under way in a thread that does not keep the agent from ending if it hangs."""
+    found: Future[Heartbeat] = Future()
+
+    def look() -> None:
+        try:
+            found.set_result(make_heartbeat(name, workdirs))
+        except BaseException as error:  # noqa: BLE001 - whatever it is, it belongs to whoever waits for the look
+            found.set_exception(error)
+
+    threading.Thread(target=look, name="look", daemon=True).start()
+    return found
 
 
 async def carry_program(

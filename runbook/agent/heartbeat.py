@@ -33,6 +33,20 @@ MAX_ENDED_PROCESS_AGE_S = 24 * 3600.0
 NVIDIA_SMI_FIELDS = "index,name,utilization.gpu,memory.used,memory.total"
 
 
+MAX_LOOK_AGE_S = 60.0
+"""Seconds after which what a look saw of GPUs and load says nothing about the present."""
+
+
+def aged_heartbeat(beat: Heartbeat, age_s: float) -> Heartbeat:
+    """What a look that ended `age_s` seconds ago still says: the last steps are that much older."""
+    jobs = [
+        job if job.step_age_s is None else msgspec.structs.replace(job, step_age_s=job.step_age_s + age_s)
+        for job in beat.jobs
+    ]
+    fresh = age_s <= MAX_LOOK_AGE_S
+    return msgspec.structs.replace(beat, jobs=jobs, gpus=beat.gpus if fresh else [], load=beat.load if fresh else [])
+
+
 def make_heartbeat(name: str, workdirs: Iterable[str]) -> Heartbeat:
     """The content of the next heartbeats of the node `name`. Takes as long as nvidia-smi does, at most
     HEARTBEAT_SMI_TIMEOUT_S."""

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from runbook.agent import heartbeat
-from runbook.agent.protocol import Heartbeat, message_json, parse_agent_message
+from runbook.agent.protocol import GpuLoad, Heartbeat, JobProcess, message_json, parse_agent_message
 from runbook.node.job_control import folders_of_jobs
 
 
@@ -67,3 +67,11 @@ def test_of_a_home_that_nodes_share_only_the_own_folders_are_read(tmp_path: Path
         (folder / "job.json").write_text("{}")
     assert folders_of_jobs(str(tmp_path), "node-a") == [f"{tmp_path}/job-1/node-a"]
     assert folders_of_jobs(str(tmp_path), "node-c") == []
+
+
+def test_a_look_that_hangs_is_not_told_as_the_present() -> None:
+    process = JobProcess("job", 1, "rank-00000.a.l0", [0], step="7", step_age_s=2.0)
+    beat = Heartbeat(1, load=[0.5], gpus=[GpuLoad(0)], jobs=[process])
+    soon, late = (heartbeat.aged_heartbeat(beat, age_s) for age_s in (5.0, 300.0))
+    assert (soon.jobs[0].step_age_s, soon.gpus, soon.load) == (7.0, beat.gpus, [0.5])
+    assert (late.jobs[0].step_age_s, late.gpus, late.load) == (302.0, [], [])
