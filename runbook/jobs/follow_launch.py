@@ -237,9 +237,12 @@ class Follower:
             if self._try is not None:
                 self._try.heard(place, stream, lines)
 
-        kept = kept_processes_of(cluster, job, self._run_dir, tell, job_secrets(cluster, job), goes_on=True)
+        secrets, launched = job_secrets(cluster, job), self._launched
+        if launched is not None:  # no node has what its file gives as plain text
+            secrets = secrets.joined_with(launched.redactor)
+        kept = kept_processes_of(cluster, job, self._run_dir, tell, secrets, goes_on=True)
         kept.logs = self._logs = self._logs or kept.logs
-        launched = self._launched
+        kept.logs.learn(secrets.of_nodes)  # a node may have been silent in the first look
         if launched is None:
             return kept, None
         kept.at = replace(kept.at, say=self._say)

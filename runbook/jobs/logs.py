@@ -90,6 +90,13 @@ class RankLogs:
         """The redactor for a node's output."""
         return self._of_nodes.get(node, self._redactor)
 
+    def learn(self, of_nodes: Mapping[str, Redactor]) -> None:
+        """Takes the redactors of nodes that may not have been known before, for logs that are open as well."""
+        with self._lock:
+            self._of_nodes = {**self._of_nodes, **of_nodes}
+            for file in self._files.values():
+                file.redactor = self.redactor_of(file.place.node)
+
     def take(self, place: ProcessSpec, name: str, data: bytes, begin: int) -> None:
         """Takes bytes of a log that begin at offset `begin`; bytes that were fetched before are skipped."""
         with self._lock:
@@ -197,10 +204,15 @@ class JobSecrets:
     of_nodes: Mapping[str, Redactor]
     unknown: tuple[str, ...]
 
+    def joined_with(self, redactor: Redactor) -> JobSecrets:
+        """These secrets and those of another redactor."""
+        of_nodes = {name: own.joined_with(redactor) for name, own in self.of_nodes.items()}
+        return JobSecrets(self.everywhere.joined_with(redactor), of_nodes, self.unknown)
+
 
 def job_secrets(cluster: Cluster, job: KnownJob) -> JobSecrets:
     """The secrets of a job, asked of every node that is reached. If a node gives no answer, only its secrets are
-    unknown."""
+    unknown, and it has no redactor of its own."""
     inventory = cluster.inventory
     here = known_inventory_secrets(inventory)
     nodes = [inventory.node(name) for name in job.folders if name in cluster.site.sessions]
@@ -209,10 +221,8 @@ def job_secrets(cluster: Cluster, job: KnownJob) -> JobSecrets:
         path = f"{job.folders[node.name]}/{job.attempt}/{LAUNCH_SCRIPT_NAME}.env"
         return cluster.site.sessions[node.name].read_file(path, timeout_s=SECRETS_FILE_TIMEOUT_S)
 
-    given = {
-        name: variables_in(answer) if isinstance(answer, bytes) else {}
-        for name, answer in cluster.site.each(nodes, ask, timeout_s=SECRETS_FILE_TIMEOUT_S + 1.0).items()
-    }
+    answers = cluster.site.each(nodes, ask, timeout_s=SECRETS_FILE_TIMEOUT_S + 1.0)
+    given = {name: variables_in(answer) for name, answer in answers.items() if isinstance(answer, bytes)}
     of_nodes = {
         name: Redactor([*here, *(Secret(text, name) for text in found.values())]) for name, found in given.items()
     }

@@ -182,13 +182,17 @@ class Redactor:
     """Replaces each secret by `***`: in strings, in values that hold strings, and in streams of text."""
 
     def __init__(self, values: Iterable[object]) -> None:
-        texts = {value.reveal() for value in values if isinstance(value, Secret)}
-        self._forms = Forms(texts)
+        self._texts = {value.reveal() for value in values if isinstance(value, Secret)}
+        self._forms = Forms(self._texts)
         self.longest = _MAX_ENCODED_CHARACTER_WIDTH * self._forms.longest
         """The most characters that a secret can take, however it is written."""
 
     def __bool__(self) -> bool:
         return bool(self._forms)
+
+    def joined_with(self, other: Redactor) -> Redactor:
+        """A redactor that replaces the secrets of both."""
+        return Redactor(Secret(text, "") for text in self._texts | other._texts)
 
     def text(self, text: str) -> str:
         return text_with_replacements(text, ((place, SECRET_MASK) for place in self.places(text)))

@@ -108,7 +108,7 @@ NUMBERS = re.compile(
 )
 OURS = {
     # what is made of checked parts beside the command itself
-    "firewall/explain_connection.py": {"', '.join(RULE_READ_COMMANDS)"},
+    "firewall/explain_connection.py": {"', '.join(RULE_READ_COMMANDS)", "2 * full[1]"},
     "firewall/collected_rules.py": {
         "policy.typed",
         "way",
@@ -144,7 +144,8 @@ OURS = {
         "f'{mine.ip}/{network.prefixlen}'",
     },
     "checks/ping/no_answer.py": {
-        *("''", "quoted_route(route)", "family", "policy.typed"),
+        *("''", "quoted_route(route)", "family", "policy.typed", "ipaddress.ip_interface(mine).network"),
+        "ip_family_switch(address)",
         "':'.join(['02', *(digits[at:at + 2] for at in range(0, 10, 2))])",
     },
     "checks/reach/gpu_faults.py": {"' '.join(map(shell_word, sorted(pids)))"},

@@ -10,6 +10,7 @@ from profiles import one_in
 from runbook.jobs.attempt import ProcessSpec
 from runbook.jobs.logs import MAX_LOG_LINE_BYTES, RankLogs
 from runbook.model.redact import Redactor
+from runbook.model.secrets import Secret
 
 NAME = "rank-00003.node-b.l1.out"
 PLACE = ProcessSpec("rank-00003.node-b.l1", "node-b", 1, (3,))
@@ -64,3 +65,12 @@ def test_what_a_bar_shows_is_heard_before_its_line_ends(logs: RankLogs, told: li
     assert told == [(written.removesuffix(b"\nx")).decode()]
     logs.close()
     assert (logs.folder / NAME).read_bytes() == written
+
+
+def test_secrets_of_a_node_that_was_silent_at_first_are_masked_from_then_on(logs: RankLogs, told: list[str]) -> None:
+    logs.take(PLACE, NAME, b"begin\n", 0)
+    logs.learn(
+        {"node-b": Redactor([Secret("hunter2-token", "TOKEN")]).joined_with(Redactor([Secret("of-the-file", "")]))}
+    )
+    logs.take(PLACE, NAME, b"with hunter2-token and of-the-file\n", 6)
+    assert told == ["begin", "with *** and ***"]

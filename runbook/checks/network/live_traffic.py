@@ -110,7 +110,8 @@ def traffic_between_nodes(at: Context, *, timeout_s: float = 5.0) -> Between:
         }
         evidence = rules_of(at, sorted(involved), peers, timeout_s=at.left_s)
     elif unread := {name for dial in trouble.bad for name in (dial.source, dial.destination) if evidence[name] is None}:
-        evidence = {**evidence, **rules_of(at, sorted(unread), peers, timeout_s=LATE_RULES_TIMEOUT_S)}
+        late = replace(at, deadline=time.monotonic() + LATE_RULES_TIMEOUT_S)
+        evidence = {**evidence, **rules_of(late, sorted(unread), peers, timeout_s=LATE_RULES_TIMEOUT_S)}
     findings: dict[str, list[Finding]] = defaultdict(list)
     for name, listed in Trouble.of(at, dials, evidence).findings().items():
         findings[name] += listed

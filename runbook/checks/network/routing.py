@@ -162,10 +162,11 @@ def _is_narrow(rule: Mapping[str, Any]) -> bool:
 def _delete_rule_remedy(rule: Mapping[str, Any], address: str, way: Mapping[str, Any]) -> str:
     """The remedy that deletes a policy rule. The kernel deletes the first rule that fits what is typed: where several
     have this priority, the whole rule is typed."""
-    family = ip_family_switch(ipaddress.ip_address(address))
     alike = [other for other in way.get("rules") or [] if other.get("priority") == rule.get("priority")]
-    words = [rule.get("priority"), *(rule_text(rule).partition(": ")[2].split() if len(alike) > 1 else ())]
-    return remedy_from_page("no-route", "rule", family=family, rule=" ".join(map(shell_word, words)))
+    words = str(rule.get("priority")) + (f" {rule_text(rule).partition(': ')[2]}" if len(alike) > 1 else "")
+    return remedy_from_page(
+        "no-route", "rule", family=ip_family_switch(ipaddress.ip_address(address)), rule=quoted_route(words)
+    )
 
 
 def _best_route(rule: Mapping[str, Any], routes: Iterable[Mapping[str, Any]], address: str) -> Mapping[str, Any] | None:
@@ -216,7 +217,7 @@ def _next_hop_text(route: Mapping[str, Any]) -> str:
 
 
 def quoted_route(route: str) -> str:
-    """A route in the words of `ip route`, each quoted as one word of a command."""
+    """A route, or a policy rule, in the words of `ip`, each quoted as one word of a command."""
     return " ".join(map(shell_word, route.split()))
 
 

@@ -433,6 +433,7 @@ def _wrong_gateway_finding(seen: Observations, pair: Pair) -> tuple[str, Finding
     table = f" table {routes[0]['table']}" if routes and routes[0].get("table", "main") != "main" else ""
     route = f"{routes[0]['dst']} via {via}{table}" if routes else f"{pair.numeric} via {via}"
     lines = (f"{pair.source}: route {route}", f"{pair.source}: ip neigh show to {via}: {' '.join(state) or 'nothing'}")
+    family = ip_family_switch(address)
     if mine and (not routes or routes[0]["dst"] == "default"):
         return pair.source, finding_for(
             "no-route",
@@ -440,7 +441,7 @@ def _wrong_gateway_finding(seen: Observations, pair: Pair) -> tuple[str, Finding
             lines,
             (pair.peer,),
             way="own-network",
-            family=ip_family_switch(address),
+            family=family,
             network=ipaddress.ip_interface(mine).network,
             interface=shell_word(interface),
             source=shell_word(mine.partition("/")[0]),
@@ -451,7 +452,7 @@ def _wrong_gateway_finding(seen: Observations, pair: Pair) -> tuple[str, Finding
         lines,
         (pair.peer,),
         way="delete" if mine else "dead-gateway",
-        family=ip_family_switch(address),
+        family=family,
         route=quoted_route(route),
         via=via,
         via_typed=shell_word(via),
