@@ -179,7 +179,9 @@ def taken_port_finding(
         seen = (*evidence, f"net.ipv4.ip_unprivileged_port_start = {first}")
         return finding_for("port-privileged-or-reserved", says, seen, first=first)
     holder = found.get("holder") or {}
-    kill = f"{'' if holder.get('ours', True) else 'sudo '}kill {shell_word(holder.get('pid'))}"
+    # A pid that was seen in a container means another process on its host.
+    entered = "" if found.get("on_host") else node.entry_typed
+    kill = f"{'' if holder.get('ours', True) else 'sudo '}{entered}kill {shell_word(holder.get('pid'))}"
     user = holder.get("user") or (f"uid {holder['uid']}" if holder.get("uid") is not None else "an unknown user")
     if holder.get("listens"):
         evidence += (f"it listens on {holder['listens']}",)

@@ -113,6 +113,11 @@ class Node:
         return tuple(word.format(name=self.container.name) for word in CONTAINER_ENTRY_COMMANDS[self.container.runtime])
 
     @property
+    def entry_typed(self) -> str:
+        """The words of `entry` as they are typed before a command; empty if there are none."""
+        return "".join(f"{shell_word(word)} " for word in self.entry)
+
+    @property
     def outside(self) -> Node:
         """The machine that the container is on, as a node: without the container and without its `python`, `activate`
         and `workdir`."""

@@ -228,9 +228,9 @@ def _merge_ping_answers(job: JsonObject, host: JsonObject) -> JsonObject:
 
 def _merged_port_facts(job: JsonObject, host: JsonObject) -> JsonObject:
     """The container's view of the ports. For a port that both see as taken, the host's view when it knows the process
-    that holds it: that process may run outside the container."""
+    that holds it, which may run outside the container: its pid is the host's then (`on_host`)."""
     theirs = {
-        port: found
+        port: {**found, "on_host": True}
         for port, found in host["ports"].items()
         if not found["free"] and not job["ports"][port]["free"] and (found.get("holder") or {}).get("pid")
     }

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from runbook.checks.context import Facts
 from runbook.checks.port import MAX_BOUND_PORTS, port_outcome, promised_ports, taken_port_finding
-from runbook.model.inventory import Inventory
+from runbook.model.inventory import Container, Inventory
 from runbook.model.verdict import Outcome, Verdict
 
 from .made_up_cluster import A, B, cluster, context, facts_of, machine, node, with_ports
@@ -221,3 +222,15 @@ def test_facts_that_are_missing_do_not_stop_the_judgement() -> None:
     assert causes(judged({"29500": FREE}, where, inventory=inventory, facts={"node-b": machine(B)})) == [
         "master-address-not-local"
     ]
+
+
+@pytest.mark.parametrize(
+    ("on_host", "typed"),
+    [(True, "on node-a: `kill 57`"), (False, "on node-a: `docker exec --interactive train kill 57`")],
+)
+def test_a_process_in_a_container_is_ended_there(on_host: bool, typed: str) -> None:
+    """On the host that pid is another process's."""
+    boxed = replace(node("node-a"), container=Container("docker", "train"))
+    holder = {"pid": 57, "uid": 0, "user": "root", "command": "python train.py", "ours": True}
+    found = {"free": False, "errno": "EADDRINUSE", "holder": holder, "on_host": on_host}
+    assert typed in taken_port_finding(boxed, [29500], found, rendezvous=True).remedy

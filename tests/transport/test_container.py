@@ -180,4 +180,4 @@ def test_a_port_that_the_host_holds_has_its_holder_and_others_stay_the_jobs() ->
         "unprivileged": 1024,
     }
     merged = PROGRAMS_ON_HOST["port"].merged(job, host)
-    assert merged == {**job, "ports": {**job["ports"], "81": {**taken, "holder": {"pid": 7}}}}
+    assert merged == {**job, "ports": {**job["ports"], "81": {**taken, "holder": {"pid": 7}, "on_host": True}}}
