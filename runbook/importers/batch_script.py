@@ -31,6 +31,7 @@ from runbook.launch.launcher_lines import (
     NODE_COUNT_OPTIONS,
     RANKS_PER_NODE_OPTIONS,
     RENDEZVOUS_PORT_OPTIONS,
+    WORLD_SIZE_OPTIONS,
     LauncherLine,
     launcher_line,
     option_values,
@@ -53,6 +54,17 @@ _NOT_CARRIED_REMARK = "what else the script does is not carried over"
 _OPERATOR = re.compile(r"[0-9]?[<>]|[|;&]")
 _GPUS = re.compile(r"(?:gpu:)?(?:[A-Za-z][\w.-]*:)?([0-9]{1,4})")
 _HINT = re.compile(r"\btorch\.distributed\.|\baccelerate launch\b|\b(?:" + "|".join(LAUNCHERS) + r")\b")
+_READ_OPTIONS = frozenset(
+    (*NODE_COUNT_OPTIONS, *RANKS_PER_NODE_OPTIONS, *WORLD_SIZE_OPTIONS, *RENDEZVOUS_PORT_OPTIONS)
+) | {"nodelist", "gpus", "gpus-per-node", "gres", "rdzv-endpoint"}
+"""Options of sbatch and of launchers that are read."""
+_NEEDLESS_OPTIONS = frozenset(
+    """master-addr main-process-ip node-rank machine-rank rdzv-id rdzv-backend rdzv-conf hostfile host hosts H N w
+    job-name output error time partition account qos mail-type mail-user exclusive open-mode begin dependency comment
+    reservation constraint requeue no-requeue signal wait mem cpus-per-task cpus-per-gpu mem-per-cpu
+    mem-per-gpu""".split()
+)
+"""Options of which nothing is left to carry over: runbook works it out by itself, or only Slurm needs it."""
 _RANK_VARIABLES = {
     "MASTER_ADDR",
     "MASTER_PORT",
@@ -221,8 +233,11 @@ def _take_sbatch_options(script: _Script, number: int, raw: str) -> None:
         script.remark(number, "sbatch does not read this: a command stands above it")
         return
     words = [part for word in words for part in _split_short_option(word)]
-    for name, value, _ in option_values(words):
-        script.asked[_OPTION_BY_LETTER.get(name, name)] = (value, number)
+    for letter, value, _ in option_values(words):
+        name = _OPTION_BY_LETTER.get(letter, letter)
+        script.asked[name] = (value, number)
+        if len(name) > 1 and name not in _READ_OPTIONS | _NEEDLESS_OPTIONS:
+            script.remark(number, f"--{name}: sbatch's option is not carried over")
 
 
 def _split_short_option(word: str) -> tuple[str, ...]:
@@ -325,6 +340,9 @@ def _carry_over_launch(script: _Script, begun: _Command, line: LauncherLine, wor
         script.remark(number, f"`{line.name}`: {_CONDITIONAL_REMARK}")
     if line.launcher:
         script.launch["launcher"] = line.launcher
+    if unread := [name for name in line.options if name not in _READ_OPTIONS | _NEEDLESS_OPTIONS]:
+        shown = ", ".join(f"{'--' if len(name) > 1 else '-'}{name}" for name in unread)
+        script.remark(number, f"`{line.name}`: not carried over: {shown}")
     command = list(line.program)
     for name, value, at in _possible_values(line.program):
         if command[at] == line.program[at] and may_contain_secret(name, value):

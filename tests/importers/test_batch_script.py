@@ -94,6 +94,13 @@ def test_without_nodes_the_launch_is_told_for_a_playbook() -> None:
         ),
         ("srun torchrun --nproc_per_node=4 train.py", "--gpus-per-node says 8 a node, and 4 ranks are started on each"),
         ("srun torchrun train.py $SEED", "no shell fills in $SEED: write the value itself"),
+        ("#SBATCH --export=ALL,NCCL_DEBUG=INFO", "--export: sbatch's option is not carried over"),
+        ("#SBATCH --chdir=/work", "--chdir: sbatch's option is not carried over"),
+        (
+            "accelerate launch --mixed_precision bf16 --num_machines 2 train.py",
+            "not carried over: --mixed-precision",
+        ),
+        ("mpirun -np 16 -x NCCL_IB_HCA=mlx5 python train.py", "`mpirun`: not carried over: -x"),
         ("hostname\n#SBATCH --exclusive", "sbatch does not read this: a command stands above it"),
     ],
 )
