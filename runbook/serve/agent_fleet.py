@@ -264,14 +264,15 @@ class Fleet:
                     raise NotEnrolled(
                         409, f"a node {name} is enrolled already: take another --name, or a string made for {name}"
                     )
+                draining = known is not None and known.draining  # a new token lifts no drain
                 db.execute("DELETE FROM enrolments WHERE secret = ?", (secret_hash(secret),))
                 db.execute("DELETE FROM agent_incarnations WHERE name = ?", (name,))
                 db.execute("DELETE FROM agents WHERE name = ?", (name,))
                 db.execute(
-                    "INSERT INTO agents (name, token, enrolled_at, enrolled_by) VALUES (?, ?, ?, ?)",
-                    (name, secret_hash(token), now, found["made_by"]),
+                    "INSERT INTO agents (name, token, enrolled_at, enrolled_by, draining) VALUES (?, ?, ?, ?, ?)",
+                    (name, secret_hash(token), now, found["made_by"], int(draining)),
                 )
-            self._adopt(EnrolledNode(name, secret_hash(token)))
+            self._adopt(EnrolledNode(name, secret_hash(token), draining=draining))
         return name, token
 
     def _adopt(self, node: EnrolledNode) -> None:

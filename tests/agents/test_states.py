@@ -210,6 +210,15 @@ def test_a_replaced_incarnation_is_refused_also_after_a_restart(
         world.fleet = world.begun()
 
 
+def test_a_drained_node_that_enrols_again_stays_drained(world: World) -> None:
+    world.enrolled("gn1")
+    world.fleet.drain("gn1", on=True)
+    _, token = world.fleet.enrolled(Enrolment.of(world.fleet.enrol("ann", name="gn1")).secret, "gn1")
+    assert world.node(token).draining
+    world.fleet = world.begun()
+    assert world.fleet._enrolled("gn1").draining
+
+
 def test_a_beat_over_a_link_that_was_replaced_counts_for_nothing(world: World) -> None:
     node = world.enrolled("gn1")
     old, _ = greet(world, node, hello("a"))
