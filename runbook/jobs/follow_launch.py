@@ -118,7 +118,7 @@ class Follower:
         self._held_up: list[Outcome] = []
         self._silent: dict[str, str] = {}  # nodes that do not answer, and why
         self._leave_out: Mapping[str, str] = {}  # nodes for which spares come in the next attempt, and why
-        self._replaced = ReplacedNodes(inventory, id, run_dir, say, forks)
+        self._replaced = ReplacedNodes(inventory, id, run_dir, say, forks, launched.redactor if launched else None)
         self._replaced.add(launched.spares.gone if launched else ())
         self._since: float | None = None  # when all ranks on nodes that are reached had ended
         self._heard = time.monotonic()
@@ -237,9 +237,8 @@ class Follower:
             if self._try is not None:
                 self._try.heard(place, stream, lines)
 
-        secrets, launched = job_secrets(cluster, job), self._launched
-        if launched is not None:  # no node has what its file gives as plain text
-            secrets = secrets.joined_with(launched.redactor)
+        launched = self._launched
+        secrets = job_secrets(cluster, job, launched.redactor if launched else None)
         kept = kept_processes_of(cluster, job, self._run_dir, tell, secrets, goes_on=True)
         kept.logs = self._logs = self._logs or kept.logs
         kept.logs.learn(secrets.of_nodes)  # a node may have been silent in the first look
@@ -413,14 +412,18 @@ class ReplacedNodes:
     """Nodes of the job `id` that spares have replaced. A node that did not answer when it was replaced may still run
     ranks of an earlier attempt. Once the node answers again, these ranks are ended, their logs are fetched into
     `run_dir` and their files are removed. While the `with` block lasts, all replaced nodes are asked every
-    REPLACED_NODES_INTERVAL_S. `say` is called with everything that happens, as in the events of a run."""
+    REPLACED_NODES_INTERVAL_S. `say` is called with everything that happens, as in the events of a run. `redactor`: that
+    of the launch, if it is known."""
 
-    def __init__(self, inventory: Inventory, id: str, run_dir: Path, say: EventCallback, forks: int) -> None:
+    def __init__(
+        self, inventory: Inventory, id: str, run_dir: Path, say: EventCallback, forks: int, redactor: Redactor | None
+    ) -> None:
         self._inventory = inventory
         self._id = id
         self._run_dir = run_dir
         self._say = say
         self._forks = forks
+        self._redactor = redactor
         self._left: set[str] = set()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._ask_on, name="replaced", daemon=True)
@@ -469,6 +472,6 @@ class ReplacedNodes:
                     job = cluster.job(self._id)
             except FilesWrong:
                 return True  # the job's files there have been removed
-            secrets = job_secrets(cluster, job)
+            secrets = job_secrets(cluster, job, self._redactor)
             kept = kept_processes_of(cluster, job, self._run_dir, lambda *_: None, secrets, goes_on=True)
             return not drain(kept) and clean(cluster, job).removed == [name]

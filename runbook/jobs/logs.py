@@ -210,9 +210,10 @@ class JobSecrets:
         return JobSecrets(self.everywhere.joined_with(redactor), of_nodes, self.unknown)
 
 
-def job_secrets(cluster: Cluster, job: KnownJob) -> JobSecrets:
+def job_secrets(cluster: Cluster, job: KnownJob, launch: Redactor | None = None) -> JobSecrets:
     """The secrets of a job, asked of every node that is reached. If a node gives no answer, only its secrets are
-    unknown, and it has no redactor of its own."""
+    unknown, and it has no redactor of its own. `launch`: the redactor of the launch, whose file may give secrets as
+    plain text that no node has in a file of secrets."""
     inventory = cluster.inventory
     here = known_inventory_secrets(inventory)
     nodes = [inventory.node(name) for name in job.folders if name in cluster.site.sessions]
@@ -226,7 +227,8 @@ def job_secrets(cluster: Cluster, job: KnownJob) -> JobSecrets:
     of_nodes = {
         name: Redactor([*here, *(Secret(text, name) for text in found.values())]) for name, found in given.items()
     }
-    return JobSecrets(Redactor(here), of_nodes, tuple(dict.fromkeys(_unmaskable_secret_texts(inventory, given))))
+    found = JobSecrets(Redactor(here), of_nodes, tuple(dict.fromkeys(_unmaskable_secret_texts(inventory, given))))
+    return found.joined_with(launch) if launch else found
 
 
 def variables_in(data: bytes) -> dict[str, str]:

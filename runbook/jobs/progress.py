@@ -16,10 +16,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from runbook.model.playbook import DEFAULT_BASELINE_S, Watch
+from runbook.node.proc import digits_as_integer
 from runbook.node.training_steps import (
     UNSTARTED_BAR,
     USUAL_STEP_PATTERN,
-    digits_as_integer,
     epoch_in_line,
     step_in_line,
 )

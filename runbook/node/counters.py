@@ -18,7 +18,7 @@ import time
 from runbook.node.adapters import SYS_CLASS_NET, physical_devices, read_integer
 from runbook.node.cpu_waits import process_and_descendants, throttled_us
 from runbook.node.gpus import find_smi, query_gpus
-from runbook.node.proc import kernel_counters, read
+from runbook.node.proc import digits_as_integer, kernel_counters, read
 from runbook.node.tools import run_if_installed
 
 TYPE_CHECKING = False
@@ -88,10 +88,6 @@ def machine_counters(pid: int | None) -> dict[str, int | None]:
         found[what + "_waited_us"] = digits_as_integer(waited.group(1) if waited else None)
     found["quota_us"] = throttled_us(process_and_descendants(pid)) if pid else None
     return found
-
-
-def digits_as_integer(text: str | None) -> int | None:
-    return int(text) if text and text.strip().isdigit() else None
 
 
 def xid_log_lines() -> list[str] | None:

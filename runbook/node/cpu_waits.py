@@ -30,7 +30,7 @@ class CpuTime:
 def cpu_time(pid: int) -> CpuTime | None:
     """The counts for a process; None if the kernel does not count, or the process is gone."""
     words = (read("/proc/%d/schedstat" % pid) or "").split()
-    return CpuTime(*map(int, words)) if len(words) == 3 and all(word.isdigit() for word in words) else None
+    return CpuTime(*map(int, words)) if len(words) == 3 and all(word.isdecimal() for word in words) else None
 
 
 def cpu_wait_share(before: CpuTime | None, after: CpuTime | None, seconds: float, runnable: bool) -> float | None:
@@ -92,7 +92,7 @@ def group_cpu_quota(folder: str) -> CpuQuota | None:
     """The quota of the control group in this folder, or None."""
     first = [read(os.path.join(folder, "cpu.cfs_%s_us" % what)) or "" for what in ("quota", "period")]
     words = (read(os.path.join(folder, "cpu.max")) or "").split() or first
-    if len(words) != 2 or not all(word.isdigit() for word in words):
+    if len(words) != 2 or not all(word.isdecimal() for word in words):
         return None  # `max`, -1, or no such group
     counted = dict(re.findall(r"^(\w+) (\d+)$", read(os.path.join(folder, "cpu.stat")) or "", re.MULTILINE))
     held_us = counted.get("throttled_usec") or int(counted.get("throttled_time", 0)) // 1000

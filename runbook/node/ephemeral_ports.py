@@ -80,7 +80,7 @@ def parse_port_ranges(text: str) -> set[int]:
     found: set[int] = set()
     for part in text.split(","):
         low, _, high = part.strip().partition("-")
-        if low.isdigit():
+        if low.isdecimal():
             found.update(range(int(low), int(high or low) + 1))
     return found
 

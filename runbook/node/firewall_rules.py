@@ -162,7 +162,7 @@ def policy_rules(family: str) -> tuple[Record, bool]:
 def ipsec_drops() -> dict[str, int]:
     """How many packets IPsec has dropped, by the kernel's names for the reasons; counts of 0 are left out."""
     lines = [line.split() for line in (read("/proc/net/xfrm_stat") or "").splitlines()]
-    return {words[0]: int(words[1]) for words in lines if len(words) == 2 and words[1].strip("0").isdigit()}
+    return {words[0]: int(words[1]) for words in lines if len(words) == 2 and words[1].strip("0").isdecimal()}
 
 
 def has_nf_tables() -> bool | None:

@@ -68,6 +68,7 @@ from runbook.node.proc import (
     all_pids,
     boot_id,
     boot_time,
+    digits_as_integer,
     process_environment,
     process_start_ticks,
     process_stat,
@@ -77,7 +78,7 @@ from runbook.node.proc import (
 )
 from runbook.node.proc import signal_processes as send
 from runbook.node.tools import find_tool, run
-from runbook.node.training_steps import USUAL_STEP_PATTERN, digits_as_integer, step_in_line
+from runbook.node.training_steps import USUAL_STEP_PATTERN, step_in_line
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -592,7 +593,7 @@ def gpu_memory() -> dict[int, int]:
     found: dict[int, int] = {}
     for line in said["out"].splitlines():
         pid, _, size = line.partition(",")
-        if pid.strip().isdigit() and size.strip().isdigit():
+        if pid.strip().isdecimal() and size.strip().isdecimal():
             found[int(pid)] = found.get(int(pid), 0) + int(size) * 1024 * 1024
     return found
 

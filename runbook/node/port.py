@@ -179,7 +179,7 @@ def pids_from_ss(ports: list[int]) -> dict[int, int]:
     for line in run([ss, "-Htanp", "( %s )" % wanted], 3, sudo=sudo).get("out", "").splitlines():
         words, match = line.split(), SS_USER.search(line)
         port = words[3].rpartition(":")[2] if match and len(words) > 3 else ""
-        if match and port.isdigit():
+        if match and port.isdecimal():
             found.setdefault(int(port), int(match.group(2)))
     return found
 

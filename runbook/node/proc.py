@@ -24,6 +24,7 @@ SETTING_NAME = re.compile(r"(?:TORCH|NCCL|GLOO)_[A-Z0-9_]{1,80}\Z")  # a variabl
 MAX_SETTINGS = 100
 MAX_SETTING_CHARACTERS = 200
 MAX_ANSWER_INTEGER = 1 << 62  # the largest number in an answer
+MAX_RANK = 9_999_999
 
 
 def read(path: str) -> str | None:
@@ -33,6 +34,13 @@ def read(path: str) -> str | None:
             return file.read().strip()
     except (OSError, ValueError):
         return None
+
+
+def digits_as_integer(text: str | None) -> int | None:
+    """The number in a text of decimal digits, with white space around it or not; None for other texts and for more
+    digits than an answer may carry."""
+    digits = (text or "").strip()
+    return int(digits) if digits.isdecimal() and len(digits) < len(str(MAX_ANSWER_INTEGER)) else None
 
 
 def bounded_amount(number: int) -> int:
@@ -96,7 +104,7 @@ def process_start_ticks(pid: int) -> int | None:
 
 def all_pids() -> list[int]:
     try:
-        return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+        return [int(name) for name in os.listdir("/proc") if name.isdecimal()]
     except OSError:
         return []
 
@@ -117,8 +125,8 @@ def process_variable(pid: int, name: str) -> str | None:
 
 def process_rank(pid: int) -> int | None:
     """The RANK in the environment of a process, or None."""
-    rank = process_variable(pid, "RANK") or ""
-    return int(rank) if rank.isdigit() and len(rank) < 8 else None
+    rank = digits_as_integer(process_variable(pid, "RANK"))
+    return rank if rank is not None and rank <= MAX_RANK else None
 
 
 def settings_of_ranks(those: Iterable[int]) -> dict[str, dict[str, str]]:
@@ -312,8 +320,7 @@ def kernel_counters(path: str, head: str) -> dict[str, int]:
 
 def carrier_changes(interface: str) -> int | None:
     """How often the link of an interface went up or down since boot; None if the kernel does not tell."""
-    count = (read("/sys/class/net/%s/carrier_changes" % interface) or "").strip()
-    return int(count) if count.isdigit() else None
+    return digits_as_integer(read("/sys/class/net/%s/carrier_changes" % interface))
 
 
 def signal_processes(processes: Iterable[int], number: int) -> None:

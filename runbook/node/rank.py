@@ -667,7 +667,7 @@ def left_in_groups() -> list[int]:
         for depth in range(len(parts), -1, -1):
             folder = "/".join([CONTROL_GROUPS, *(["memory"] if controllers else []), *parts[:depth]])
             most, taken = read(folder + "/" + limit), read(folder + "/" + used)
-            if most.isdigit() and taken.isdigit():  # not `max`
+            if most.isdecimal() and taken.isdecimal():  # not `max`
                 found.append(int(most) - int(taken) + numbers_in(folder + "/memory.stat").get(files, 0))
     return found
 
@@ -675,7 +675,7 @@ def left_in_groups() -> list[int]:
 def numbers_in(path: str) -> dict[str, int]:
     """By the first word of each line of a file, the number after it."""
     rows = [line.split() for line in read(path).splitlines()]
-    return {row[0]: int(row[1]) for row in rows if len(row) > 1 and row[1].isdigit()}
+    return {row[0]: int(row[1]) for row in rows if len(row) > 1 and row[1].isdecimal()}
 
 
 def read(path: str) -> str:

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
 SUPERVISOR_MARK = b"\x1erunbook-supervisor "
 NODE_VARIABLE = "RUNBOOK_NODE"
+SUPERVISOR_VARIABLE = "RUNBOOK_SUPERVISOR"
 READ_CHUNK_BYTES = 65536  # bytes read at a time
 SILENCE_POLL_INTERVAL_S = 0.25  # seconds between two looks for silence
 # Seconds from the end of stdin within which a program that leads to another supervisor has to end.
@@ -256,6 +257,7 @@ class Supervisor:
         self.compiled: dict[str, types.CodeType] = {}  # by source, the programs that were called
         self.tags: dict[str, str] = {}
         self.folder: str | None = None
+        self.used: int | None = None
         self.keep = False
         self.silence_s = 6.0
         self.grace_s = 2.0
@@ -264,6 +266,7 @@ class Supervisor:
     def greet(self, config: Frame) -> None:
         """Makes the run's private folder and sends the hello frame."""
         self.tags = {RUN_ID_VARIABLE: config["run_id"], NODE_VARIABLE: config["node"]}
+        self.tags[SUPERVISOR_VARIABLE] = "%d-%d" % (os.getpid(), time.time_ns())
         os.environ.update(self.tags)  # so that tools which called programs start are found at the end, too
         self.keep = bool(config.get("keep"))
         self.silence_s = config.get("silence_s", self.silence_s)
@@ -291,6 +294,7 @@ class Supervisor:
                 os.mkdir(folder, 0o700)
             require_own_folder(folder)
             self.folder = hello["folder"] = folder
+            self.used = mark_used(folder)
             room = os.statvfs(folder)
             hello["free_bytes"] = bounded_amount(room.f_bavail * room.f_frsize)
             hello["free_files"] = (
@@ -425,8 +429,9 @@ class Supervisor:
                 silent_s = 0.0  # data is arriving, or has arrived
 
     def end(self, frame: Frame | None = None) -> NoReturn:
-        """Ends all programs and processes of the run, removes its folder, and exits. `frame`: the order to end, if
-        there was one."""
+        """Ends programs and processes, removes the run's folder, and exits. With `frame`, the order to end, these are
+        all of the run on this node. Without it only those of this supervisor: the controller may already have another
+        one here, whose programs and folder stay."""
         if not self.ending.acquire(blocking=False):
             sleep_seconds(3600)  # another thread is already ending this process
         # Programs that the supervisor ends by itself have not failed, so their exits are not reported: a controller
@@ -442,14 +447,16 @@ class Supervisor:
         for program in running:
             program.signal(signal.SIGKILL)
         # The tags include the node's name, since two nodes of an inventory may be one machine.
-        swept = tagged_pids(self.tags) if self.tags else []
+        tags = {name: value for name, value in self.tags.items() if frame is None or name != SUPERVISOR_VARIABLE}
+        swept = tagged_pids(tags) if tags else []
         deadline = time.monotonic() + 2.0
         left = swept
         while left and time.monotonic() < deadline:
             signal_processes(left, signal.SIGKILL)
             sleep_seconds(0.02)
-            left = tagged_pids(self.tags)
-        if self.folder and not self.keep and not os.path.exists(os.path.join(self.folder, KEPT_FILE)):
+            left = tagged_pids(tags)
+        kept = self.keep or not self.folder or os.path.exists(os.path.join(self.folder, KEPT_FILE))
+        if self.folder and not kept and not (frame is None and used_by_others(self.used)):
             remove(self.folder)
             try:
                 os.rmdir(os.path.dirname(self.folder))
@@ -463,6 +470,32 @@ class Supervisor:
             except OSError:
                 pass
         os._exit(0)
+
+
+def mark_used(folder: str) -> int | None:
+    """A descriptor that marks a folder as used by this process, as long as it lives; None where this cannot be done."""
+    try:
+        import fcntl
+
+        descriptor = os.open(folder, os.O_RDONLY)
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return descriptor
+    except (ImportError, OSError):
+        return None
+
+
+def used_by_others(mark: int | None) -> bool:
+    """Whether another process has marked the same folder as used."""
+    try:
+        import fcntl
+
+        if mark is not None:
+            fcntl.flock(mark, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except (ImportError, OSError):
+        pass
+    return False
 
 
 def unread_bytes(stream: Any) -> int:

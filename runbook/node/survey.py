@@ -25,7 +25,7 @@ NVIDIA_SMI_TIMEOUT_S = 10
 def login_endpoint() -> tuple[str, int] | None:
     """The address and port of this node at which this login arrived, by SSH_CONNECTION, which sshd sets; else None."""
     words = os.environ.get("SSH_CONNECTION", "").split()
-    return (words[2], int(words[3])) if len(words) == 4 and words[3].isdigit() else None
+    return (words[2], int(words[3])) if len(words) == 4 and words[3].isdecimal() else None
 
 
 def interface_speeds() -> dict[str, int]:
@@ -36,7 +36,7 @@ def interface_speeds() -> dict[str, int]:
         return found
     for name in names:
         speed = read("/sys/class/net/%s/speed" % name)  # unreadable if the link is down, -1 if unknown
-        if speed and speed.isdigit() and int(speed) > 0:
+        if speed and speed.isdecimal() and int(speed) > 0:
             found[name] = int(speed)
     return found
 

@@ -4,6 +4,8 @@ RUNBOOK_PROGRESS names."""
 import re
 from typing import Optional, Pattern
 
+from runbook.node.proc import digits_as_integer
+
 USUAL_STEP_PATTERN = re.compile(
     r"""(?xi)
     (?: \b (?: (?: global | current | train | training )_ )? (?: step | iter(?:ation)? | batch | update ) \b
@@ -60,8 +62,3 @@ def epoch_in_line(line: str) -> Optional[float]:
     """How many epochs have passed, if a line shows only that; else None."""
     match = EPOCH_FIELD.search(line[:MAX_SEARCHED_CHARACTERS])
     return float(match.group(1)) if match else None
-
-
-def digits_as_integer(text: str) -> Optional[int]:
-    """The number in a text of decimal digits, or None."""
-    return int(text) if text.isdecimal() and len(text) < 16 else None

@@ -242,7 +242,8 @@ class Site:
             with self._lock:
                 sessions = list(self.sessions.values())
             for session in sessions:
-                session.beat(patience_s=self.patience_s, in_time=late_s < BEAT_INTERVAL_S)
+                with contextlib.suppress(RuntimeError):  # no more threads may be started; the next beat tries again
+                    session.beat(patience_s=self.patience_s, in_time=late_s < BEAT_INTERVAL_S)
 
     def close(self, *, timeout_s: float = 10.0) -> Mapping[str, Message | BaseException]:
         """Say goodbye to every node. Returns for each node name what `Session.goodbye` gives, or the exception that

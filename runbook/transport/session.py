@@ -345,7 +345,8 @@ class Session:
     def beat(self, *, patience_s: float = SILENCE_TIMEOUT_S, in_time: bool = True) -> None:
         """Send a beat, and give the node up when it has not answered beats for SILENCE_TIMEOUT_S. A beat counts as
         unanswered only if our reader was listening and the caller was `in_time`: a caller that was late itself has to
-        ask once more. `patience_s` tells the node how long it is to accept silence from now on."""
+        ask once more. `patience_s` tells the node how long it is to accept silence from now on. Raises RuntimeError if
+        this process may start no more threads; the next call tries again."""
         if self.outside:
             self.outside.beat(patience_s=patience_s, in_time=in_time)
         if self._lost:
@@ -363,7 +364,11 @@ class Session:
             if self._stream.shared:
                 # The jump host may be dead, and its connection full of what was sent to other nodes.
                 name = f"beat to {self.node}"
-                threading.Thread(target=self._write_beat, args=(patience_s,), name=name, daemon=True).start()
+                try:
+                    threading.Thread(target=self._write_beat, args=(patience_s,), name=name, daemon=True).start()
+                except RuntimeError:
+                    self._write_lock.release()
+                    raise
             else:
                 self._write_beat(patience_s)
         if in_time and self._listening:
@@ -382,8 +387,8 @@ class Session:
         """As `give_up`, in a thread of its own: finding the reason takes seconds, in which the thread that sends all
         beats must not keep the other nodes waiting for theirs."""
         if not self._given_up:
-            self._given_up = True
             threading.Thread(target=self.give_up, args=(why,), name=f"loss of {self.node}", daemon=True).start()
+            self._given_up = True
 
     def give_up(self, why: str) -> None:
         """Count the node as lost: every caller that waits for it gets the reason."""

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from profiles import one_in
 
 from runbook.jobs.attempt import ProcessSpec
-from runbook.jobs.logs import MAX_LOG_LINE_BYTES, RankLogs
+from runbook.jobs.known_jobs import Cluster
+from runbook.jobs.logs import MAX_LOG_LINE_BYTES, RankLogs, job_secrets
+from runbook.model.errors import Unreachable
 from runbook.model.redact import Redactor
 from runbook.model.secrets import Secret
 
+from .made_up_attempts import PAIR
+
+LOST = Unreachable("ssh-unreachable", "no answer for 6 s", "look at it")
 NAME = "rank-00003.node-b.l1.out"
 PLACE = ProcessSpec("rank-00003.node-b.l1", "node-b", 1, (3,))
 
@@ -74,3 +81,14 @@ def test_secrets_of_a_node_that_was_silent_at_first_are_masked_from_then_on(logs
     )
     logs.take(PLACE, NAME, b"with hunter2-token and of-the-file\n", 6)
     assert told == ["begin", "with *** and ***"]
+
+
+def test_what_the_launch_gives_as_plain_text_is_masked_wherever_logs_are_fetched() -> None:
+    """Nodes have no file of secrets with it, and a node may give none at all."""
+    answers = {"node-a": b"export TOKEN='hunter2-token'\n", "node-b": LOST}
+    site = SimpleNamespace(sessions=answers, each=lambda *_, **__: answers)
+    job = cast(Any, SimpleNamespace(folders=dict.fromkeys(answers, "/work/job-1"), attempt="attempt-01"))
+    cluster = cast(Cluster, SimpleNamespace(inventory=PAIR, site=site))
+    found = job_secrets(cluster, job, Redactor([Secret("of-the-file", "")]))
+    assert found.of_nodes["node-a"].text("hunter2-token, of-the-file") == "***, ***"
+    assert found.everywhere.text("hunter2-token, of-the-file") == "hunter2-token, ***"

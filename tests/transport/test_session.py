@@ -401,6 +401,21 @@ def test_only_what_belongs_to_this_run_and_node_is_swept(tmp_path: Path) -> None
     assert gone(*keep)
 
 
+def test_a_supervisor_that_was_given_up_leaves_the_next_one_alone(tmp_path: Path) -> None:
+    """The controller has lost a node, and is back on it before the first supervisor ends by itself."""
+    first = opened(tmp_path, grace_s=0.1)
+    lost = tree(first)
+    with session(tmp_path, again=True, grace_s=0.1) as second:
+        running = tree(second)
+        second.push("a", b"x")
+        first._stream.close()
+        assert gone(*lost, first.hello["pid"])
+        assert all(alive(pid) for pid in running)
+        assert second.read_file("a") == b"x"
+    assert gone(*running)
+    assert os.listdir(tmp_path) == []  # noqa: PTH208
+
+
 def test_keep_leaves_the_files(tmp_path: Path) -> None:
     with session(tmp_path, keep=True) as node:
         node.push("a", b"x")
