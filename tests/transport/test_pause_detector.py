@@ -80,6 +80,27 @@ def test_a_beat_that_a_jump_host_does_not_take_keeps_nobody_waiting() -> None:
     far.close()
 
 
+def test_a_beat_that_may_start_no_thread_is_sent_with_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the login's limit of processes is reached for a moment."""
+    far = Full()
+    node = Session("node-a", far, {}, sys.executable, 20.0)
+    assert eventually(lambda: node._listening)
+    node._last_heard -= 2 * SILENCE_TIMEOUT_S
+    node._last_said -= 2 * SILENCE_TIMEOUT_S
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError):
+            node.beat()
+    far.given_up.set()
+    node.beat()
+    assert eventually(lambda: far.begun == 1)
+    far.close()
+
+
 def test_a_node_is_not_silent_while_our_own_reader_is_busy() -> None:
     node = silent_node()
     node._listening = False  # as while a long answer is being looked at
