@@ -4,10 +4,11 @@ Nothing is run, so a word that a shell would fill in from elsewhere stays as it 
 
 from __future__ import annotations
 
+import posixpath
 import re
 import shlex
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 
@@ -31,18 +32,20 @@ from runbook.launch.launcher_lines import (
     NODE_COUNT_OPTIONS,
     RANKS_PER_NODE_OPTIONS,
     RENDEZVOUS_PORT_OPTIONS,
+    SLURM_OPTION_BY_LETTER,
     WORLD_SIZE_OPTIONS,
     LauncherLine,
     launcher_line,
     option_values,
+    split_slurm_options,
 )
 from runbook.model.errors import FilesWrong
 from runbook.model.grouping import values_by_key
 from runbook.model.inventory import MAX_GPUS_PER_NODE
 from runbook.model.units import parse_whole_number
 
-_OPTION_BY_LETTER = {"N": "nodes", "w": "nodelist", "n": "ntasks", "J": "job-name", "G": "gpus"}
 _ASSIGNED = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
+_EXPORTED = re.compile(r"[A-Za-z_]\w*(?:=.*)?", re.DOTALL)
 _VARIABLE = re.compile(r"\"?\$\{([A-Za-z_]\w*)\[@\]\}\"?|\$\{([A-Za-z_]\w*)(?::-([^${}]*))?\}|\$([A-Za-z_]\w*)")
 """`${ARRAY[@]}`, `${NAME}` with or without a default, `$NAME`."""
 _ARRAY = re.compile(r"\s*([A-Za-z_]\w*)=\((?!\()")
@@ -51,15 +54,32 @@ MAX_EXPANDED_CHARACTERS = 256 * 1024
 """Characters of values of variables that are put into the lines of one script, together."""
 _CONDITIONAL_REMARK = "it may not run, and is carried over as if it did"
 _NOT_CARRIED_REMARK = "what else the script does is not carried over"
+_COMMAND_SEPARATORS = (";", "&&", "||", "|", "&")
+_CONDITIONS = ("[", "[[", "test")
+_KEYWORDS = ("then", "do", "else", "{", "(", "!")
+"""Words of the shell that may stand before a command on its line."""
+_HARMLESS_ALTERNATIVES = ("exit", "true", ":", "echo", "return")
 _OPERATOR = re.compile(r"[0-9]?[<>]|[|;&]")
 _GPUS = re.compile(r"(?:gpu:)?(?:[A-Za-z][\w.-]*:)?([0-9]{1,4})")
 _HINT = re.compile(r"\btorch\.distributed\.|\baccelerate launch\b|\b(?:" + "|".join(LAUNCHERS) + r")\b")
 _READ_OPTIONS = frozenset(
     (*NODE_COUNT_OPTIONS, *RANKS_PER_NODE_OPTIONS, *WORLD_SIZE_OPTIONS, *RENDEZVOUS_PORT_OPTIONS)
-) | {"nodelist", "gpus", "gpus-per-node", "gres", "rdzv-endpoint"}
+) | {"nodelist", "gpus", "gpus-per-node", "gres", "rdzv-endpoint", "host", "hosts"}
 """Options of sbatch and of launchers that are read."""
+_ENVIRONMENT_OPTIONS = {
+    **dict.fromkeys(("mpirun", "mpiexec"), "x"),
+    **dict.fromkeys(("sbatch", "srun"), "export"),
+}
+"""By launcher, the option that names variables for the ranks."""
+_WORKDIR_OPTIONS = {
+    **dict.fromkeys(("mpirun", "mpiexec"), ("wdir", "wd")),
+    **dict.fromkeys(("sbatch", "srun"), ("chdir",)),
+}
+"""By launcher, the options for the folder in which the ranks run."""
+_WHOLE_ENVIRONMENT = ("ALL", "NONE", "NIL", "")
+"""Values of Slurm's --export that name no variable."""
 _NEEDLESS_OPTIONS = frozenset(
-    """master-addr main-process-ip node-rank machine-rank rdzv-id rdzv-backend rdzv-conf hostfile host hosts H N w
+    """master-addr main-process-ip node-rank machine-rank rdzv-id rdzv-backend rdzv-conf hostfile H
     job-name output error time partition account qos mail-type mail-user exclusive open-mode begin dependency comment
     reservation constraint requeue no-requeue signal wait mem cpus-per-task cpus-per-gpu mem-per-cpu
     mem-per-gpu""".split()
@@ -116,7 +136,9 @@ class _Script:
     begun: bool = False  # whether a command was found: sbatch reads no option below one
 
     def remark(self, number: int, says: str) -> None:
-        self.remarks.append(Remark(says, number))
+        remark = Remark(says, number)
+        if remark not in self.remarks[-1:]:
+            self.remarks.append(remark)
 
 
 def is_batch_script(text: str, file: str) -> bool:
@@ -232,17 +254,53 @@ def _take_sbatch_options(script: _Script, number: int, raw: str) -> None:
     if script.begun:
         script.remark(number, "sbatch does not read this: a command stands above it")
         return
-    words = [part for word in words for part in _split_short_option(word)]
-    for letter, value, _ in option_values(words):
-        name = _OPTION_BY_LETTER.get(letter, letter)
-        script.asked[name] = (value, number)
-        if len(name) > 1 and name not in _READ_OPTIONS | _NEEDLESS_OPTIONS:
-            script.remark(number, f"--{name}: sbatch's option is not carried over")
+    _take_launch_options(script, _Command(number, raw), "sbatch", _long_options(words))
 
 
-def _split_short_option(word: str) -> tuple[str, ...]:
-    """The parts of a word of sbatch's: `-N2` is `-N 2`."""
-    return (word[:2], word[2:]) if re.match(r"-[A-Za-z][^=]", word) else (word,)
+def _long_options(words: Sequence[str]) -> list[tuple[str, str]]:
+    """The options of sbatch, by their long names."""
+    return [
+        (SLURM_OPTION_BY_LETTER.get(name, name), value) for name, value, _ in option_values(split_slurm_options(words))
+    ]
+
+
+def _take_launch_options(script: _Script, command: _Command, launcher: str, options: Iterable[tuple[str, str]]) -> None:
+    """Takes the options of sbatch or of a launcher that have a place, and remarks on those that have none."""
+    unread = []
+    for name, value in options:
+        if name == _ENVIRONMENT_OPTIONS.get(launcher):
+            _carry_over_named_variables(script, command, value.split(",") if name == "export" else [value])
+        elif name in _WORKDIR_OPTIONS.get(launcher, ()) and value and not re.search("[$%`]", value):
+            script.workdir = value
+        elif launcher in ("sbatch", "srun") and name in _READ_OPTIONS:
+            script.asked[name] = (value, command.number)
+        elif name in ("host", "hosts"):
+            _take_hosts(script, command.number, name, value)
+        elif name not in _READ_OPTIONS | _NEEDLESS_OPTIONS:
+            unread.append(f"{'--' if len(name) > 1 else '-'}{name}")
+    if unread:
+        script.remark(command.number, f"`{launcher}`: not carried over: {', '.join(dict.fromkeys(unread))}")
+
+
+def _carry_over_named_variables(script: _Script, command: _Command, given: Iterable[str]) -> None:
+    """Takes over variables that an option names, with a value, or with the one that the script has given them."""
+    for one in given:
+        name, equals, value = one.strip().partition("=")
+        if not equals and name in script.known:
+            equals, value = "=", script.known[name]
+        if equals and _ASSIGNED.fullmatch(f"{name}="):
+            _carry_over_variable(script, command, name, value, ranks=True)
+        elif name not in _WHOLE_ENVIRONMENT and name not in script.env:
+            script.remark(command.number, f"{name}: its value is only known where the script runs")
+
+
+def _take_hosts(script: _Script, number: int, option: str, value: str) -> None:
+    """Takes hosts in the words of mpirun, such as `gn1:8,gn2:8`."""
+    hosts = [one.partition(":")[::2] for one in value.split(",")]
+    script.asked["nodelist"] = ",".join(name for name, _ in hosts), number
+    slots = {count for _, count in hosts}
+    if slots != {""}:
+        script.asked[option] = slots.pop() if len(slots) == 1 else "", number
 
 
 def _read_command(script: _Script, command: _Command) -> None:
@@ -253,20 +311,50 @@ def _read_command(script: _Script, command: _Command) -> None:
         script.known |= {} if _COMMAND_SUBSTITUTION.search(inside) else {array[1]: inside}
         return
     words = _line_words(line)
+    before: tuple[str, ...] = ()
+    for operator, part in _split_commands(words):
+        if (operator == "||" and part[0] in _HARMLESS_ALTERNATIVES) or operator == "|":
+            continue
+        maybe = command.maybe or operator == "||" or (operator == "&&" and before[:1] and before[0] in _CONDITIONS)
+        _read_words(script, replace(command, maybe=bool(maybe)), part)
+        before = tuple(part)
+    if command.document:
+        script.remark(number, "what stands in its here-document is not carried over")
+    elif not words:
+        script.remark(number, _NOT_CARRIED_REMARK)
+
+
+def _split_commands(words: Sequence[str]) -> list[tuple[str, list[str]]]:
+    """The commands of a line, each with the operator before it; what stands in `$(…)` and in backticks stays whole."""
+    found: list[tuple[str, list[str]]] = [("", [])]
+    depth = ticks = 0
+    for word in words:
+        depth, ticks = max(0, depth + word.count("(") - word.count(")")), ticks + word.count("`")
+        whole = depth > 0 or ticks % 2 > 0
+        if not whole and word in _COMMAND_SEPARATORS:
+            found.append((word, []))
+        elif not whole and len(word) > 1 and word.endswith(";"):
+            found[-1][1].append(word.rstrip(";"))
+            found.append((";", []))
+        elif whole or found[-1][1] or word not in _KEYWORDS:
+            found[-1][1].append(word)
+    return [(operator, part) for operator, part in found if part]
+
+
+def _read_words(script: _Script, command: _Command, words: Sequence[str]) -> None:
+    """Takes what one command assigns, and what it starts."""
     exported = words[:1] == ["export"]
     given = list(takewhile(_ASSIGNED.fullmatch, words[exported:]))
-    rest = words[exported + len(given) :]
+    rest = list(words[exported + len(given) :])
     if given and (given[-1].count("(") > given[-1].count(")") or given[-1].count("`") % 2):
         rest = []  # the words of `A=$(hostname -f)`
     for one in given:
         name, value = one.split("=", 1)
         _carry_over_variable(script, command, name, value, ranks=exported or bool(rest))
-    if command.document:
-        script.remark(number, "what stands in its here-document is not carried over")
-    elif rest and not exported:
+    if rest and exported:
+        _carry_over_named_variables(script, command, [word for word in rest if _EXPORTED.fullmatch(word)])
+    elif rest and not command.document:
         _carry_over_command(script, command, list(takewhile(lambda word: not _OPERATOR.match(word), rest)))
-    elif not words:
-        script.remark(number, _NOT_CARRIED_REMARK)
 
 
 def _carry_over_command(script: _Script, command: _Command, words: list[str]) -> None:
@@ -277,7 +365,7 @@ def _carry_over_command(script: _Script, command: _Command, words: list[str]) ->
     elif line is not None:
         script.remark(number, f"`{line.name}`: what it starts is not seen")
     elif words[:1] == ["cd"] and len(words) == 2 and "$" not in words[1]:
-        script.workdir = words[1]
+        script.workdir = posixpath.join(script.workdir or "", words[1])
         if command.maybe:
             script.remark(number, f"`cd {words[1]}`: {_CONDITIONAL_REMARK}")
     elif words[:1] in (["source"], ["."]) and re.fullmatch(r"[~/][^$`]*/activate", words[-1]):
@@ -335,14 +423,18 @@ def _with_known_variables(script: _Script, line: str) -> str:
 
 def _carry_over_launch(script: _Script, begun: _Command, line: LauncherLine, workdir: str | None) -> None:
     """Takes a launcher's line as the launch, without secrets."""
-    number, script.line = begun.number, line
+    number, script.line, script.workdir = begun.number, line, workdir
+    for one in (*line.around, line):
+        for text in one.before:
+            _read_words(script, begun, _line_words(text))
+        _carry_over_named_variables(script, begun, one.settings)
+        _take_launch_options(script, begun, one.name, one.given)
+        if one.after:
+            script.remark(number, _NOT_CARRIED_REMARK)
     if begun.maybe:
         script.remark(number, f"`{line.name}`: {_CONDITIONAL_REMARK}")
     if line.launcher:
         script.launch["launcher"] = line.launcher
-    if unread := [name for name in line.options if name not in _READ_OPTIONS | _NEEDLESS_OPTIONS]:
-        shown = ", ".join(f"{'--' if len(name) > 1 else '-'}{name}" for name in unread)
-        script.remark(number, f"`{line.name}`: not carried over: {shown}")
     command = list(line.program)
     for name, value, at in _possible_values(line.program):
         if command[at] == line.program[at] and may_contain_secret(name, value):
@@ -350,8 +442,8 @@ def _carry_over_launch(script: _Script, begun: _Command, line: LauncherLine, wor
             what = f"the value of {name}" if name else "a word of the command"
             script.remark(number, f"{what} is a secret, not copied: ranks get theirs by `env:`")
     script.launch["command"] = command
-    if workdir is not None:
-        script.launch["workdir"] = workdir
+    if script.workdir is not None:
+        script.launch["workdir"] = script.workdir
     open_ = sorted({found[0] for word in command for found in _VARIABLE.finditer(word)})
     if open_:
         script.remark(number, f"no shell fills in {', '.join(open_)}: write the value itself")
@@ -371,7 +463,7 @@ def _ranks_per_node(script: _Script) -> int | None:
     """The ranks of a node, as the launcher's line or the options of sbatch give them; if these differ, a remark says
     so."""
     asked = {}
-    for name in ("gpus-per-node", "gres", "ntasks-per-node"):
+    for name in ("gpus-per-node", "gres", "ntasks-per-node", "host", "hosts"):
         value, number = script.asked.get(name, ("", 1))
         if (found := _GPUS.fullmatch(value)) and not (name == "ntasks-per-node" and _is_launcher_per_task(script)):
             asked[name] = int(found[1]), number
@@ -381,6 +473,9 @@ def _ranks_per_node(script: _Script) -> int | None:
     for name, (count, number) in asked.items():
         if count != found_gpus:
             script.remark(number, f"--{name} says {count} a node, and {found_gpus} ranks are started on each")
+    if not said and "ntasks-per-node" in asked and next(iter(asked)) == "ntasks-per-node":
+        says = f"it names no GPUs: for ranks on CPUs write `processes: {found_gpus}` in place of `gpus: {found_gpus}`"
+        script.remark(asked["ntasks-per-node"][1], says)
     return found_gpus if found_gpus is None or found_gpus <= MAX_GPUS_PER_NODE else None
 
 
@@ -390,7 +485,8 @@ def _is_launcher_per_task(script: _Script) -> bool:
 
 
 def _launcher_options(script: _Script) -> Sequence[tuple[str, str]]:
-    return tuple(script.line.options.items()) if script.line else ()
+    """The options of the launcher that starts the ranks; those of srun are among those of sbatch."""
+    return tuple(script.line.options.items()) if script.line and script.line.name != "srun" else ()
 
 
 def _nodelist_hosts(script: _Script, gpus: int | None) -> tuple[ForeignHost, ...]:

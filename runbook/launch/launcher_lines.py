@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import PurePosixPath
 
 LAUNCHERS = ("torchrun", "deepspeed", "mpirun", "mpiexec", "srun", "horovodrun")
 """Programs that start ranks themselves."""
-RANKS_PER_NODE_OPTIONS = ("nproc-per-node", "ntasks-per-node", "num-gpus", "npernode")
+RANKS_PER_NODE_OPTIONS = ("nproc-per-node", "ntasks-per-node", "num-gpus", "npernode", "ppn")
 """Options for the number of ranks on a node, in the launchers' various names."""
 WORLD_SIZE_OPTIONS = ("np", "n", "ntasks", "num-processes")
 """Options for the number of ranks on all nodes."""
@@ -21,6 +21,53 @@ NODE_COUNT_OPTIONS = ("nnodes", "num-nodes", "num-machines", "nodes")
 RENDEZVOUS_PORT_OPTIONS = ("master-port", "main-process-port")
 """Options for the rendezvous port."""
 
+SLURM_OPTION_BY_LETTER = {
+    "A": "account",
+    "a": "array",
+    "B": "extra-node-info",
+    "b": "begin",
+    "C": "constraint",
+    "c": "cpus-per-task",
+    "D": "chdir",
+    "d": "dependency",
+    "E": "preserve-env",
+    "e": "error",
+    "F": "nodefile",
+    "G": "gpus",
+    "H": "hold",
+    "I": "immediate",
+    "i": "input",
+    "J": "job-name",
+    "K": "kill-on-bad-exit",
+    "k": "no-kill",
+    "L": "licenses",
+    "l": "label",
+    "M": "clusters",
+    "m": "distribution",
+    "N": "nodes",
+    "n": "ntasks",
+    "O": "overcommit",
+    "o": "output",
+    "p": "partition",
+    "Q": "quiet",
+    "q": "qos",
+    "r": "relative",
+    "S": "core-spec",
+    "s": "oversubscribe",
+    "T": "threads",
+    "t": "time",
+    "u": "unbuffered",
+    "v": "verbose",
+    "W": "wait",
+    "w": "nodelist",
+    "X": "disable-status",
+    "x": "exclude",
+}
+"""Long names of the options of srun and sbatch, by the letters that stand for them in their manual pages."""
+_MPI_OPTION_BY_LETTER = {"N": "npernode", "n": "np", "c": "np", "H": "host", "wd": "wdir"}
+_SHORT_OPTIONS = {"srun": SLURM_OPTION_BY_LETTER, "mpirun": _MPI_OPTION_BY_LETTER, "mpiexec": _MPI_OPTION_BY_LETTER}
+"""By launcher, the long names of its short options."""
+
 _LAUNCHER_MODULES = {"torch.distributed.run": "torchrun", "torch.distributed.launch": "torch.distributed.launch"}
 """By module that `python -m` runs, the value of `launcher:` for it."""
 _SHELLS = ("sh", "bash", "dash", "zsh")
@@ -28,6 +75,8 @@ _SHELLS = ("sh", "bash", "dash", "zsh")
 _WRAPPERS = ("sudo", "env", "nice", "nohup", "time", "exec", "stdbuf", "command")
 """Programs that only start the program after them."""
 _PYTHON = re.compile(r"python[0-9.]*")
+_SHORT_WITH_VALUE = re.compile(r"-[A-Za-z][^=]")
+_SETTING = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
 _OPTION = re.compile(r"--?([A-Za-z][A-Za-z0-9_-]*)(?:=(.*))?", re.DOTALL)
 _COMMAND_SEPARATOR = re.compile(r"&&|\|\||[;|\n]")
 _MAX_NESTED_LAUNCHERS = 4  # how many launchers inside each other are taken apart: srun, a shell, torchrun
@@ -37,30 +86,44 @@ _MAX_LAUNCHER_WORDS = 200  # the most words of a launcher's line among which the
 @dataclass(frozen=True, slots=True)
 class LauncherLine:
     """A launcher's command line. `name`: the launcher as it stands in the line. `launcher`: the value of `launcher:`
-    for it, or None. `options`: values by their names without dashes in front, with `_` as `-`. `program`: the command
-    that the launcher starts as every rank, as `command:` takes it; empty if the line does not show where it begins."""
+    for it, or None. `given`: its options in their order, each a long name without dashes and with `_` as `-`, and a
+    value, which is the next word for a switch and empty for one at the end. `program`: the command that the launcher
+    starts as every rank, as `command:` takes it; empty if the line does not show where it begins. `settings`: the words
+    `NAME=value` that `env` takes before it. `before` and `after`: the other commands of the text of `bash -c` in which
+    it stands. `around`: the launchers that start this one, outermost first."""
 
     name: str
     launcher: str | None
-    options: Mapping[str, str]
+    given: tuple[tuple[str, str], ...]
     program: tuple[str, ...]
+    settings: tuple[str, ...] = ()
+    before: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+    around: tuple[LauncherLine, ...] = ()
+
+    @property
+    def options(self) -> Mapping[str, str]:
+        """The value of each option; the last one for an option that is given more than once."""
+        return dict(self.given)
 
 
 def launcher_line(words: Sequence[str]) -> LauncherLine | None:
     """The line of the innermost launcher: for `srun torchrun … train.py`, torchrun's. None if the words begin with no
     launcher. The text that a shell is given with `-c` is searched as well."""
-    found = None
+    found: list[LauncherLine] = []
     for _ in range(_MAX_NESTED_LAUNCHERS):
         inner = _outermost_launcher(words)
         if inner is None:
             break
-        found, words = inner, inner.program
-    return found
+        found.append(inner)
+        words = inner.program
+    return replace(found[-1], around=tuple(found[:-1])) if found else None
 
 
 def option_values(words: Sequence[str]) -> Iterator[tuple[str, str, int]]:
     """The options written as `--option=value` or `--option value`: name, value, and the index of the word with the
-    value. A switch cannot be told from an option, so the word after it is given as its value."""
+    value. A switch cannot be told from an option, so the word after it is given as its value; a switch at the end has
+    an empty one."""
     for index, word in enumerate(words):
         found = _OPTION.fullmatch(word)
         if found is None:
@@ -69,6 +132,13 @@ def option_values(words: Sequence[str]) -> Iterator[tuple[str, str, int]]:
             yield found[1], found[2], index
         elif index + 1 < len(words):
             yield found[1], words[index + 1], index + 1
+        else:
+            yield found[1], "", index
+
+
+def split_slurm_options(words: Iterable[str]) -> list[str]:
+    """The words, with `-N2` of srun or sbatch as `-N 2`."""
+    return [part for word in words for part in ((word[:2], word[2:]) if _SHORT_WITH_VALUE.match(word) else (word,))]
 
 
 def unwrapped_words(words: Sequence[str]) -> list[str]:
@@ -83,19 +153,22 @@ def _is_wrapper_word(word: str) -> bool:
     return word in _WRAPPERS or word.startswith("-") or "=" in word
 
 
-def _outermost_launcher(words: Sequence[str]) -> LauncherLine | None:
+def _outermost_launcher(typed: Sequence[str]) -> LauncherLine | None:
     """The line of the launcher with which the words begin, or None."""
-    words = unwrapped_words(words)
-    if not words:
-        return None
+    words = unwrapped_words(typed)
+    found = _launcher_after_wrappers(words) if words else None
+    settings = tuple(word for word in typed[: len(typed) - len(words)] if _SETTING.fullmatch(word))
+    return replace(found, settings=(*settings, *found.settings)) if found and settings else found
+
+
+def _launcher_after_wrappers(words: Sequence[str]) -> LauncherLine | None:
     first = PurePosixPath(words[0]).name
     if first in LAUNCHERS:
         return _make_launcher_line(first, "torchrun" if first == "torchrun" else None, words[1:])
     if first == "accelerate" and tuple(words[1:2]) == ("launch",):
         return _make_launcher_line("accelerate launch", None, words[2:])
     if first in _SHELLS:
-        inner = _shell_text_command(words)
-        return _outermost_launcher(inner) if inner else None
+        return _launcher_in_shell_text(words)
     module = _module_index(words) if _PYTHON.fullmatch(first) else 0
     if module and words[module] in _LAUNCHER_MODULES:
         return _make_launcher_line(f"-m {words[module]}", _LAUNCHER_MODULES[words[module]], words[module + 1 :])
@@ -108,17 +181,19 @@ def _module_index(words: Sequence[str]) -> int:
     return at + 1 if at and words[at] == "-m" and at + 1 < len(words) else 0
 
 
-def _shell_text_command(words: Sequence[str]) -> Sequence[str]:
-    """The first command with a launcher in the text of `bash -c "cd /work && torchrun …"`; empty if there is none."""
+def _launcher_in_shell_text(words: Sequence[str]) -> LauncherLine | None:
+    """The first launcher's line in the text of `bash -c "cd /work && torchrun …"`, or None."""
     text = next((text for flag, text in pairwise(words) if re.fullmatch("-[a-z]*c", flag)), "")
-    for part in _COMMAND_SEPARATOR.split(text):
+    parts = _COMMAND_SEPARATOR.split(text)
+    for at, part in enumerate(parts):
         try:
-            command = shlex.split(part)
+            found = _outermost_launcher(shlex.split(part))
         except ValueError:  # a separator stands in quotes, so the text was split at the wrong place
-            return ()
-        if _outermost_launcher(command):
-            return command
-    return ()
+            return None
+        if found:
+            before, after = (tuple(filter(str.strip, some)) for some in (parts[:at], parts[at + 1 :]))
+            return replace(found, before=(*before, *found.before), after=(*found.after, *after))
+    return None
 
 
 def _make_launcher_line(name: str, launcher: str | None, words: Sequence[str]) -> LauncherLine:
@@ -129,8 +204,10 @@ def _make_launcher_line(name: str, launcher: str | None, words: Sequence[str]) -
     program = () if begin is None else tuple(words[begin:])
     if program and program[0] in ("-m", "--module"):
         program = ("python", "-m", *program[1:])
-    given_options = {option.replace("_", "-"): value for option, value, _ in option_values(given)}
-    return LauncherLine(name, launcher, given_options, program)
+    names = _SHORT_OPTIONS.get(name, {})
+    options = option_values(split_slurm_options(given) if name == "srun" else given)
+    found = ((names.get(option, option.replace("_", "-")), value) for option, value, _ in options)
+    return LauncherLine(name, launcher, tuple(found), program)
 
 
 def _is_program_start(words: Sequence[str], *, of_torch: bool) -> bool:

@@ -94,13 +94,25 @@ def test_without_nodes_the_launch_is_told_for_a_playbook() -> None:
         ),
         ("srun torchrun --nproc_per_node=4 train.py", "--gpus-per-node says 8 a node, and 4 ranks are started on each"),
         ("srun torchrun train.py $SEED", "no shell fills in $SEED: write the value itself"),
-        ("#SBATCH --export=ALL,NCCL_DEBUG=INFO", "--export: sbatch's option is not carried over"),
-        ("#SBATCH --chdir=/work", "--chdir: sbatch's option is not carried over"),
+        ("#SBATCH --export=ALL,TMPDIR", "TMPDIR: its value is only known where the script runs"),
+        ("#SBATCH --export=ALL,OUT=$SCRATCH/x", "OUT: its value is only known where the script runs"),
+        ("#SBATCH --chdir=/work/%u", "`sbatch`: not carried over: --chdir"),
+        ("#SBATCH -O", "`sbatch`: not carried over: --overcommit"),
+        ("#SBATCH --overcommit -L matlab:2", "`sbatch`: not carried over: --overcommit, --licenses"),
+        ("srun -K --label torchrun train.py", "`srun`: not carried over: --kill-on-bad-exit, --label"),
+        ("srun --export=ALL,TMPDIR torchrun train.py", "TMPDIR: its value is only known where the script runs"),
+        ("srun bash -c 'nvidia-smi; torchrun train.py'", "what else the script does is not carried over"),
+        ("srun bash -c 'torchrun train.py && sync'", "what else the script does is not carried over"),
+        ("cd /work && make && torchrun train.py", "what else the script does is not carried over"),
+        ("[ $DEBUG ] && torchrun train.py", "`torchrun`: it may not run, and is carried over as if it did"),
+        ("torchrun --standalone train.py", "`torchrun`: not carried over: --standalone"),
         (
             "accelerate launch --mixed_precision bf16 --num_machines 2 train.py",
             "not carried over: --mixed-precision",
         ),
-        ("mpirun -np 16 -x NCCL_IB_HCA=mlx5 python train.py", "`mpirun`: not carried over: -x"),
+        ("mpirun -np 16 -x NCCL_IB_HCA python train.py", "NCCL_IB_HCA: its value is only known where the script runs"),
+        ("mpirun -np 16 -x API_TOKEN=0123456789 python train.py", "API_TOKEN: a secret, not copied"),
+        ("mpirun --bind-to none python train.py", "`mpirun`: not carried over: --bind-to"),
         ("hostname\n#SBATCH --exclusive", "sbatch does not read this: a command stands above it"),
     ],
 )
@@ -224,6 +236,49 @@ def test_a_url_without_a_password_is_copied() -> None:
     assert "URL: its value is only known" in " ".join(
         imported(f"#SBATCH -w gn1\nexport URL={urls[3]}")[1].replace("#", " ").split()
     )
+
+
+@pytest.mark.parametrize(
+    ("lines", "env", "workdir"),
+    [
+        ("#SBATCH --export=ALL,A=1,B=two -D /work\nsrun torchrun train.py", {"A": "1", "B": "two"}, "/work"),
+        ("srun --export=ALL,A=1 --chdir /work torchrun train.py", {"A": "1"}, "/work"),
+        ("srun -n16 -D/work --export=A=1,B=2 python train.py", {"A": "1", "B": "2"}, "/work"),
+        ("A=1\nsrun --export=ALL,A torchrun train.py", {"A": "1"}, None),
+        ("A=1\nexport A B=2\nsrun torchrun train.py", {"A": "1", "B": "2"}, None),
+        ("mpirun -np 2 -x A=1 -x B=2 --wdir /work python train.py", {"A": "1", "B": "2"}, "/work"),
+        ("mpirun -np 2 bash -c 'export A=1; cd /work; python -m torch.distributed.run train.py'", {"A": "1"}, "/work"),
+        ("srun env A=1 B=2 torchrun train.py", {"A": "1", "B": "2"}, None),
+        ("cd /work && A=1 torchrun train.py | tee log", {"A": "1"}, "/work"),
+        ("cd /work; export A=1; torchrun train.py || exit 1", {"A": "1"}, "/work"),
+        ("cd /work\ncd train || exit\ntorchrun train.py", {}, "/work/train"),
+    ],
+)
+def test_settings_are_carried_over_wherever_they_stand(lines: str, env: dict[str, str], workdir: str | None) -> None:
+    found, text = imported(f"#!/bin/sh\n#SBATCH -w gn[1-2] --gpus-per-node=8\n{lines}\n")
+    (stage,) = (stage for stage in load_launch(parse_document(text, "x.yml")).stages if stage.kind == "launch")
+    assert (found.env, stage.launch.workdir) == (env, workdir)
+    assert stage.launch.command[-1] == "train.py"
+    assert "not carried over" not in text
+
+
+@pytest.mark.parametrize(
+    ("line", "hosts", "each"),
+    [
+        ("srun -w gn[1-2] --ntasks-per-node=4 --gpus-per-node=4 python train.py", ["gn1", "gn2"], 4),
+        ("mpirun -np 8 -H gn1:4,gn2:4 python train.py", ["gn1", "gn2"], 4),
+        ("mpirun -np 8 --host gn1,gn2 -N 4 python train.py", ["gn1", "gn2"], 4),
+        ("horovodrun -np 8 --hosts gn1:4,gn2:4 python train.py", ["gn1", "gn2"], 4),
+    ],
+)
+def test_a_line_that_names_the_hosts_needs_no_other(line: str, hosts: list[str], each: int) -> None:
+    found, _ = imported(f"#!/bin/sh\n{line}\n", "run.sh")
+    assert [(node.name, len(node.gpus)) for node in found.nodes] == [(name, each) for name in hosts]
+
+
+def test_ranks_without_gpus_are_told_how_to_be_written() -> None:
+    text = imported("#!/bin/sh\n#SBATCH -w gn1,gn2 --ntasks-per-node=4\nsrun python train.py\n")[1]
+    assert "for ranks on CPUs write `processes: 4` in place of `gpus: 4`" in " ".join(text.replace("#", " ").split())
 
 
 def test_ranks_a_node_are_those_of_srun_where_it_starts_them() -> None:
