@@ -127,7 +127,7 @@ def _uninstall(folder: AgentFolder, arguments: argparse.Namespace) -> int:
     from runbook.agent.systemd import uninstall_unit, unit_user
 
     user = None
-    if arguments.user or os.geteuid() != 0 or os.environ.get("SUDO_USER"):  # else root's own agent, which has no unit
+    if arguments.user or os.geteuid() != 0 or os.environ.get("SUDO_USER", "root") != "root":  # else root's own agent, which has no unit
         user = unit_user(arguments.user)
         for line in uninstall_unit(user):
             stdout.line(line)

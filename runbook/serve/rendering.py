@@ -51,9 +51,12 @@ def ago(seconds: float | None) -> str:
 
 
 def moment(at: float | None) -> str:
-    """A time in seconds since 1970 as text, with this machine's time zone, since people may be in another; empty for
-    None."""
-    return "" if at is None else time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(at))
+    """A time in seconds since 1970 as text, with this machine's time zone, since people may be in another. Empty for
+    None; a time that no calendar has stays in seconds."""
+    try:
+        return "" if at is None else time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(at))
+    except (OverflowError, ValueError, OSError):
+        return f"{at:.0f} s after 1970"
 
 
 @cache

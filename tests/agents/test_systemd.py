@@ -94,10 +94,14 @@ def test_an_agent_that_still_runs_is_told_when_it_is_uninstalled(
     assert "no agent runs here" in capsys.readouterr().out
 
 
-def test_root_forgets_an_enrolment_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("by_sudo", [False, True])
+def test_root_forgets_an_enrolment_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_sudo: bool) -> None:
     """In a container there is often nobody else, and no unit."""
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    monkeypatch.delenv("SUDO_USER", raising=False)
+    if by_sudo:
+        monkeypatch.setenv("SUDO_USER", "root")
+    else:
+        monkeypatch.delenv("SUDO_USER", raising=False)
     folder = AgentFolder(tmp_path / "agent")
     folder.remember(Identity("gn1", "http://127.0.0.1:8400", "token"))
     assert main(["agent", "uninstall", "--dir", str(folder.path)]) == 0

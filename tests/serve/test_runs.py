@@ -679,3 +679,9 @@ def test_a_process_is_known_by_its_start() -> None:
     assert process_start_ticks(os.getpid()) != ""
     assert process_start_ticks(os.getpid()) == process_start_ticks(os.getpid())
     assert process_start_ticks(2**22 + 1) == ""
+
+
+@given(st.floats(allow_nan=True, allow_infinity=True) | st.integers(-(10**30), 10**30))
+def test_any_time_has_a_text(at: float) -> None:
+    """Nodes told times before they were checked, and a database keeps them."""
+    assert moment(at)
