@@ -127,7 +127,8 @@ def _uninstall(folder: AgentFolder, arguments: argparse.Namespace) -> int:
     from runbook.agent.systemd import uninstall_unit, unit_user
 
     user = None
-    if arguments.user or os.geteuid() != 0 or os.environ.get("SUDO_USER", "root") != "root":  # else root's own agent, which has no unit
+    # An agent of root's own has no unit.
+    if arguments.user or os.geteuid() != 0 or os.environ.get("SUDO_USER", "root") != "root":
         user = unit_user(arguments.user)
         for line in uninstall_unit(user):
             stdout.line(line)
