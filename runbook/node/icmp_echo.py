@@ -1,5 +1,4 @@
-"""Sends ICMP echoes over sockets of its own, in one process for all peers. Peers that do not answer every echo are left
-to `ping`, which shows more. Python 3.8, standard library.
+"""Sends ICMP echoes over sockets of its own, in one process for all peers. Python 3.8, standard library.
 
 Only root, processes with CAP_NET_RAW, and users with a group in net.ipv4.ping_group_range may open such sockets.
 """
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 ROUND_INTERVAL_S = 0.005  # seconds between two rounds of echoes
 FULL_SIZE_ECHOES = 5  # how many full-size echoes each peer gets
 FIRST_REPLY_DEADLINE_S = 0.35
-"""Seconds after which a peer that has answered none of the first echoes is left to `ping`."""
+"""Seconds after which a peer that has answered none of the first echoes gets no more."""
 LAST_REPLY_DEADLINE_S = 0.3
 """Seconds for which the last echoes are waited for."""
 ICMP_ECHO_TYPES = {socket.AF_INET: (8, 0, socket.IPPROTO_ICMP), socket.AF_INET6: (128, 129, socket.IPPROTO_ICMPV6)}
@@ -40,20 +39,19 @@ class Peer:
         self.sent: dict[str, dict[int, float]] = {"small": {}, "full": {}}  # times by sequence number
         self.trips: dict[str, list[float]] = {"small": [], "full": []}  # seconds there and back
 
-    def result(self) -> dict[str, Pinged] | None:
-        """The result in `ping`'s form, if every echo came back; else None."""
+    def results(self) -> dict[str, Pinged]:
+        """By size, what became of the echoes, in `ping`'s form."""
         found: dict[str, Pinged] = {}
         for size, sent in self.sent.items():
             trips = self.trips[size]
-            if not trips or len(trips) < len(sent):
-                return None
             found[size] = {
-                "code": 0,
+                "code": 0 if trips else 1,
                 "raw": "%d packets transmitted, %d received" % (len(sent), len(trips)),
                 "sent": len(sent),
                 "received": len(trips),
-                "ms": round(1000 * sorted(trips)[len(trips) // 2], 3),
             }
+            if trips:
+                found[size]["ms"] = round(1000 * sorted(trips)[len(trips) // 2], 3)
         return found
 
 
@@ -144,10 +142,11 @@ def internet_checksum(packet: bytes) -> int:
 
 
 def send_echoes(loop: EventLoop, addresses: dict[str, int], count: int) -> dict[str, dict[str, Pinged]]:
-    """By address, the results of its echoes, for the addresses that returned all. `addresses`: by address, the bytes of
-    data in a full-size echo."""
+    """By address, what became of `count` small echoes and some of full size. Empty where this process may open no such
+    sockets. `addresses`: by address, the bytes of data in a full-size echo."""
     peers = [Peer(address, size) for address, size in addresses.items()]
     over: list[Any] = []
+    started: list[Peer] = []
     for family in ICMP_ECHO_TYPES:
         those = [peer for peer in peers if (":" in peer.address) == (family == socket.AF_INET6)]
         if not those:
@@ -156,7 +155,8 @@ def send_echoes(loop: EventLoop, addresses: dict[str, int], count: int) -> dict[
             loop.start(Echoes(family, loop).run(those, count), over.append)
         except OSError:
             over.append(None)  # not permitted
+        else:
+            started += those
     while len(over) < len({":" in peer.address for peer in peers}):
         loop.turn()
-    told = {peer.address: peer.result() for peer in peers}
-    return {address: found for address, found in told.items() if found}
+    return {peer.address: peer.results() for peer in started}

@@ -54,6 +54,7 @@ MIN_PEER_ECHOES, MAX_PEER_ECHOES, ECHOES_IN_ALL = 20, 100, 400
 time, so few peers get more."""
 OBVIOUS_LOSS_SHARE = 0.2
 """A loss of more than this share of the echoes shows in few echoes as well."""
+SMALL_ECHO_BYTES = 56
 FIRST_PING_OPTIONS = ["-w", "2"]
 """Options of the first few pings: without an answer to ARP, a hundred packets would each take long. The kernel repeats
 a lost ARP request after a second."""
@@ -276,7 +277,7 @@ def probe_ping_target(target: dict[str, Any], lookup: Lookup, count: int, until:
     lost = seen.get("sent", 0) - seen.get("received", 0)
     if seen.get("received") and lost > 0:
         # Losses at one moment prove nothing, since a busy host answers late: a second round distinguishes both.
-        result["again"] = ping(address, [], 60 if lost > OBVIOUS_LOSS_SHARE * seen["sent"] else 200)
+        result["again"] = second_round(address, 60 if lost > OBVIOUS_LOSS_SHARE * seen["sent"] else 200)
     result["neighbour"] = neighbour_entry(address)
     via = way.get("via")
     if via and not seen.get("received"):
@@ -314,7 +315,9 @@ def at_first_glance(
     number = {target["peer"]: resolved_address(lookups[target["address"]]) for target in targets}
     ways = routes_in_batch(sorted({address for address in number.values() if address}))
     sizes = {address: full_echo_bytes(address, way.get("mtu")) for address, way in ways.items()}
-    answered = send_echoes(loop, sizes, count) if sizes else {}
+    echoed = send_echoes(loop, sizes, count) if sizes else {}
+    whole = [address for address, found in echoed.items() if all(map(is_lossless, found.values()))]
+    answered = {address: echoed[address] for address in whole}  # `ping` shows more of the others
     if not answered:
         return {}
     known = {
@@ -333,6 +336,17 @@ def at_first_glance(
             "neighbour": known.get(address),
         }
     return found
+
+
+def is_lossless(echoes: Pinged) -> bool:
+    return 0 < echoes["sent"] == echoes["received"]
+
+
+def second_round(address: str, count: int) -> Pinged:
+    """Echoes in one process that waits longer for answers while it gets no CPU. `ping` reads the answers to all pings
+    of this node from a small buffer, and loses some while it does not run."""
+    found = send_echoes(EventLoop(), {address: SMALL_ECHO_BYTES}, count)
+    return found[address]["small"] if found else ping(address, [], count)
 
 
 def resolved_address(lookup: Lookup) -> str | None:

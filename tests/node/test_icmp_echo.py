@@ -1,4 +1,4 @@
-"""Echoes over our own sockets, in the lab: whom all come back from is known at once, all others are left to `ping`."""
+"""Echoes over our own sockets, in the lab: how many of each size come back."""
 
 from __future__ import annotations
 
@@ -42,25 +42,29 @@ def test_everybody_answers(two_hosts: Lab) -> None:
 
 
 @pytest.mark.parametrize(
-    "rule",
+    ("rule", "small", "full"),
     [
-        "icmp type echo-request drop",
-        "icmp type echo-request meta length 1000-65535 drop",
-        "meta l4proto icmp numgen inc mod 5 0 drop",
+        ("icmp type echo-request drop", 0, 0),
+        ("icmp type echo-request meta length 1000-65535 drop", 20, 0),
+        ("icmp type echo-request numgen inc mod 5 0 drop", 16, 4),
     ],
 )
-def test_who_does_not_answer_all_is_left_out(two_hosts: Lab, rule: str) -> None:
+def test_what_does_not_come_back_is_counted(two_hosts: Lab, rule: str, small: int, full: int) -> None:
     host = two_hosts["node-b"]
     host.run(
         "nft 'add table inet t; add chain inet t c { type filter hook input priority 0; }; "
         f"add rule inet t c {rule}'",
         user="root",
     )
-    assert echoed(two_hosts, {host.address: 1472, "127.0.0.1": 1472}).keys() == {"127.0.0.1"}
+    found = echoed(two_hosts, {host.address: 1472, "127.0.0.1": 1472})
+    assert [found["127.0.0.1"][size]["received"] for size in ("small", "full")] == [20, 5]
+    assert found[host.address]["small"]["received"] + found[host.address]["full"]["received"] == small + full
+    assert ("ms" in found[host.address]["small"]) is (small > 0)
 
 
-def test_a_size_that_the_link_does_not_carry_is_left_out(two_hosts: Lab) -> None:
-    assert echoed(two_hosts, {two_hosts["node-b"].address: 2000}) == {}
+def test_a_size_that_the_link_does_not_carry_does_not_arrive(two_hosts: Lab) -> None:
+    found = echoed(two_hosts, {two_hosts["node-b"].address: 2000})[two_hosts["node-b"].address]
+    assert (found["small"]["received"], found["full"]["sent"], found["full"]["received"]) == (20, 5, 0)
 
 
 def test_nothing_is_said_where_we_may_not(two_hosts: Lab) -> None:

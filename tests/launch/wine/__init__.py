@@ -101,7 +101,9 @@ class Wine:
                 check=False,
             )
             # Once in some hundred times, on a busy machine, Wine fails to start cmd itself, and says it in these words.
-            if not done.stdout.startswith(b"Application could not be started") and not done.stderr.startswith(b"wine: "):
+            if not done.stdout.startswith(b"Application could not be started") and not done.stderr.startswith(
+                b"wine: "
+            ):
                 break
         return Ended(done.returncode, *(one.decode("utf-8", "replace") for one in (done.stdout, done.stderr)))
 
