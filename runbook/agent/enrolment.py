@@ -13,10 +13,11 @@ from urllib.parse import urlsplit
 import msgspec
 
 from runbook.agent.folder import AgentFolder, Identity
-from runbook.agent.protocol import AGENT_NODE_NAME, SERVER_DIAL_TIMEOUT_S, Enrolment, ProtocolError
+from runbook.agent.protocol import SERVER_DIAL_TIMEOUT_S, Enrolment, ProtocolError
 from runbook.causes.catalogue import unreachable_for
 from runbook.model.command_quoting import shell_word
 from runbook.model.errors import FilesWrong, Unreachable
+from runbook.model.inventory import NODE_NAME
 
 MAX_ENROLMENT_ANSWER_BYTES = 64 << 10
 
@@ -35,7 +36,7 @@ def enrol_host(folder: AgentFolder, text: str, name: str) -> Identity:
         enrolment = Enrolment.of(text)
     except ProtocolError as error:
         raise FilesWrong.of("agent.enrol", str(error)) from None
-    if not AGENT_NODE_NAME.match(name):
+    if not NODE_NAME.match(name):
         fix = "name the node: `runbook agent enrol STRING --name gn01`"
         raise FilesWrong.of("agent.enrol", f"a node cannot be called {name!r}", help=fix)
     certificate = fetch_certificate(enrolment) if enrolment.certificate else None
@@ -48,7 +49,7 @@ def enrol_host(folder: AgentFolder, text: str, name: str) -> Identity:
     except ValueError as error:
         raise FilesWrong.of("agent.enrol", f"{enrolment.url} is not a runbook server: {error}") from None
     identity = Identity(answer.name, enrolment.url, answer.token, certificate)
-    if not AGENT_NODE_NAME.match(identity.name) or not identity.token.isascii() or not identity.token:
+    if not NODE_NAME.match(identity.name) or not identity.token.isascii() or not identity.token:
         raise FilesWrong.of("agent.enrol", f"{enrolment.url} gives an answer that is not a runbook server's")
     folder.remember(identity)
     return identity

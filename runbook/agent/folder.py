@@ -20,8 +20,8 @@ from typing import Any
 
 import msgspec
 
-from runbook.agent.protocol import AGENT_NODE_NAME
 from runbook.model.errors import FilesWrong
+from runbook.model.inventory import NODE_NAME
 from runbook.node import own_files
 from runbook.node.proc import this_machine
 
@@ -88,7 +88,7 @@ class AgentFolder:
             why = f"{self._identity} cannot be used: {getattr(error, 'strerror', None) or error}"
             fix = "`runbook agent uninstall`, and enrol this host again"
             raise FilesWrong.of("agent.identity", why, help=fix) from None
-        if not AGENT_NODE_NAME.match(identity.name):
+        if not NODE_NAME.match(identity.name):
             raise FilesWrong.of("agent.identity", f"{self._identity} holds no valid name of a node")
         return identity
 

@@ -54,9 +54,6 @@ agent, or tells the end of the program."""
 END_ORDER, KILL_ORDER = "end", "kill"
 """Orders on a channel: close the program's stdin; kill it."""
 
-AGENT_NODE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}\Z")
-"""A node's name, as an inventory and a file's name may hold it."""
-
 _ENROLMENT_PREFIX = "runbook-agent-1-"
 _CERTIFICATE_HASH = re.compile(r"[0-9a-f]{64}\Z")
 

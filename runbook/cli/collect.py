@@ -34,7 +34,7 @@ from runbook.model.node_ranges import fold
 from runbook.model.safe_files import is_folder, path_lookup_error
 from runbook.model.safe_text import printable_line, visible_text
 from runbook.model.units import bytes_text, count_text, seconds_text
-from runbook.model.verdict import EXIT_DONE, UNKNOWN
+from runbook.model.verdict import EXIT_DONE, EXIT_UNKNOWN
 from runbook.report.folding import Gist, fold_texts, fold_unreached
 from runbook.report.standard_streams import stderr, stdout
 
@@ -72,7 +72,7 @@ def collect(arguments: argparse.Namespace) -> int:
         files = archive_files(gathered, re.sub(r"\.(?:tar\.gz|tgz)\Z", "", out.name), when)
         data = pack_archive(files, when)
         write_collected_archive(data, out)
-    code = UNKNOWN if subject.trouble or any(not node.whole for node in gathered.nodes) else EXIT_DONE
+    code = EXIT_UNKNOWN if subject.trouble or any(not node.whole for node in gathered.nodes) else EXIT_DONE
     if arguments.output == "json":
         stdout.document(collect_json(gathered, out, data, files=files, run=run, subject=subject, code=code))
     else:

@@ -32,7 +32,7 @@ from runbook.model.redact import Redactor, known_inventory_secrets
 from runbook.model.safe_files import is_folder, path_exists, path_lookup_error, write_file_atomically
 from runbook.model.safe_text import visible_text
 from runbook.model.units import count_text
-from runbook.model.verdict import EXIT_DONE, EXIT_WRONG_INPUT, UNKNOWN
+from runbook.model.verdict import EXIT_DONE, EXIT_UNKNOWN, EXIT_WRONG_INPUT
 from runbook.report.folding import fold_unreached
 from runbook.report.standard_streams import report_error, stderr, stdout
 
@@ -186,14 +186,14 @@ def init_inventory(arguments: argparse.Namespace) -> int:
         stderr.line(f"warning: {name} is the same machine as {first}: left out")
     if not heard.answers:
         stderr.line("no host was reached; nothing was written")
-        return UNKNOWN
+        return EXIT_UNKNOWN
     if heard.failures and arguments.out is None:
         some = "the host that was" if len(heard.answers) == 1 else f"the {len(heard.answers)} hosts that were"
         stderr.line(f"nothing was written: mend that, or give --out FILE for an inventory of {some} reached")
-        return UNKNOWN
+        return EXIT_UNKNOWN
     name = arguments.name or (Path(arguments.out).stem if arguments.out else "cluster")
     write_product(draft_text(draft_of_survey(hosts, heard, name)), arguments.out, len(heard.answers))
-    return UNKNOWN if heard.failures else EXIT_DONE
+    return EXIT_UNKNOWN if heard.failures else EXIT_DONE
 
 
 def _unreached_text(names: str, failure: Unreachable) -> str:

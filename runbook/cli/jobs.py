@@ -33,7 +33,7 @@ from runbook.model.redact import Redactor, known_inventory_secrets
 from runbook.model.safe_text import aligned_table, printable_line, unreachable_text, visible_text
 from runbook.model.safe_text import printable_lines as safe_lines
 from runbook.model.units import bytes_text, count_text, range_text, range_texts, seconds_text
-from runbook.model.verdict import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, UNKNOWN, Outcome, Verdict
+from runbook.model.verdict import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_UNKNOWN, Outcome, Verdict
 from runbook.report.folding import fold_unreached
 from runbook.report.standard_streams import stderr, stdout
 
@@ -73,7 +73,7 @@ def _ps(cluster: Cluster, arguments: argparse.Namespace) -> int:
         all_silent = len(cluster.unreached) == len(cluster.inventory.nodes)
         none = "" if all_silent else f"no job on {'the other' if cluster.unreached else 'these'} nodes"
         stdout.tell(jobs_text(documents, cluster.unreached, ranks=arguments.verbose > 0, none=none))
-    return UNKNOWN if cluster.unreached or any(job["damaged"] for job in documents) else EXIT_DONE
+    return EXIT_UNKNOWN if cluster.unreached or any(job["damaged"] for job in documents) else EXIT_DONE
 
 
 def job_document(job: KnownJob) -> dict[str, Any]:
@@ -181,7 +181,7 @@ def _attach(cluster: Cluster, arguments: argparse.Namespace) -> int:
         missing = _exit_code_for_missing([*left, *lost, *job.absent, *job.damaged])
         if over_here:
             return missing
-        return EXIT_FAILED if any(outcome.verdict is Verdict.FAIL for outcome in outcomes) else UNKNOWN
+        return EXIT_FAILED if any(outcome.verdict is Verdict.FAIL for outcome in outcomes) else EXIT_UNKNOWN
 
 
 def _refuse_unknown_ranks(job: KnownJob, only: Sequence[int]) -> None:
@@ -236,7 +236,7 @@ def _stop(cluster: Cluster, arguments: argparse.Namespace) -> int:
         stdout.line(f"{name}: {', '.join(names)} still lives, though it was killed: {stuck}")
     for name, why in done.unsure.items():
         stdout.line(f"{name}: {printable_line(why)}")
-    return EXIT_FAILED if done.left else UNKNOWN if done.unsure else EXIT_DONE
+    return EXIT_FAILED if done.left else EXIT_UNKNOWN if done.unsure else EXIT_DONE
 
 
 def _clean(cluster: Cluster, arguments: argparse.Namespace) -> int:
@@ -251,20 +251,20 @@ def _clean(cluster: Cluster, arguments: argparse.Namespace) -> int:
             stdout.line(f"{job.id}: {name}: {printable_line(why)}")
         if done.removed:
             stdout.line(f"{job.id}: removed from {fold(done.removed)}")
-        code = max(code, EXIT_FAILED if done.alive else UNKNOWN if done.unsure else EXIT_DONE)
+        code = max(code, EXIT_FAILED if done.alive else EXIT_UNKNOWN if done.unsure else EXIT_DONE)
     silent = cluster.unreached if arguments.all else {}
     if not chosen and not silent:
         stdout.line("no job on these nodes")
     for silent_ones, error in fold_unreached(silent):
         stdout.line(f"{silent_ones} gave no answer: {printable_line(error.says)}")
-    return max(code, UNKNOWN) if silent else code
+    return max(code, EXIT_UNKNOWN) if silent else code
 
 
 def _exit_code_for_missing(names: list[str]) -> int:
     """The exit code for logs that are whole or not; says on stderr what was not read."""
     if names:
         stderr.line(f"not everything was read: {', '.join(sorted(set(names)))}")
-    return UNKNOWN if names else EXIT_DONE
+    return EXIT_UNKNOWN if names else EXIT_DONE
 
 
 def _make_output_printer(arguments: argparse.Namespace) -> OutputCallback:
@@ -301,7 +301,7 @@ JobTableRow = Sequence[str]
 def jobs_text(
     jobs: Sequence[Mapping[str, Any]], unreached: Mapping[str, Unreachable], *, ranks: bool, none: str
 ) -> str:
-    """The text of `ps`. `jobs` are as `facts` gives them; `none` is the line for no jobs."""
+    """The text of `ps`. `jobs` are as `job_document` gives them; `none` is the line for no jobs."""
     rows: list[JobTableRow] = [
         ("JOB", "STAGE", "STATE", "ALIVE", "NODES", "STARTED", "CORES", "MEMORY", "GPU MEMORY", "STEP")
     ]

@@ -14,7 +14,7 @@ from runbook.cli.argument_parser import make_parser
 from runbook.cli.extras import missing_core_module
 from runbook.model.errors import FilesWrong, RunbookError, Unreachable, machine_limit_finding
 from runbook.model.safe_text import unreachable_text, visible_text
-from runbook.model.verdict import EXIT_BUG, EXIT_DONE, EXIT_INTERRUPTED, EXIT_WRONG_INPUT, UNKNOWN
+from runbook.model.verdict import EXIT_BUG, EXIT_DONE, EXIT_INTERRUPTED, EXIT_UNKNOWN, EXIT_WRONG_INPUT
 from runbook.report.standard_streams import guard_standard_streams, report_error, stdout
 
 COMMANDS_WITHOUT_VERDICT = ("explain", "inventory", "completion", "ps", "logs", "report")
@@ -57,7 +57,7 @@ def _run_command(parsed: argparse.Namespace, arguments: Sequence[str]) -> int:
         return EXIT_WRONG_INPUT
     except Unreachable as failure:
         report_error(unreachable_text(failure))
-        return UNKNOWN
+        return EXIT_UNKNOWN
     except RunbookError as error:
         report_error(f"error: {visible_text(str(error))}\n")
         return EXIT_WRONG_INPUT
@@ -75,7 +75,7 @@ def _run_command(parsed: argparse.Namespace, arguments: Sequence[str]) -> int:
     except Exception as error:  # noqa: BLE001  the one place where a bug of ours is caught, to say what to do with it
         if limit := machine_limit_finding(error):
             report_error(f"error: {limit.says}: {limit.remedy}\n")
-            return UNKNOWN
+            return EXIT_UNKNOWN
         return crash(arguments, error)
 
 

@@ -98,7 +98,8 @@ def default_parents() -> list[Path]:
 
 
 def latest_run() -> Path | None:
-    """The folder of the newest of this user's runs in `homes()`, or None. The names of runs begin with their time."""
+    """The folder of the newest of this user's runs in `default_parents()`, or None. The names of runs begin with their
+    time."""
     found: list[Path] = []
     for home in default_parents():
         with contextlib.suppress(OSError):
@@ -113,7 +114,8 @@ def is_run_folder(path: Path) -> bool:
 
 
 def _make_run_folder(run_id: str) -> Path:
-    """A new folder for a run, in the first of `homes()` that can be used, else a temporary one. Raises FilesWrong."""
+    """A new folder for a run, in the first of `default_parents()` that can be used, else a temporary one. Raises
+    FilesWrong."""
     for home in default_parents():
         above = home.parent.parent
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -25,12 +24,11 @@ from runbook.files.suggestions import split_joined_key
 from runbook.files.value_origins import Layer
 from runbook.files.yaml_document import KeyPath
 from runbook.model.errors import FilesWrong
-from runbook.model.inventory import Container, EnvValue, Kubernetes, Node, Slurm, Ssh
+from runbook.model.inventory import NODE_NAME, Container, EnvValue, Kubernetes, Node, Slurm, Ssh
 
 MAX_SEARCHED_PARTS = 4_000_000  # matches of a name with a pattern, in all groups: 10,000 nodes, 400 times `*`
 MAX_NAME_COMPARISONS = 10_000  # comparisons of a known name with an unknown one, in all groups, to suggest the nearest
-NODE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
-_NAME_HELP = "letters, digits, `_`, `.` and `-`, with no `.` or `-` in front; ranges are written [01-04]"
+_NAME_HELP = "at most 200 letters, digits, `_`, `.` and `-`, with no `.` or `-` in front; ranges are written [01-04]"
 
 
 def _name_help(name: str) -> str:

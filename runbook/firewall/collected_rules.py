@@ -249,7 +249,7 @@ class Evidence:
 
     @cached_property
     def tangled(self) -> dict[int, Walk]:
-        """By the `id()` of a base chain whose walk took more than MOST_STEPS: that walk, reused for every packet."""
+        """By the `id()` of a base chain whose walk took more than MAX_COMPARISONS: that walk, for every packet."""
         return {}
 
     @property

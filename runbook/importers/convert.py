@@ -9,13 +9,13 @@ from collections.abc import Iterable, Mapping
 from runbook.files.address import is_loopback, normal_spelling
 from runbook.files.file_kinds import foreign_kind, is_yaml, refuse_unreadable
 from runbook.files.inventory_draft import Draft, NodeDraft, SettingPath
-from runbook.files.nodes import NODE_NAME
 from runbook.importers.ansible import read_ansible
 from runbook.importers.batch_script import is_batch_script, read_batch_script
 from runbook.importers.foreign_inventory import HOSTFILE_FORMAT, ForeignHost, ForeignInventory
 from runbook.importers.host_lists import read_host_list, read_hostfile
 from runbook.model.errors import FilesWrong
 from runbook.model.grouping import values_by_key
+from runbook.model.inventory import NODE_NAME
 from runbook.model.units import first_items_text
 
 _MAX_SHOWN_LINES = 3  # lines that a repeated remark names

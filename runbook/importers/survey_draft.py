@@ -11,7 +11,6 @@ from runbook.checks.ibstat import port_rate_text
 from runbook.files.address import is_ip
 from runbook.files.inventory_draft import Draft, NodeDraft, SettingPath
 from runbook.files.node_sets import folded_names
-from runbook.files.nodes import NODE_NAME
 from runbook.importers.survey import ROUTES, HostAnswers, SurveyHost, SurveyResult, candidate_addresses
 from runbook.importers.survey_facts import (
     GpusFound,
@@ -25,6 +24,7 @@ from runbook.importers.survey_facts import (
     host_pythons,
 )
 from runbook.model.grouping import values_by_key
+from runbook.model.inventory import NODE_NAME
 from runbook.model.nccl_devices import is_local_only_interface
 from runbook.model.units import first_items_text
 from runbook.parsers.infiniband import Port

@@ -40,6 +40,7 @@ from runbook.model.command_quoting import shell_word
 from runbook.model.process_end import ProcessEnd
 from runbook.model.units import seconds_text
 from runbook.model.verdict import Finding, Outcome, outcomes_from_findings
+from runbook.node.journal import OOM_KILLS_INTERVAL_S
 
 if TYPE_CHECKING:
     from runbook.diagnose.judge import Cause
@@ -283,7 +284,8 @@ def process_end_finding(kept: KeptProcesses, member: KeptProcess, frozen: Mappin
 
 
 def _kills_text(kills: int) -> str:
-    return f"{kills} process{'es' * (kills > 1)} killed for lack of memory in the two minutes before it ended"
+    lately = f"in the last {2 * OOM_KILLS_INTERVAL_S:.0f} s before it ended"
+    return f"{kills} process{'es' * (kills > 1)} killed for lack of memory {lately}"
 
 
 def _script_stop_finding(kept: KeptProcesses, member: KeptProcess, said: Mapping[str, object]) -> Finding:

@@ -41,16 +41,14 @@ from runbook.model.grouping import values_by_key
 from runbook.model.inventory import Inventory
 from runbook.model.units import first_items_text, seconds_text
 from runbook.model.verdict import Finding
+from runbook.node.journal import BARRIER_FOLDER_WHY_PREFIX, BARRIER_WHY_PREFIX
 from runbook.node.proc import SHELLS
 from runbook.transport.node_answers import RankConnections
-
-BARRIER_REASON_PREFIX = "barrier: "
-"""The beginning of a journal's `why` if the keeper did not start its process because of the barrier."""
 
 
 def failed_at_barrier(member: KeptProcess) -> bool:
     """Whether the keeper of this process waited in vain at the barrier of files."""
-    return member.code is None and str(member.journal.get("why") or "").startswith(BARRIER_REASON_PREFIX)
+    return member.code is None and str(member.journal.get("why") or "").startswith(BARRIER_WHY_PREFIX)
 
 
 def missed_barrier_finding(kept: KeptProcesses, first: KeptProcess) -> tuple[str, Finding]:
@@ -63,9 +61,9 @@ def missed_barrier_finding(kept: KeptProcesses, first: KeptProcess) -> tuple[str
         member = waiting[name]
         folder, why = (
             str(member.journal.get("barrier")),
-            str(member.journal.get("why") or "").removeprefix(BARRIER_REASON_PREFIX),
+            str(member.journal.get("why") or "").removeprefix(BARRIER_WHY_PREFIX),
         )
-        if why.startswith("the shared folder"):
+        if why.startswith(BARRIER_FOLDER_WHY_PREFIX):
             says = f"{name} could not meet the others: {why}"
             return name, finding_for(
                 "ranks-missing",

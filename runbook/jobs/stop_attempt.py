@@ -15,6 +15,7 @@ from runbook.jobs.watch import UNREAD_NEWS_INTERVAL_S, fetch_news
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node
 from runbook.model.safe_files import BadName, write_file_below
+from runbook.node.journal import MIN_LOG_ANSWER_BYTES
 
 T = TypeVar("T")
 
@@ -22,10 +23,7 @@ LOOK_ANSWER_TIMEOUT_S = 9.0
 """Seconds that a node may take to answer a look, beyond the time for which it observes its processes."""
 SLOW_LOGS_TIMEOUT_S = 4.0
 """Seconds for which a node may answer with fewer than MIN_LOG_ANSWER_BYTES bytes of its logs, before the rest is left
-there."""
-MIN_LOG_ANSWER_BYTES = 4096
-"""The fewest bytes that `node/job_control.py` sends of a log that has more. A node that sends fewer does not have the
-bytes that it announces."""
+there: a node that sends fewer does not have the bytes that it announces."""
 
 ALL_LOGS_TIMEOUT_S = 1800.0
 """Seconds after which fetching the rest of the logs ends in any case."""

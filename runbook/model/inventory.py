@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -12,6 +13,9 @@ from runbook.model.secrets import Secret
 EnvValue = str | Secret
 
 SHELLS = ("sh", "bat", "ps1")
+
+NODE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}\Z")
+"""The name of a node or of a group. Files are named after nodes, and a file's name has at most 255 bytes."""
 
 MAX_GPUS_PER_NODE = 1024
 """The most GPUs of one node; schemas/inventory.schema.json says the same to editors."""

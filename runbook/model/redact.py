@@ -1,7 +1,7 @@
 """The redactor, which takes every secret of the run out of everything that is shown or kept.
 
-A secret is found however it is written: in the encodings that `views` undoes (JSON, URLs, shells, Python, HTML,
-colours), and in the forms below, which `views` does not undo. Tokens of well-known formats are taken out as well, even
+A secret is found however it is written: in the encodings that `View`s undo (JSON, URLs, shells, Python, HTML,
+colours), and in the forms below, which they do not undo. Tokens of well-known formats are taken out as well, even
 if they are no known secrets. The cost is linear in the text, whatever the number of secrets."""
 
 from __future__ import annotations

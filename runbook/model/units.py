@@ -121,7 +121,7 @@ def name_list_text(names: Iterable[str], *, most: int = 6, first: int = 4) -> st
 
 MAX_NUMBER_DIGITS = 15
 MAX_NUMBER = 10**MAX_NUMBER_DIGITS
-"""The number that `number` gives for more than MAX_NUMBER_DIGITS digits."""
+"""The number that `parse_number` gives for more than MAX_NUMBER_DIGITS digits."""
 MAX_SMALL_NUMBER_DIGITS = 9
 
 
@@ -135,8 +135,8 @@ def parse_number(text: str) -> int:
 
 
 def parse_whole_number(text: str) -> int | None:
-    """The number, as `number` reads it, if the text is nothing but the digits 0 to 9; else None: to Python `²` is a
-    digit as well, though `int` refuses it."""
+    """The number, as `parse_number` reads it, if the text is nothing but the digits 0 to 9; else None: to Python `²` is
+    a digit as well, though `int` refuses it."""
     return parse_number(text) if text.isascii() and text.isdigit() else None
 
 

@@ -153,7 +153,7 @@ def overall_verdict(verdicts: Iterable[Verdict]) -> Verdict:
     return Verdict.UNKNOWN
 
 
-EXIT_DONE, EXIT_FAILED, EXIT_WRONG_INPUT, UNKNOWN = 0, 1, 2, 3
+EXIT_DONE, EXIT_FAILED, EXIT_WRONG_INPUT, EXIT_UNKNOWN = 0, 1, 2, 3
 """Exit codes: done as asked; something failed; files or arguments are wrong; the command could not tell, as when a node
 was not reached."""
 EXIT_BUG, EXIT_INTERRUPTED = 70, 130
@@ -163,6 +163,6 @@ EXIT_OF_VERDICT = {
     Verdict.PASS: EXIT_DONE,
     Verdict.SKIP: EXIT_DONE,
     Verdict.FAIL: EXIT_FAILED,
-    Verdict.UNKNOWN: UNKNOWN,
+    Verdict.UNKNOWN: EXIT_UNKNOWN,
 }
 """The exit code of a command whose result is a verdict."""

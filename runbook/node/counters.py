@@ -17,9 +17,9 @@ import time
 
 from runbook.node.adapters import SYS_CLASS_NET, physical_devices, read_integer
 from runbook.node.cpu_waits import process_and_descendants, throttled_us
-from runbook.node.gpus import find_smi, query_gpus
+from runbook.node.gpus import query_gpus
 from runbook.node.proc import digits_as_integer, kernel_counters, read
-from runbook.node.tools import run_if_installed
+from runbook.node.tools import find_tool, run_if_installed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ DMESG_TIMEOUT_S = 3
 
 def look(arguments: dict[str, Any]) -> Counters:
     names = [device for name in arguments["interfaces"] for device in [name] + physical_devices(name)]
-    smi = find_smi() if arguments["gpus"] else None
+    smi = find_tool("nvidia-smi") if arguments["gpus"] else None
     return {
         "clock": time.monotonic(),
         "interfaces": {name: interface_counters(name) for name in dict.fromkeys(names)},

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from runbook.transport.node_answers import GpuProcess, GpusAnswer, Ran
 
 KERNEL_LOG_TIMEOUT_S = 4  # seconds for reading the kernel's log
-NVIDIA_SMI_PATHS = ("/usr/lib/wsl/lib/nvidia-smi", "/usr/local/nvidia/bin/nvidia-smi", "/opt/bin/nvidia-smi")
 GPU_QUERY_FIELDS = """index uuid name memory.total memory.used driver_version pci.bus_id
     ecc.errors.uncorrected.volatile.total retired_pages.pending mig.mode.current compute_mode
     clocks_event_reasons.active""".split()
@@ -38,11 +37,6 @@ FORMER_NAMES = {"clocks_event_reasons.active": "clocks_throttle_reasons.active"}
 REFUSED_FIELD = re.compile(r'Field "([^"]+)" is not a valid field to query')
 NVIDIA_LOG_LINE = re.compile(r"NVRM|SXid|nvidia-nvswitch")
 MAX_KERNEL_LINES = 300  # how many of the log's newest lines are kept
-
-
-def find_smi() -> str | None:
-    """The path of nvidia-smi, or None."""
-    return find_tool("nvidia-smi") or next((path for path in NVIDIA_SMI_PATHS if os.access(path, os.X_OK)), None)
 
 
 def query_gpus(
@@ -109,7 +103,7 @@ def gpu_process_facts(pid: int, run_id: str) -> GpuProcess:
 
 def look(arguments: dict[str, Any]) -> GpusAnswer:
     facts: dict[str, Any] = {"pci": count_pci_gpus(), "amd": find_tool("rocm-smi") or find_tool("amd-smi")}
-    smi = find_smi()
+    smi = find_tool("nvidia-smi")
     jobs: dict[str, Callable[[], Any]] = {
         "dmesg": lambda: nvidia_log_lines(["dmesg"]),
         "journal": lambda: nvidia_log_lines(["journalctl", "-k", "-q", "--no-pager", "-o", "short-monotonic"]),

@@ -42,6 +42,7 @@ from runbook.node.journal import (
     FILE_NAME_PATTERN,
     JOB_FIELDS,
     JOURNAL_FIELDS,
+    MIN_LOG_ANSWER_BYTES,
     REQUIRED_JOURNAL_FIELDS,
     Odd,
     attempt_folder,
@@ -159,7 +160,7 @@ def watch(order: dict[str, Any]) -> Watched:
             with open_log(folder, name) as file:
                 file.seek(offsets[name])
                 # An equal part for each log: a process that writes without end must not delay the others' lines.
-                data = file.read(max(4096, order["most"] // len(longer)))
+                data = file.read(max(MIN_LOG_ANSWER_BYTES, order["most"] // len(longer)))
             read[name] = base64.b64encode(data).decode()
         except OSError:
             continue

@@ -11,6 +11,8 @@ import re
 import reprlib
 from typing import Any, Callable, Dict, Mapping, Sequence, Tuple
 
+from runbook.node.proc import MAX_RANK
+
 DocumentFields = Dict[str, Any]
 FieldKind = Tuple[str, Callable[[Any], bool]]  # what a value has to be, in words, and a check of it
 
@@ -18,6 +20,14 @@ PROCESS_STATES = ("none", "waiting", "running", "stopping", "ended")
 """The states of a kept process, in their order; the first is never written into a journal."""
 STOPPED_BY_USER = "stopped by the user"
 """The `why` of a process that `runbook stop`, or the run that had started it, ended."""
+BARRIER_WHY_PREFIX = "barrier: "
+"""The beginning of `why` if the process was not started because of the barrier of files."""
+BARRIER_FOLDER_WHY_PREFIX = "the shared folder "
+"""What follows BARRIER_WHY_PREFIX if the barrier's folder cannot be used."""
+OOM_KILLS_INTERVAL_S = 60.0
+"""The kernel's kills in a journal are those of the last one to two such intervals before the end."""
+MIN_LOG_ANSWER_BYTES = 4096
+"""Of each log that has grown, a node may send at least so many bytes in one answer."""
 SIGNAL_WHY_PREFIX = "signal "
 """The beginning of `why` if a signal ended the keeper and nobody left a reason: a reboot, a scheduler, `kill`."""
 
@@ -87,7 +97,7 @@ STATE: FieldKind = (
 TIME = number_kind(MAX_UNIX_TIME_S)
 PID = integer_kind(1, 1 << 31)
 TICKS = integer_kind(0, 1 << 63)
-RANK_NUMBER = integer_kind(0, 10000000)
+RANK_NUMBER = integer_kind(0, MAX_RANK)
 GPU_INDEX = integer_kind(0, 65535)
 ATTEMPT_NUMBER = integer_kind(1, 1000000)
 

@@ -30,6 +30,12 @@ import sys
 import threading
 import time
 
+from runbook.node.journal import (
+    BARRIER_FOLDER_WHY_PREFIX,
+    BARRIER_WHY_PREFIX,
+    OOM_KILLS_INTERVAL_S,
+    SIGNAL_WHY_PREFIX,
+)
 from runbook.node.message import write_message as say_it
 from runbook.node.own_files import (
     expanded_path,
@@ -60,7 +66,6 @@ JOB_VARIABLE_PREFIX = "RUNBOOK_"  # the prefix of the variables by which process
 BUSY_WAIT_S = 0.005  # seconds of busy waiting before the start
 SWEEP_TIMEOUT_S = 5.0  # seconds that killed processes may take to end
 POLL_INTERVAL_S = 0.2
-OOM_KILLS_INTERVAL_S = 60.0  # seconds between two looks at the kernel's kills
 BARRIER_INTERVAL_S = 0.1  # seconds between two looks at the barrier
 FULL_RATE_NODES = 64
 """With more nodes than this, each looks less often at the barrier: one file server answers all of them."""
@@ -162,7 +167,9 @@ class Keeper:
                 self.kills.look()
 
     def signalled(self, number: int, _frame: object) -> None:
-        self.news.put(("stop", self.order["grace_s"], read_stop_reason(self.order["folder"]) or "signal %d" % number))
+        self.news.put(
+            ("stop", self.order["grace_s"], read_stop_reason(self.order["folder"]) or SIGNAL_WHY_PREFIX + str(number))
+        )
 
     def listen(self) -> None:
         """Takes orders from stdin; the end of stdin ends the process, unless it is detached."""
@@ -183,7 +190,7 @@ class Keeper:
         if absent is None:
             self.news.put(("go", 0.0))
         else:
-            self.news.put(("stop", 0.0, "barrier: " + absent))
+            self.news.put(("stop", 0.0, BARRIER_WHY_PREFIX + absent))
 
     def watch_siblings(self) -> None:
         """Ends the process when another process of this node fails. A detached job has no controller that does it."""
@@ -422,7 +429,7 @@ class Barrier:
                     else BARRIER_INTERVAL_S * max(1.0, len(order["nodes"]) / FULL_RATE_NODES)
                 )
         except OSError as error:
-            return "the shared folder %s: %s" % (self.folder, error.strerror or error)
+            return BARRIER_FOLDER_WHY_PREFIX + "%s: %s" % (self.folder, error.strerror or error)
 
     def put(self, name: str, **facts: str) -> None:
         partial = os.path.join(self.folder, ".%s.%s.%d" % (name, self.order["node"], os.getpid()))
@@ -435,10 +442,10 @@ class Barrier:
     def read(self, name: str) -> dict[str, Any]:
         try:
             with open(os.path.join(self.folder, name)) as file:
-                found: dict[str, Any] = json.load(file)
-                return found
-        except (OSError, ValueError):
+                found: object = json.load(file)
+        except (OSError, ValueError, RecursionError):
             return {}
+        return found if isinstance(found, dict) else {}
 
     def valid(self, name: str) -> bool:
         return bool(self.read(name).get("token") == self.order["token"])

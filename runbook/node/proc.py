@@ -24,7 +24,7 @@ SETTING_NAME = re.compile(r"(?:TORCH|NCCL|GLOO)_[A-Z0-9_]{1,80}\Z")  # a variabl
 MAX_SETTINGS = 100
 MAX_SETTING_CHARACTERS = 200
 MAX_ANSWER_INTEGER = 1 << 62  # the largest number in an answer
-MAX_RANK = 9_999_999
+MAX_RANK = 10_000_000
 
 
 def read(path: str) -> str | None:

@@ -30,7 +30,7 @@ import threading
 import time
 
 from runbook.node.cpu_waits import MAX_FAMILY_PROCESSES, cpu_quota, cpu_time, cpu_wait_share, throttled_share
-from runbook.node.gpus import find_smi, query_gpus
+from runbook.node.gpus import query_gpus
 from runbook.node.proc import (
     Stat,
     account_name,
@@ -369,7 +369,7 @@ def source_line(path: str, number: int) -> str:
 
 
 def gpu_use(indices: Iterable[int]) -> dict[str, int] | None:
-    smi = find_smi()
+    smi = find_tool("nvidia-smi")
     if smi is None:
         return None
     said = query_gpus(smi, ("index", "utilization.gpu"), NVIDIA_SMI_TIMEOUT_S, indices)

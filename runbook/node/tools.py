@@ -33,7 +33,11 @@ MAX_SENT_CHARACTERS = 1 << 20
 """The most characters of a tool's output that an answer carries."""
 
 OUTPUT_END_TIMEOUT_S = 1.0  # seconds to wait for the rest of the output of a tool that has ended or was killed
-TOOL_FOLDERS = ("/usr/sbin", "/sbin", "/usr/local/sbin", "/usr/local/bin", "/usr/bin", "/bin")
+TOOL_FOLDERS = (
+    *("/usr/sbin", "/sbin", "/usr/local/sbin", "/usr/local/bin", "/usr/bin", "/bin"),
+    # nvidia-smi in WSL, on nodes of GKE, and on CoreOS
+    *("/usr/lib/wsl/lib", "/usr/local/nvidia/bin", "/opt/bin"),
+)
 
 SHORTAGE_ERRNOS = (
     errno.EAGAIN,
@@ -60,7 +64,7 @@ DENIAL_TEXTS = (
 
 
 def tool_folders() -> list[str]:
-    """The folders of tools: those of PATH, and those of administrators, which an ordinary user's PATH lacks."""
+    """The folders of tools: those of PATH, and others that an ordinary user's PATH may lack."""
     return [folder for folder in os.environ.get("PATH", "").split(os.pathsep) if folder] + list(TOOL_FOLDERS)
 
 

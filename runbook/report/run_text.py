@@ -27,7 +27,7 @@ from runbook.model.safe_text import (
     wrap_to_width,
 )
 from runbook.model.units import count_text, range_text, seconds_text
-from runbook.model.verdict import EXIT_BUG, EXIT_FAILED, EXIT_INTERRUPTED, UNKNOWN, Verdict
+from runbook.model.verdict import EXIT_BUG, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_UNKNOWN, Verdict
 from runbook.report.folding import (
     FindingBlock,
     FoldedFinding,
@@ -418,7 +418,7 @@ class RunPage:
         if stage is None or not suspects or finished.dropped or finished.not_dropped:
             return 0
         passed = sum(outcome.verdict is Verdict.PASS for outcome in stage.outcomes)
-        few = finished.exit_code in (EXIT_FAILED, UNKNOWN) and len(suspects) + passed == len(stage.started.nodes)
+        few = finished.exit_code in (EXIT_FAILED, EXIT_UNKNOWN) and len(suspects) + passed == len(stage.started.nodes)
         return passed if few and passed >= 2 * len(suspects) else 0
 
     def _tally(self) -> str:

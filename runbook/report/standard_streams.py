@@ -25,7 +25,7 @@ class OutputStream:
         self._name = name
         self._lock = threading.RLock()
         self.verbatim = cast("TextIO", _Verbatim(self))
-        """Writes text that is safe already: JSON lines, and pages of which `paint` has made every span visible."""
+        """Writes text that is safe already: JSON lines, and pages of which every span has been made visible."""
         self.begin()
 
     def begin(self) -> None:

@@ -20,7 +20,6 @@ from typing import Any
 import runbook
 from runbook.agent.protocol import (
     AGENT_LOST_TIMEOUT_S,
-    AGENT_NODE_NAME,
     ELSEWHERE_CLOSE_CODE,
     MAX_AGENT_CHANNELS,
     REPLACED_CLOSE_CODE,
@@ -34,6 +33,7 @@ from runbook.agent.protocol import (
     Open,
 )
 from runbook.files.inventory import natural_sort_key
+from runbook.model.inventory import NODE_NAME
 from runbook.serve.agent_channel import Channel
 from runbook.serve.agent_states import (
     OLD_AGENT_REMEDY,
@@ -135,7 +135,7 @@ class EnrolledNode:
 def make_enrolment_string(store: Store, settings: ServeSettings, by: str, name: str | None = None) -> str:
     """A string with which one host can be enrolled within the hour. With a `name`, the host is enrolled as that node,
     which it replaces if it is enrolled already. Raises InvalidNodeName."""
-    if name is not None and not AGENT_NODE_NAME.match(name):
+    if name is not None and not NODE_NAME.match(name):
         raise InvalidNodeName(f"a node cannot be called {name!r}: it has letters, digits, _, . and -")
     secret, now = secrets.token_urlsafe(32), time.time()
     with store.write() as db:
@@ -249,7 +249,7 @@ class Fleet:
     def enrolled(self, secret: str, name: str) -> tuple[str, str]:
         """Enrol a host by the secret of an enrolment string, which is spent; returns the node's name and its new token.
         Raises NotEnrolled."""
-        if not AGENT_NODE_NAME.match(name):
+        if not NODE_NAME.match(name):
             raise NotEnrolled(400, "that is not a valid name of a node")
         token, now = secrets.token_urlsafe(32), time.time()
         with self._lock:  # held until the node is in `_nodes`: of two strings for one name the first one counts

@@ -257,7 +257,7 @@ def _last_match_end(data: bytes, needle: bytes) -> int:
 
 
 def search_all_files(folder: Path, among: Sequence[RunLog], text: str, *, any_case: bool, until: float) -> FoundInAll:
-    """Searches each of these files of a run as `search` does, one after the other."""
+    """Searches each of these files of a run as `search_log_file` does, one after the other."""
     count, holding, hits, unsearched = 0, list[tuple[RunLog, int]](), list[tuple[RunLog, LogLine]](), 0
     for file in among:
         if time.monotonic() > until:

@@ -127,7 +127,7 @@ class Processes:
     def _begin(self, folder: Path, about: Mapping[str, Any]) -> subprocess.Popen[bytes]:
         """Start the run's own process, and write into its folder which one it is."""
         process = self._child(about["command"][1:], folder / CONSOLE_FILE, about["person"])
-        of_process = {"pid": process.pid, "began": process_start_ticks(process.pid), "begun": about.get("begun", 0) + 1}
+        of_process = {"pid": process.pid, "began": process_start_mark(process.pid), "begun": about.get("begun", 0) + 1}
         write_file_below(folder, STARTED_FILE, data=json.dumps({**about, **of_process}))
         return process
 
@@ -300,7 +300,7 @@ class Processes:
         words = ["attach", first.run_id, "-i", _inventory_path_of_run(folder, first), "--run-dir", str(folder)]
         process = self._child(words, folder / CONSOLE_FILE, person)
         write_file_below(
-            folder, FOLLOWER_FILE, data=json.dumps({"pid": process.pid, "began": process_start_ticks(process.pid)})
+            folder, FOLLOWER_FILE, data=json.dumps({"pid": process.pid, "began": process_start_mark(process.pid)})
         )
         return process
 
@@ -316,7 +316,7 @@ class Processes:
 def _is_process_alive(about: Mapping[str, Any]) -> bool:
     """Whether the recorded process (`pid`, `began`) still lives, and no other process has its number."""
     pid, began = about.get("pid"), about.get("began")
-    return isinstance(pid, int) and pid > 1 and bool(began) and process_start_ticks(pid) == began
+    return isinstance(pid, int) and pid > 1 and bool(began) and process_start_mark(pid) == began
 
 
 def _inventory_path_of_run(folder: Path, first: RunStarted) -> str:
@@ -331,7 +331,7 @@ def _written_bytes(folder: Path) -> int:
     return logs + (folder / "events.jsonl").stat().st_size
 
 
-def process_start_ticks(pid: int) -> str:
+def process_start_mark(pid: int) -> str:
     """When the process with this pid began, in the kernel's ticks since boot; empty if there is none, or it is a
     zombie."""
     its = process_stat(pid)

@@ -14,6 +14,8 @@ from typing import Annotated, Any, Literal, TypedDict
 import msgspec
 from msgspec import Meta
 
+from runbook.node.proc import MAX_ANSWER_INTEGER
+
 MAX_FRAME_LINE_BYTES = 24 << 20
 """The most bytes of one line. The longest lines that a node has reason to send hold the rules of its packet filters."""
 
@@ -21,7 +23,7 @@ MAX_PAYLOAD_BYTES = 1 << 20
 """The most bytes of payload behind a line. A supervisor sends the output of programs in pieces of 64 KiB, and the first
 MiB of a file."""
 
-MIN_INTEGER, MAX_INTEGER = -(1 << 62), 1 << 62
+MIN_INTEGER, MAX_INTEGER = -MAX_ANSWER_INTEGER, MAX_ANSWER_INTEGER
 
 Count = Annotated[int, Meta(ge=0, le=MAX_INTEGER)]
 Integer = Annotated[int, Meta(ge=MIN_INTEGER, le=MAX_INTEGER)]

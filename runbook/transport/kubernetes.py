@@ -191,7 +191,7 @@ class KubectlStream(ProcessStream):
         )
 
     def close(self) -> None:
-        """Close the stream, and kill a kubectl that has not ended after ENDING_S: without beats the supervisor has
+        """Close the stream, and kill a kubectl that has not ended after END_TIMEOUT_S: without beats the supervisor has
         cleaned up by itself by then."""
         super().close()
         if self._process.poll() is None:

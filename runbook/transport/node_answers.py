@@ -19,6 +19,7 @@ from runbook.files.address import is_ip
 from runbook.model.inventory import MAX_GPUS_PER_NODE
 from runbook.model.units import first_items_text
 from runbook.node import journal
+from runbook.node.proc import MAX_RANK
 from runbook.node.tools import MAX_SENT_CHARACTERS
 from runbook.transport.frames import (
     MAX_INTEGER,
@@ -46,7 +47,7 @@ AnswerType = TypeVar("AnswerType")
 
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Number = Annotated[float, Meta(ge=-1e300, le=1e300)]
-Rank = Annotated[int, Meta(ge=0, le=1 << 24)]
+Rank = Annotated[int, Meta(ge=0, le=MAX_RANK)]
 Mtu = Annotated[int, Meta(ge=0, le=1 << 31)]
 Digits = Annotated[str, Meta(pattern=r"\A[0-9]{1,10}\Z")]
 Variable = Annotated[str, Meta(pattern=r"\A[A-Z_][A-Z0-9_]{0,99}\Z")]
@@ -792,9 +793,9 @@ def decode_answer(program: str, arguments: Mapping[str, Any], said: bytes) -> di
 
 
 def _max_log_bytes(arguments: Mapping[str, Any], found: Mapping[str, Any]) -> int:
-    """The most bytes of logs that a node may send: an equal part of each file, but a part may be a page (4 KiB)
+    """The most bytes of logs that a node may send: an equal part of each file, but a part may be MIN_LOG_ANSWER_BYTES
     long."""
-    return int(arguments["most"]) + 4096 * len(found["read"])
+    return int(arguments["most"]) + journal.MIN_LOG_ANSWER_BYTES * len(found["read"])
 
 
 def _asked_and_answered(

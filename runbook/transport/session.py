@@ -504,6 +504,8 @@ class Session:
             if not self._greeted:
                 self._greeted = True
                 self._hello.put(decode_json(line, node_answers.Hello))
+        elif frame.event == "failed" and not self._greeted:
+            raise UnexpectedAnswer(f"{frame.error['type']}: {frame.error['text']}")
         elif frame.event == "beat":
             if frame.echo is not None and frame.echo == self._echo:
                 self._beats.put((time.time(), frame))
@@ -528,6 +530,8 @@ class Session:
         """Count the node as lost, or, when no supervisor has answered yet, give the constructor the reason."""
         if opening.over:
             closed = self._broken(f"the connection to {self._place} was closed")
+            if not self._greeted:  # the supervisor has ended before it said hello, for which the constructor waits
+                self._hello.put(closed)
             if self._leaving:
                 self._lose(closed)
             else:

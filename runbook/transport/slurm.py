@@ -148,12 +148,12 @@ def parse_slurm_nodes(text: str) -> dict[str, SlurmNode]:
 
 def _parse_slurm_node(record: str) -> SlurmNode:
     name, state = _record_value(record, "NodeName"), _record_value(record, "State")
-    marks = state.rstrip("*~#!%$@^-+")
+    states = (one.strip("*~#!%$@^-") for one in state.split("+"))
     reason = re.search(r"(?m)^[ \t]*Reason=(.*)$", record)
     address = re.search(r"(?m)\bNodeAddr=(\S+)", record)
     silent = "*" in state or "NOT_RESPONDING" in state
     why = reason[1].strip() if reason else ""
-    return SlurmNode(name, address[1] if address else name, tuple(marks.split("+")), silent, why)
+    return SlurmNode(name, address[1] if address else name, tuple(one for one in states if one), silent, why)
 
 
 def _unreadable_scontrol_failure(what: str, text: str, error: Exception) -> Unreachable:
@@ -436,8 +436,8 @@ class SlurmStream(ProcessStream):
         )
 
     def close(self) -> None:
-        """Close the stream, and end an srun that still waits after ENDING_S: without beats the supervisor has cleaned
-        up by itself by then."""
+        """Close the stream, and end an srun that still waits after END_TIMEOUT_S: without beats the supervisor has
+        cleaned up by itself by then."""
         super().close()
         self._process.terminate()
 

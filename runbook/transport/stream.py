@@ -15,8 +15,8 @@ from typing import ClassVar, Protocol
 from runbook.model.errors import Unreachable
 from runbook.transport.bootstrap import bootstrap_command
 
-STDERR_TAIL_BYTES = 4096  # bytes: the end of stderr that is kept
-_MAX_STDERR_FILE_BYTES = 8 << 20  # bytes of stderr on disk: beyond this, all but the last STDERR_TAIL_BYTES are freed
+SHOWN_STDERR_BYTES = 4096  # bytes: the end of stderr that is told as evidence
+_MAX_STDERR_FILE_BYTES = 8 << 20  # bytes of stderr on disk: beyond this, all but the last SHOWN_STDERR_BYTES are freed
 
 
 class Complaints:
@@ -34,17 +34,17 @@ class Complaints:
         with contextlib.suppress(OSError, ValueError):
             size = os.fstat(self.file.fileno()).st_size
             if size - self._from > _MAX_STDERR_FILE_BYTES:
-                last = os.pread(self.file.fileno(), STDERR_TAIL_BYTES, size - STDERR_TAIL_BYTES)
+                last = os.pread(self.file.fileno(), SHOWN_STDERR_BYTES, size - SHOWN_STDERR_BYTES)
                 os.ftruncate(self.file.fileno(), 0)
-                os.pwrite(self.file.fileno(), last, size - STDERR_TAIL_BYTES)
-                self._from = size - STDERR_TAIL_BYTES
+                os.pwrite(self.file.fileno(), last, size - SHOWN_STDERR_BYTES)
+                self._from = size - SHOWN_STDERR_BYTES
 
     def last(self) -> str:
-        """The last STDERR_TAIL_BYTES bytes of stderr as text, stripped; empty once the file is closed."""
+        """The last SHOWN_STDERR_BYTES bytes of stderr as text, stripped; empty once the file is closed."""
         with contextlib.suppress(OSError, ValueError):
             size = os.fstat(self.file.fileno()).st_size
             return (
-                os.pread(self.file.fileno(), STDERR_TAIL_BYTES, max(0, size - STDERR_TAIL_BYTES))
+                os.pread(self.file.fileno(), SHOWN_STDERR_BYTES, max(0, size - SHOWN_STDERR_BYTES))
                 .decode(errors="replace")
                 .strip("\0")
                 .strip()
@@ -88,7 +88,7 @@ class Stream(Protocol):
         """The last few KiB that the far end wrote to stderr so far: evidence when something went wrong."""
 
 
-STDERR_TAIL_BYTES = 1 << 16
+KEPT_STDERR_BYTES = 1 << 16
 """Bytes of the stderr of a program at the far end that are kept."""
 
 END_TIMEOUT_S = 6.0

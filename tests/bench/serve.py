@@ -27,7 +27,7 @@ from runbook.report.html.render import render
 from runbook.serve.agent_fleet import Fleet
 from runbook.serve.change_stream import Changed
 from runbook.serve.people import People
-from runbook.serve.run_processes import process_start_ticks
+from runbook.serve.run_processes import process_start_mark
 from runbook.serve.settings import ServeSettings
 from runbook.serve.store import Store
 from runbook.transport.agent import (
@@ -113,7 +113,7 @@ class _Bench:
         }  # fmt: skip
         launch = {"event": "stage-started", "time": time.time(), "stage": "train", "check": "launch", "nodes": names}
         (run / "events.jsonl").write_text(f"{json.dumps(began)}\n{json.dumps(launch)}\n")
-        ours = {"pid": os.getpid(), "began": process_start_ticks(os.getpid())}
+        ours = {"pid": os.getpid(), "began": process_start_mark(os.getpid())}
         about = {"version": 1, "person": "bench", "group": "train", "at": time.time(), "command": ["runbook"], **ours}
         (run / "started.json").write_text(json.dumps(about))
 

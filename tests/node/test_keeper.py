@@ -105,6 +105,15 @@ def test_at_the_barrier_only_the_owner_reads_what_every_node_has_left(
     assert met == [nodes]
 
 
+@pytest.mark.parametrize("text", ["[]", '"go"', "7", "null", "{", "", "[" * 100000])
+def test_a_file_at_the_barrier_that_is_none_of_ours_is_no_answer(tmp_path: Path, text: str) -> None:
+    tmp_path.chmod(0o700)
+    told = {"folder": str(tmp_path), "token": "t", "nodes": ["a", "b"], "first": False, "timeout_s": 0.0, "owner": True}
+    for name in ("a.ready", "b.ready", "abort"):
+        (tmp_path / name).write_text(text)
+    assert keeper.Barrier({**told, "node": "a"}).pass_through() is not None
+
+
 def test_what_leaves_the_session_and_clears_its_environment_is_ended_too(tmp_path: Path) -> None:
     leaves = "env -i setsid sh -c 'sleep 1000 & echo $!' >pid; env -i setsid true & exit 3"
     argv = ["/bin/sh", "-c", f"cd {tmp_path}; {leaves}"]

@@ -26,7 +26,7 @@ from runbook.serve.page import Role, role_allows
 from runbook.serve.pages import all_pages
 from runbook.serve.people import People, csrf_token
 from runbook.serve.run_logs import log_file_id
-from runbook.serve.run_processes import process_start_ticks
+from runbook.serve.run_processes import process_start_mark
 from runbook.serve.store import Store
 from serve.running import Running, running
 from serve.server_in_process import filled
@@ -221,7 +221,7 @@ def under_way(data: Path) -> Path:
     """A run that this process stands for, so that it goes on: the file of its events."""
     run = data / "runs" / "one"
     (run / "logs").mkdir(parents=True)
-    about = {"pid": os.getpid(), "began": process_start_ticks(os.getpid()), "group": "pool", "person": "ann"}
+    about = {"pid": os.getpid(), "began": process_start_mark(os.getpid()), "group": "pool", "person": "ann"}
     (run / "started.json").write_text(json.dumps(about))
     found = Finding("firewall-drop", "n1 drops TCP 29500", "let it in")
     told: list[Event] = [

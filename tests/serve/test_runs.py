@@ -27,7 +27,7 @@ from runbook.serve.pages.nodes import _launch_verdicts
 from runbook.serve.pages.runs import link_measurements
 from runbook.serve.rendering import moment
 from runbook.serve.run_folders import NoRun, RunFilter, Runs
-from runbook.serve.run_processes import Processes, Restarts, process_start_ticks
+from runbook.serve.run_processes import Processes, Restarts, process_start_mark
 from runbook.serve.store import Store
 from runbook.transport.agent import SERVER_GONE
 from serve.server_in_process import World, world_of
@@ -544,7 +544,7 @@ def test_a_wish_that_an_earlier_process_was_told_of_keeps_no_signal_from_the_pre
     store = Store(tmp_path / "serve.db")
     with subprocess.Popen(["sleep", "600"]) as process:
         try:
-            about = {"group": "g", "pid": process.pid, "began": process_start_ticks(process.pid)}
+            about = {"group": "g", "pid": process.pid, "began": process_start_mark(process.pid)}
             (folder / "started.json").write_text(json.dumps(about))
             (folder / JOB_ENDING_FILE).write_text(json.dumps({"person": "ann", "at": time.time(), "now": False}))
             processes = Processes(tmp_path, Runs(tmp_path / "runs", store), lambda topic: None)
@@ -564,7 +564,7 @@ def test_a_signal_is_sent_once(tmp_path: Path) -> None:
         assert process.stdout is not None
         try:
             assert process.stdout.readline() == "ready\n"
-            about = {"group": "g", "pid": process.pid, "began": process_start_ticks(process.pid)}
+            about = {"group": "g", "pid": process.pid, "began": process_start_mark(process.pid)}
             (folder / "started.json").write_text(json.dumps(about))
             processes = Processes(tmp_path, Runs(tmp_path / "runs", store), lambda topic: None)
             processes.end("one", "ann")
@@ -676,9 +676,9 @@ async def until(holds: Callable[[], bool], seconds: float = 180.0) -> None:
 
 
 def test_a_process_is_known_by_its_start() -> None:
-    assert process_start_ticks(os.getpid()) != ""
-    assert process_start_ticks(os.getpid()) == process_start_ticks(os.getpid())
-    assert process_start_ticks(2**22 + 1) == ""
+    assert process_start_mark(os.getpid()) != ""
+    assert process_start_mark(os.getpid()) == process_start_mark(os.getpid())
+    assert process_start_mark(2**22 + 1) == ""
 
 
 @given(st.floats(allow_nan=True, allow_infinity=True) | st.integers(-(10**30), 10**30))

@@ -15,7 +15,7 @@ from runbook.report.run_json import event_to_json
 from runbook.serve.agent_fleet import Fleet
 from runbook.serve.agent_states import reported_rank_states
 from runbook.serve.run_logs import log_file_id
-from runbook.serve.run_processes import process_start_ticks
+from runbook.serve.run_processes import process_start_mark
 
 JOB = "job-1"
 POOL = """\
@@ -46,7 +46,7 @@ def use(folder: Path) -> None:
     write_run(folder / "runs" / "three", swept(0.5))
     run = folder / "runs" / "goes-on"
     run.mkdir()
-    about = {"pid": os.getpid(), "began": process_start_ticks(os.getpid()), "group": "pool", "person": "ann"}
+    about = {"pid": os.getpid(), "began": process_start_mark(os.getpid()), "group": "pool", "person": "ann"}
     (run / "started.json").write_text(json.dumps(about))
     nodes = ("gn6", "gn7")
     told: list[Event] = [

@@ -91,6 +91,16 @@ def test_an_array_of_jobs_is_not_one_job() -> None:
         parse_slurm_job(JOB + "\n" + JOB, "12")
 
 
+@pytest.mark.parametrize("state", ["DOWN*+DRAIN", "DOWN+DRAIN+NOT_RESPONDING", "DOWN*+DRAIN*"])
+def test_a_node_that_is_down_and_drained_is_down(state: str) -> None:
+    found = parse_slurm_nodes(NODES.replace("State=DOWN*", f"State={state}"))["node-c"]
+    assert found.states[:2] == ("DOWN", "DRAIN")
+    assert found.silent
+    fault = node_fault(found)
+    assert fault is not None
+    assert fault.says.startswith("node-c is down")
+
+
 def test_nodes_are_read_with_what_is_held_against_them() -> None:
     found = parse_slurm_nodes(NODES)
     assert [node.address for node in found.values()] == ["10.77.146.1", "10.77.146.2", "node-c"]

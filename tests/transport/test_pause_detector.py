@@ -101,6 +101,25 @@ def test_a_beat_that_may_start_no_thread_is_sent_with_the_next(monkeypatch: pyte
     far.close()
 
 
+@pytest.mark.parametrize(
+    ("says", "cause", "words"),
+    [
+        (b'{"event"', "ssh-unreachable", "the connection to node-a was closed"),
+        (
+            b'{"event": "failed", "error": {"type": "KeyError", "errno": null, "text": "no such user", "path": ""}}\n',
+            "tool-output-unknown",
+            "KeyError: no such user",
+        ),
+    ],
+)
+def test_a_supervisor_that_ends_before_its_hello_is_no_silent_python(says: bytes, cause: str, words: str) -> None:
+    stream = Scripted(SUPERVISOR_MARK + says)
+    with pytest.raises(Unreachable) as caught:
+        Session("node-a", stream, {}, sys.executable, 600.0)
+    assert caught.value.cause == cause
+    assert words in caught.value.says
+
+
 def test_a_node_is_not_silent_while_our_own_reader_is_busy() -> None:
     node = silent_node()
     node._listening = False  # as while a long answer is being looked at

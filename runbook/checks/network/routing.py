@@ -46,9 +46,9 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class RouteRefusal:
-    """A route or policy rule that refuses packets (or, from `detour`, leads them elsewhere). `why` in words; `fix`: the
-    remedy. `certain`: the kernel surely comes to it; otherwise a selector cannot be decided. `of`: the policy rule in
-    words."""
+    """A route or policy rule that refuses packets (or, from `policy_rule_detour`, leads them elsewhere). `why` in
+    words; `fix`: the remedy. `certain`: the kernel surely comes to it; otherwise a selector cannot be decided. `of`:
+    the policy rule in words."""
 
     why: str
     fix: str

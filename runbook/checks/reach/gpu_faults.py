@@ -10,7 +10,7 @@ from typing import Any
 from runbook.causes.catalogue import finding_for
 from runbook.model.command_quoting import shell_word
 from runbook.model.inventory import Node
-from runbook.model.units import count_text, shortened_line
+from runbook.model.units import count_text, name_list_text, shortened_line
 from runbook.model.verdict import Finding
 from runbook.parsers.nvidia_smi_facts import (
     BAD_ROWS,
@@ -281,7 +281,8 @@ def nvlink_finding(node: Node, gpus: Sequence[Gpu], links: Mapping[int, Mapping[
         short[gpu.index] = f"GPU {gpu.index}: {count} of {best[gpu.name]} NVLinks active, inactive: {dead}"
     if not short:
         return None
-    says = f"GPU {gpu_numbers_text(short)} of {node.name} has lost NVLinks that the other {gpus[0].name} there have"
+    models = name_list_text(sorted({gpu.name for gpu in gpus if gpu.index in short}))
+    says = f"GPU {gpu_numbers_text(short)} of {node.name} has lost NVLinks that the other {models} there have"
     return finding_for("nvlink-error", says, tuple(short.values()), node=node.name, short=gpu_numbers_text(short))
 
 

@@ -1,4 +1,5 @@
-"""Makes a page from a run's folder: `render` a document that needs nothing else, `fragment` a part for another page."""
+"""Makes a page from a run's folder: `render` a document that needs nothing else, `render_fragment` a part for another
+page."""
 
 from __future__ import annotations
 
