@@ -57,6 +57,7 @@ after such a line may follow from it."""
 
 HYDRA_BANNER = re.compile(r"=\s+KILLED BY SIGNAL: \d")
 """A line of the banner of Hydra, the process manager of MPICH and Intel MPI."""
+MACHINE_RANK = re.compile(r"--(?:machine|node)[-_]rank[= ](\d{1,9})")
 HYDRA_EXIT = re.compile(r"=\s+EXIT (?:STATUS|CODE): (?!9\b)[1-9]")
 """The line of that banner about a process that ended by itself, with an error."""
 BRIDGE_ADDRESS = re.compile(r"172\.(?:1[7-9]|2\d|3[01])\.")
@@ -108,6 +109,7 @@ def derive_signs(hits: HitsBySign) -> Iterator[Hit]:
     yield from _rank_twice(hits.get("global-rank", ()), hits.get("waits-for-rank-key", ()))
     yield from _own_rank_twice(hits.get("own-rank", ()))
     yield from _world_twice(hits.get("global-rank", ()))
+    yield from _started_alone_twice(hits.get("starts-alone", ()))
     if not hits.get("all-registered"):
         yield from _members_missing(hits.get("global-rank", ()))
     yield from _differing_run_ids(hits)
@@ -346,16 +348,20 @@ def _master_dials_itself(hits: HitsBySign) -> Iterator[Hit]:
 def _different_world_sizes(told: Sequence[Hit]) -> Iterator[Hit]:
     """`told-different-sizes`: speakers were given different values for the same size."""
     by_name: dict[str, dict[str, Hit]] = defaultdict(dict)
-    speakers: dict[str, set[str]] = defaultdict(set)
     for hit in told:
         for name, value in hit.groups.items():
             by_name[name].setdefault(value, hit)
-            speakers[name].add(hit.line.who)
     for name, values in by_name.items():
-        who = {hit.line.who for hit in values.values()}
+        who = {_commanded_machine(hit) or hit.line.who for hit in values.values()}
         if len(values) > 1 and len(who) > 1:
             for value, hit in values.items():
                 yield Hit("told-different-sizes", hit.line, {name: value})
+
+
+def _commanded_machine(hit: Hit) -> str | None:
+    """The number that a launcher's command line gives to its machine, as text; None without one."""
+    found = MACHINE_RANK.search(hit.line.text)
+    return found[1] if found else None
 
 
 def _rank_twice(told: Sequence[Hit], waits: Sequence[Hit]) -> Iterator[Hit]:
@@ -400,6 +406,14 @@ def _world_twice(told: Sequence[Hit]) -> Iterator[Hit]:
     if len(nodes) == size and all(len(found) > 1 for found in nodes.values()):
         groups = {"nodes": " and ".join(sorted(nodes["0"])), "size": str(size - 1)} if "0" in nodes else {}
         yield from (Hit("world-twice", hit.line, groups) for hit in nodes.get("0", {}).values())
+
+
+def _started_alone_twice(told: Sequence[Hit]) -> Iterator[Hit]:
+    """`world-twice`: torchrun's `--standalone`, which makes one node a world, was used on more than one node."""
+    nodes = {hit.line.node: hit for hit in reversed(told) if hit.line.node}
+    if len(nodes) > 1:
+        groups = {"nodes": " and ".join(sorted(map(str, nodes)))}
+        yield from (Hit("world-twice", hit.line, groups) for hit in nodes.values())
 
 
 def _members_missing(told: Sequence[Hit]) -> Iterator[Hit]:

@@ -283,8 +283,7 @@ def _has_recovered(cause: Cause, seen: Mapping[str, Sequence[Hit]], scanner: Sca
     # After a run that ended well, the process with the store may leave before the others have looked there once more,
     # and NCCL's calls return errors as its communicators are given up.
     if all(
-        hit.sign in ("store-gone", "nccl-gave-up", "coordinator-left")
-        and hit.line.number > scanner.ended.get(hit.line.source, hit.line.number)
+        hit.sign in ("store-gone", "nccl-gave-up", "coordinator-left") and _is_after_good_end(hit, scanner)
         for hit in hits
     ) or all(hit.sign == "coordinator-left" and scanner.last_progress.get(hit.line.source) for hit in hits):
         return True
@@ -296,6 +295,12 @@ def _has_recovered(cause: Cause, seen: Mapping[str, Sequence[Hit]], scanner: Sca
         and (hit.sign not in ENDING_SIGNS or hit.line.number < scanner.last_progress.get(hit.line.source, 0) != end)
         for hit in hits
     )
+
+
+def _is_after_good_end(hit: Hit, scanner: Scanner) -> bool:
+    """Whether a run's log says that it ended well, before this line, or after it and without a step in between."""
+    ended = scanner.ended.get(hit.line.source, 0)
+    return ended > 0 and hit.line.number > min(ended, scanner.last_progress.get(hit.line.source, ended))
 
 
 def _failed_before_the_next_run(hit: Hit, seen: Mapping[str, Sequence[Hit]], scanner: Scanner) -> bool:

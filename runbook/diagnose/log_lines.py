@@ -95,6 +95,7 @@ LINE_PREFIX_PATTERNS = (
     r"\A(?P<node>[\w.-]+) (?=[\w./@-]+\[\d+\]: |kernel: )",  # syslog, the journal
     r"\A(?!(?:sshd|systemd|sudo|nvidia|nv)\b)[A-Za-z][\w./@-]*\[\d+\]: ",
     r"\A(?i:\[?\(?(?:[a-z_ -]*\w )?pid=\d+(?:, ip=(?P<node>[\w.]+))?\)\]?:? ?)",  # Ray
+    r"\A\((?P<node>[\w.-]+), rank=\d+, pid=\d+(?:, ip=[\w.:]+)?\) ?",  # SkyPilot, which calls the node's number a rank
     r"\A(?i:\[(?:rank ?|default)(?P<rank>\d+)\] ?:? ?)",  # torch, torchrun --tee
     r"\A\[\d+,(?P<rank>\d+)\]<std\w+>: ?",  # Open MPI --tag-output
     r"\A\[\d+,mpirank:(?P<rank>\d+),(?P<node>[\w.-]+)\]<std\w+>: ?",  # SageMaker

@@ -102,7 +102,7 @@ RUN_ENDED = re.compile(
     # the last of all its steps
     rb"|.*?\b(?:step|iter(?:ation)?)\W{0,12}(?P<last>[1-9]\d{1,14})\s{0,8}/\s{0,8}(?P=last)\b"
     rb"|.*?\btrainer\.fit\W{1,3}stopped\b"
-    rb"|\W{0,3}(?:rc|ret|exit[ _]?(?:code|status)?|return[ _]?code|status)\W{1,3}0\W{0,2}\Z"
+    rb"|(?:\W{0,3}|.*?\s)(?:rc|ret|exit[ _]?(?:code|status)?|return[ _]?code|status)\W{1,3}0\W{0,2}\Z"
     rb"|.*?\btest (?:is a success|successful|succeeded)\b"
     rb"|# (?:out of bounds values : 0 ok|avg bus bandwidth))",
     re.DOTALL,
