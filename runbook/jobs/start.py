@@ -21,6 +21,7 @@ from runbook.checks.ping.observations import Observations
 from runbook.checks.port import held_port_findings
 from runbook.jobs.attempt import LAUNCHER_LOGS_FOLDER, Attempt, job_description
 from runbook.jobs.kept_processes import KeptProcess, KeptProcesses, user_stop_finding, wait_until_done
+from runbook.launch.launcher_lines import is_python
 from runbook.launch.quote import CannotQuote
 from runbook.launch.ranks import network_environment
 from runbook.launch.script import LAUNCH_SCRIPT_NAME
@@ -46,7 +47,6 @@ train.py'`."""
 
 OUTPUT_FILE_OPTION = re.compile(r"-o\Z|--?(?:out|save|dump|export|write|log)", re.IGNORECASE)
 """Options that are followed by a file which the program writes."""
-_PYTHON = re.compile(r"(?:.*/)?(?:python|pypy)[\d.]*\Z")
 PYTHON_FLAG = re.compile(r"-[bBdEiIOPqsSuvx]+\Z")
 """Python's options that take no value: the word after them may be the program."""
 
@@ -149,7 +149,7 @@ def _named_python_files(command: tuple[str, ...]) -> list[_Source]:
     for before, here in zip(("", *command), command, strict=False):
         named = here.endswith(".py") and not here.startswith("-") and "=" not in here
         if named and not PROGRAM_TEXT_OPTION.match(before) and not OUTPUT_FILE_OPTION.match(before):
-            program = runs and (before == "" or bool(_PYTHON.match(before) or PYTHON_FLAG.match(before)))
+            program = runs and (before == "" or bool(is_python(before) or PYTHON_FLAG.match(before)))
             found.append(_Source(here, program, of_option=before.startswith("-") and not program))
         runs = runs and not (named or here == "-m" or PROGRAM_TEXT_OPTION.match(here))
     return found

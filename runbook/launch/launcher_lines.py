@@ -74,7 +74,7 @@ _SHELLS = ("sh", "bash", "dash", "zsh")
 """Shells whose `-c` text is searched."""
 _WRAPPERS = ("sudo", "env", "nice", "nohup", "time", "exec", "stdbuf", "command")
 """Programs that only start the program after them."""
-_PYTHON = re.compile(r"python[0-9.]*")
+_PYTHON = re.compile(r"(?:.*[/\\])?(?:python|pypy)[0-9.]*(?:\.exe)?", re.IGNORECASE)
 _SHORT_WITH_VALUE = re.compile(r"-[A-Za-z][^=]")
 _SETTING = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
 _OPTION = re.compile(r"--?([A-Za-z][A-Za-z0-9_-]*)(?:=(.*))?", re.DOTALL)
@@ -141,6 +141,11 @@ def split_slurm_options(words: Iterable[str]) -> list[str]:
     return [part for word in words for part in ((word[:2], word[2:]) if _SHORT_WITH_VALUE.match(word) else (word,))]
 
 
+def is_python(word: str) -> bool:
+    """Whether a word of a command is a Python interpreter, with its path or without."""
+    return _PYTHON.fullmatch(word) is not None
+
+
 def unwrapped_words(words: Sequence[str]) -> list[str]:
     """The words without `sudo -n`, `env A=b` and the like before the program."""
     last = len(words) - 1
@@ -169,7 +174,7 @@ def _launcher_after_wrappers(words: Sequence[str]) -> LauncherLine | None:
         return _make_launcher_line("accelerate launch", None, words[2:])
     if first in _SHELLS:
         return _launcher_in_shell_text(words)
-    module = _module_index(words) if _PYTHON.fullmatch(first) else 0
+    module = _module_index(words) if is_python(words[0]) else 0
     if module and words[module] in _LAUNCHER_MODULES:
         return _make_launcher_line(f"-m {words[module]}", _LAUNCHER_MODULES[words[module]], words[module + 1 :])
     return None
@@ -216,4 +221,4 @@ def _is_program_start(words: Sequence[str], *, of_torch: bool) -> bool:
         return len(words) > 1
     name = PurePosixPath(words[0]).name
     known = name in (*LAUNCHERS, *_SHELLS, *_WRAPPERS) or tuple(words[:2]) == ("accelerate", "launch")
-    return known or name.endswith(".py") or _PYTHON.fullmatch(name) is not None
+    return known or name.endswith(".py") or is_python(words[0])

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from runbook.launch.job import RANK_STARTING_LAUNCHERS, Job
-from runbook.launch.launcher_lines import LauncherLine, launcher_line
+from runbook.launch.launcher_lines import LauncherLine, is_python, launcher_line
 from runbook.launch.preconditions import Guards
 from runbook.launch.quote import Word
 from runbook.launch.ranks import NodeRanks, RankLayout, endpoint_text, node_environment, rank_environment
@@ -34,7 +34,6 @@ _SET_BY_TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 _IDENTICAL_RANKS_VARIABLE = "TORCH_ELASTIC_WORKER_IDENTICAL"
 _UNSPECIFIC_PYTHONS = ("python", "python3")
 """Names of a Python that leave open which one is meant: the inventory's is taken."""
-_PYTHON = re.compile(r"\A(?:.*[/\\])?python[0-9.]*(?:\.exe)?", re.IGNORECASE)
 
 
 class CannotLaunch(ValueError):
@@ -93,7 +92,7 @@ def _launcher_words(
 ) -> tuple[str, ...]:
     """The words that start the launcher itself, before the job's command. The rendezvous is static: c10d would order
     the nodes as they arrive, and rank 0 could be anywhere."""
-    named = command[0] if _PYTHON.fullmatch(command[0]) and re.search(r"[/\\]", command[0]) else None
+    named = command[0] if is_python(command[0]) and re.search(r"[/\\]", command[0]) else None
     # torch.distributed.launch is for old programs, and releases before torch 2 know only names with underscores.
     module, dash = ("torch.distributed.run", "-") if launcher == "torchrun" else ("torch.distributed.launch", "_")
     options = {
@@ -120,7 +119,7 @@ def program_words(launcher: str, command: tuple[str, ...]) -> tuple[str, ...]:
         raise CannotLaunch(
             f"`launcher: {launcher}` is to start a `torchrun`: leave that and its options out of `command`"
         )
-    if _PYTHON.fullmatch(command[0]):
+    if is_python(command[0]):
         words = command[1:]
         while words[:1] == ("-u",):  # both launchers give it to Python anyway
             words = words[1:]

@@ -22,8 +22,8 @@ list     {"workdir", "node", "job": only this job, or null}: the node's jobs in 
          the latest attempt, and each living process, uses:
          {"jobs": [{"about", "folder", "attempts": {name: [...]}, "damaged": [{"name", "why", "pids"}]}]}. `damaged`:
          files whose contents are not valid, and living processes without a journal.
-clean    {"folder": of the job}: removes it unless a process lives; gives {"removed": bool, "alive": names of living
-         processes}.
+clean    {"folder": of the job, "whole": bool}: removes its attempts and the facts about it, and with `whole` the folder
+         with all else in it, unless a process lives; gives {"removed": bool, "alive": names of living processes}.
 """
 
 from __future__ import annotations

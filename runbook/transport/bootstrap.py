@@ -31,36 +31,6 @@ SHELL_MARK = b"\x1erunbook-shell"
 SOURCE_DEADLINE_S = 20
 """Seconds within which the supervisor's source has to arrive on stdin; after them SIGALRM ends the waiting Python."""
 
-_PYTHON_SOURCE = (
-    "import sys; sys.exit(97) if sys.version_info < (3, 8) else None; "
-    "sys.path[:] = [p for p in sys.path if p]; "
-    "import signal, zlib; "
-    f"hasattr(signal, 'alarm') and signal.alarm({SOURCE_DEADLINE_S}); "
-    "a, b, n = sys.stdin.buffer.readline().partition(b'exit #'); "
-    "sys.exit(98) if a or not b else None; "
-    "n = int(n); "
-    "s = sys.stdin.buffer.read(n); "
-    "hasattr(signal, 'alarm') and signal.alarm(0); "
-    "exec(compile(zlib.decompress(s), 'runbook-supervisor', 'exec'))"
-).replace("'", '\\"')
-
-_SHELL_SCRIPT = (
-    'r=; printf "\\036runbook-shell\\n"; '
-    'for c in "$p" python3 python /usr/libexec/platform-python; do '
-    'case $c in "~/"*) c=$HOME/${c#"~/"};; esac; '
-    'if command -v "$c" >/dev/null 2>&1; then '
-    f'"$c" -S -E -s -u -c "{_PYTHON_SOURCE}" $r; s=$?; case $s in 0|129|130|137|142|143) exit $s;; esac; '
-    'if [ $s = 98 ]; then r="$r $s"; break; fi; if [ $s = 127 ]; then s=126; fi; '
-    "else s=127; fi; "
-    'r="$r $s"; done; '
-    '(: >/dev/null) 2>&- || r="$r 95"; '
-    'printf "\\036runbook-supervisor none%s\\n" "$r"; exit 96'
-)
-
-_NAME_SCRIPT = 'case $p in "exit #"*) p=${p#exit ?};; *) printf "\\036runbook-supervisor none 98\\n"; exit 96;; esac;'
-
-_SHELL_SAFE_PATH = re.compile(r"\A[A-Za-z0-9_./+~-]+\Z")
-
 # Exit codes that the command reports of the interpreters that it tried.
 EXIT_NO_NULL = 95
 """Nothing can be written to /dev/null."""
@@ -77,6 +47,40 @@ EXIT_NOT_FOUND = 127
 EXIT_NOT_STARTABLE = 126
 """The interpreter cannot be started. An interpreter that exists and ends with 127, for want of a library or of its own
 interpreter, is reported with this code as well."""
+
+_PYTHON_SOURCE = (
+    f"import sys; sys.exit({EXIT_TOO_OLD}) if sys.version_info < (3, 8) else None; "
+    "sys.path[:] = [p for p in sys.path if p]; "
+    "import signal, zlib; "
+    f"hasattr(signal, 'alarm') and signal.alarm({SOURCE_DEADLINE_S}); "
+    "a, b, n = sys.stdin.buffer.readline().partition(b'exit #'); "
+    f"sys.exit({EXIT_STDIN_EATEN}) if a or not b else None; "
+    "n = int(n); "
+    "s = sys.stdin.buffer.read(n); "
+    "hasattr(signal, 'alarm') and signal.alarm(0); "
+    "exec(compile(zlib.decompress(s), 'runbook-supervisor', 'exec'))"
+).replace("'", '\\"')
+
+_SHELL_SCRIPT = (
+    'r=; printf "\\036runbook-shell\\n"; '
+    'for c in "$p" python3 python /usr/libexec/platform-python; do '
+    'case $c in "~/"*) c=$HOME/${c#"~/"};; esac; '
+    'if command -v "$c" >/dev/null 2>&1; then '
+    f'"$c" -S -E -s -u -c "{_PYTHON_SOURCE}" $r; s=$?; case $s in 0|129|130|137|142|143) exit $s;; esac; '
+    f'if [ $s = {EXIT_STDIN_EATEN} ]; then r="$r $s"; break; fi; '
+    f"if [ $s = {EXIT_NOT_FOUND} ]; then s={EXIT_NOT_STARTABLE}; fi; "
+    f"else s={EXIT_NOT_FOUND}; fi; "
+    'r="$r $s"; done; '
+    f'(: >/dev/null) 2>&- || r="$r {EXIT_NO_NULL}"; '
+    'printf "\\036runbook-supervisor none%s\\n" "$r"; exit 96'
+)
+
+_NAME_SCRIPT = (
+    'case $p in "exit #"*) p=${p#exit ?};; '
+    f'*) printf "\\036runbook-supervisor none {EXIT_STDIN_EATEN}\\n"; exit 96;; esac;'
+)
+
+_SHELL_SAFE_PATH = re.compile(r"\A[A-Za-z0-9_./+~-]+\Z")
 
 
 def bootstrap_command(python: str) -> str:
