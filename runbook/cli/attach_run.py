@@ -17,10 +17,11 @@ from pathlib import Path
 from runbook.causes.catalogue import finding_for
 from runbook.checks import CHECKS
 from runbook.cli.run import detach_launches, load_run_files
-from runbook.engine.bad_nodes import Spares, suspected_nodes
+from runbook.engine.bad_nodes import suspected_nodes
 from runbook.engine.plan import Choice, Plan, PlannedStage, make_plan
 from runbook.engine.run import causes_of_outcomes, make_spares, progress_emitter
 from runbook.engine.run_folder import JOB_ENDING_FILE, resumed_run_folder
+from runbook.engine.spares import Spares
 from runbook.jobs.follow_launch import Follower, Launched
 from runbook.model.errors import FilesWrong
 from runbook.model.events import (

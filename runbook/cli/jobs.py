@@ -22,7 +22,7 @@ from runbook.jobs.attempt import ProcessSpec
 from runbook.jobs.known_jobs import NODE_LEFT_OUT_TEXT, Cluster, KnownJob, clean, living_processes, stop
 from runbook.jobs.launch import Stall
 from runbook.jobs.logs import JobSecrets, job_secrets
-from runbook.jobs.stop_attempt import drain
+from runbook.jobs.stop_attempt import fetch_rest_of_logs
 from runbook.jobs.watch import watch_processes
 from runbook.launch.ranks import narrow_inventory
 from runbook.model.command_quoting import shell_word
@@ -138,7 +138,7 @@ def _logs(cluster: Cluster, arguments: argparse.Namespace) -> int:
     known = _job_secrets_with_warnings(cluster, job)
     kept = kept_processes_of(cluster, job, None, _make_output_printer(arguments), known, only=arguments.only_rank)
     if not arguments.follow:
-        left = drain(kept, enough=lambda: stdout.unread)
+        left = fetch_rest_of_logs(kept, enough=lambda: stdout.unread)
         if stdout.unread:  # the reader, such as `head`, has gone
             return EXIT_INTERRUPTED
         _print_lost_nodes(cluster, left)

@@ -42,7 +42,8 @@ from runbook.transport.node_sessions import Site
 from runbook.transport.session import SILENCE_TIMEOUT_S
 
 if TYPE_CHECKING:
-    from runbook.engine.bad_nodes import Spares, Suspects
+    from runbook.engine.bad_nodes import Suspects
+    from runbook.engine.spares import Spares
 
 T = TypeVar("T")
 
@@ -252,7 +253,7 @@ class _StageStopped(KeyboardInterrupt):
 
 def make_spares(plan: Plan, stage: PlannedStage, emit: Emit) -> Spares:
     """The spares of a launch stage."""
-    from runbook.engine.bad_nodes import Spares
+    from runbook.engine.spares import Spares
 
     def check(run: Run, now: Plan, one: PlannedStage) -> list[Outcome]:
         return _run_check(now, one, run, emit)

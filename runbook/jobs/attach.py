@@ -69,7 +69,7 @@ def follow_job(
         end = watch_processes(kept, stopping=stopping, deadline=math.inf, on_loss=on_loss)
         if end.kind == "failed":
             time.sleep(0.2)
-    return end, stop_attempt.drain(kept, enough=stopping) if end.kind != "stopped" else []
+    return end, stop_attempt.fetch_rest_of_logs(kept, enough=stopping) if end.kind != "stopped" else []
 
 
 def supervise_job(
@@ -87,13 +87,13 @@ def supervise_job(
         kept.at.learn_hosts(timeout_s=HOST_FACTS_TIMEOUT_S)
         end, stall = watched()
         if end.kind not in ("failed", *HELD_UP_KINDS):
-            return end, [], stop_attempt.drain(kept) if end.kind == "finished" else []
+            return end, [], stop_attempt.fetch_rest_of_logs(kept) if end.kind == "finished" else []
         frozen = stop_attempt.freeze(kept) if end.kind == "failed" else {}
         why = "another rank failed" if end.kind == "failed" else f"the ranks of {', '.join(stall.findings)} hold it up"
         stop_attempt.end_processes(kept, grace_s=grace_s, why=why, leaving=leaving)
     if leaving():
         return end, [], []
-    left = stop_attempt.drain(kept)
+    left = stop_attempt.fetch_rest_of_logs(kept)
     if end.kind in HELD_UP_KINDS:
         return end, outcomes_of_stall(kept, stall.findings, stall.seconds), left
     return end, judge_attempt(kept, end, frozen), left

@@ -27,7 +27,7 @@ from runbook.jobs.launch import RunningAttempt, Stall
 from runbook.jobs.logs import RankLogs, job_secrets
 from runbook.jobs.retry import judge_retry
 from runbook.jobs.start import STACKS_FOLDER
-from runbook.jobs.stop_attempt import drain
+from runbook.jobs.stop_attempt import fetch_rest_of_logs
 from runbook.jobs.watch import HELD_UP_KINDS, WatchEnd, watch_processes
 from runbook.launch.job import Job
 from runbook.launch.ranks import narrow_inventory
@@ -474,4 +474,4 @@ class ReplacedNodes:
                 return True  # the job's files there have been removed
             secrets = job_secrets(cluster, job, self._redactor)
             kept = kept_processes_of(cluster, job, self._run_dir, lambda *_: None, secrets, goes_on=True)
-            return not drain(kept) and clean(cluster, job).removed == [name]
+            return not fetch_rest_of_logs(kept) and clean(cluster, job).removed == [name]

@@ -178,7 +178,7 @@ class KeptProcesses:
         """How many bytes of a node's logs have been fetched."""
         return sum(self.logs.at(f"{voice.name}.{end}") for voice in self.voices(node) for end in ("out", "err"))
 
-    def drain(self, timeout_s: float) -> bool:
+    def take_news(self, timeout_s: float) -> bool:
         """Processes the messages from keepers that have arrived; False if none came within `timeout_s`."""
         try:
             item = self.news.get(timeout=timeout_s)
@@ -272,5 +272,5 @@ def wait_until_done(kept: KeptProcesses, done: Callable[[], bool], timeout_s: fl
     while not done():
         if time.monotonic() > deadline or kept.at.stopping.is_set():
             return False
-        kept.drain(0.05)
+        kept.take_news(0.05)
     return True

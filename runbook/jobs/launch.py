@@ -260,7 +260,7 @@ class RunningAttempt:
                 unsure = stop_attempt.end_processes(
                     kept, grace_s=self._job.launch.grace_s, why=_end_reason(end), hurry=at.hurry.is_set
                 )
-        left = sorted({*stop_attempt.drain(kept), *unsure})
+        left = sorted({*stop_attempt.fetch_rest_of_logs(kept), *unsure})
         self._clean([name for name in kept.nodes if name not in left])
         for name in left:
             at.say(f"part of the logs is still on {name}: {kept.folders[name]}", name)
@@ -347,7 +347,7 @@ class RunningAttempt:
         """Looks at the ranks of a job whose steps were never heard. The result is only a warning: nothing is known
         about how long the work before a first step takes."""
         frozen = stop_attempt.freeze(self._kept, seconds=STALL_OBSERVATION_S)
-        self._kept.drain(0.0)
+        self._kept.take_news(0.0)
         unheard_s = self._unheard_s
         if unheard_s is None or not self._kept.living or any(member.failed for member in self._kept.members):
             return
@@ -361,7 +361,7 @@ class RunningAttempt:
         look = partial(stop_attempt.freeze, self._kept, seconds=STALL_OBSERVATION_S)
         judged = judge_stall(self._kept, progress, look, self._between)
         seconds = progress.stalled_s(self._kept.heard_until)
-        self._kept.drain(0.0)
+        self._kept.take_news(0.0)
         if seconds is None or not self._kept.living or any(member.failed for member in self._kept.members):
             return None  # meanwhile the job made a step, or failed
         why_not = judged.goes_on or (judged.works if self._job.launch.watch.stall_s is None else "")

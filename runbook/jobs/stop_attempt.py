@@ -91,7 +91,7 @@ def end_processes(
     while time.monotonic() < deadline and not hurry() and not all(member.gone for member in kept.members):
         if leaving():
             return [*kept.nodes]
-        kept.drain(0.1)
+        kept.take_news(0.1)
         kept.note_losses()
     unsure = {name for name in kept.nodes if name not in kept.live_nodes()}
     doubtful = {m.place.node for m in kept.members if m.keeper_gone or m.state != ENDED_STATE or not m.gone}
@@ -102,7 +102,7 @@ def end_processes(
     return sorted(unsure)
 
 
-def drain(kept: KeptProcesses, *, enough: Callable[[], bool] = lambda: False) -> list[str]:
+def fetch_rest_of_logs(kept: KeptProcesses, *, enough: Callable[[], bool] = lambda: False) -> list[str]:
     """Fetches every log as far as it has been written by now. Stops early if a node sends nothing more, the reader has
     `enough`, or the user presses for an end. The names of the nodes that still have a part of the logs."""
 
@@ -132,7 +132,7 @@ def drain(kept: KeptProcesses, *, enough: Callable[[], bool] = lambda: False) ->
         kept.unread[name] = 1  # counts as unread until the node has said that there is nothing more
         kept.seen.pop(name, None)
     _call_each_node(kept, rest, ALL_LOGS_TIMEOUT_S, names, unless=over)
-    kept.drain(0.0)
+    kept.take_news(0.0)
     kept.logs.close()
     return [name for name in names if kept.unread.get(name)]
 

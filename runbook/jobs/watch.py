@@ -173,7 +173,7 @@ def watch_processes(
     bad_since: float | None = None
     settle_s = LAUNCHER_FAILURE_SETTLE_S if any(member.place.each for member in kept.members) else FAILURE_SETTLE_S
     while True:
-        kept.drain(0.1)
+        kept.take_news(0.1)
         now = time.monotonic()
         for name, error in kept.note_losses().items():
             if on_loss and name not in reported:

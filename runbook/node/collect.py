@@ -28,7 +28,7 @@ from typing import NamedTuple
 from runbook.node.proc import all_pids, descriptor_targets, process_environment, process_stat, read, tcp_sockets
 from runbook.node.proc import process_arguments as arguments_of
 from runbook.node.proc import process_uid as owner_of
-from runbook.node.tools import drain, find_tool, run_status
+from runbook.node.tools import feed_from_stream, find_tool, run_status
 from runbook.node.tools import run as run_tool
 
 TYPE_CHECKING = False
@@ -359,7 +359,7 @@ def read_file(name: str, path: str, keep: Pattern[str] | None = None) -> Collect
     try:
         descriptor = os.open(os.path.expanduser(path), os.O_RDONLY | os.O_NONBLOCK)
         with os.fdopen(descriptor, "rb", 0) as stream:
-            drain(stream, sink)
+            feed_from_stream(stream, sink)
         answer["out"], answer["left_out"] = sink.text(), out.left_out
     except OSError as error:
         answer["code"] = None

@@ -127,7 +127,7 @@ def run(
     out, err = out or Beginning(), err or Beginning()
     ended = threading.Thread(target=process.wait, daemon=True)
     readers = [
-        threading.Thread(target=drain, args=(stream, sink), daemon=True)
+        threading.Thread(target=feed_from_stream, args=(stream, sink), daemon=True)
         for stream, sink in ((process.stdout, out), (process.stderr, err))
     ]
     try:
@@ -157,7 +157,7 @@ def run(
     return {"code": process.returncode, "out": out.text(), "err": err.text()}
 
 
-def drain(stream: IO[bytes], sink: Sink) -> None:
+def feed_from_stream(stream: IO[bytes], sink: Sink) -> None:
     """Feeds a stream to a sink until the stream ends."""
     try:
         with stream:

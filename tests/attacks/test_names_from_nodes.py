@@ -361,7 +361,7 @@ def test_a_keeper_that_is_not_believed_makes_its_node_unknown(tmp_path: Path) ->
     pair = kept(tmp_path)
     a, b = pair.on("node-a")[0], pair.on("node-b")[0]
     pair.news.put((a, {"event": "kept", **journal("node-a", 0)}))
-    assert pair.drain(0.0)
+    assert pair.take_news(0.0)
     pair.lose("node-b", Unreachable("tool-output-unknown", "what it said is not what our programs say", "look at it"))
     assert (a.state, a.lost) == ("ended", None)
     told = {one.node: one for one in judge_attempt(pair, WatchEnd("failed", b), {})}

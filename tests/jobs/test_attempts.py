@@ -32,7 +32,7 @@ from runbook.jobs.start import (
     unlike_modules,
     wait_until_running,
 )
-from runbook.jobs.stop_attempt import drain, end_processes
+from runbook.jobs.stop_attempt import end_processes, fetch_rest_of_logs
 from runbook.jobs.watch import WatchEnd, first_failed_process, store_answer, watch_processes
 from runbook.launch.launchers import nested_launcher_line
 from runbook.model.errors import Unreachable
@@ -400,7 +400,7 @@ def test_a_keeper_that_is_gone_is_no_lost_node(tmp_path: Path, remote: Any, keep
     member = made.members[0]
     member.remote = remote
     made.news.put((member, None))
-    assert made.drain(0.0)
+    assert made.take_news(0.0)
     assert member.keeper_gone is keeper_gone
     assert (member.lost is None) is keeper_gone
     assert member.failed
@@ -411,7 +411,7 @@ def test_a_keeper_that_ends_after_its_process_is_as_it_should_be(tmp_path: Path)
     member = ended(made, 0, 0, 101.0)
     member.remote = Gone()  # type: ignore[assignment]
     made.news.put((member, None))
-    made.drain(0.0)
+    made.take_news(0.0)
     assert not member.failed
 
 
@@ -450,7 +450,7 @@ def test_what_a_node_answers_goes_to_logs_and_journals(tmp_path: Path) -> None:
     )
     assert made.unread["node-a"] == 7
     assert made.written == {f"{name}.out": 100.5}, "by the controller's clock"
-    made.drain(0.0)
+    made.take_news(0.0)
     assert made.members[0].state == "running"
     assert (made.logs.folder / f"{name}.out").read_text() == "hi\n"
 
@@ -509,7 +509,7 @@ def test_nodes_that_do_not_answer_are_not_certain(tmp_path: Path) -> None:
     for rank in (0, 1):
         ended(made, rank, -15, 101.0)
     assert end_processes(made, grace_s=0.0, why="over") == ["node-a", "node-b"]
-    assert drain(made) == ["node-a", "node-b"], "and a part of their logs is still there"
+    assert fetch_rest_of_logs(made) == ["node-a", "node-b"], "and a part of their logs is still there"
 
 
 # Causes.

@@ -47,10 +47,10 @@ def test_what_a_node_had_when_it_was_first_asked_comes_late_and_what_it_writes_t
 def test_a_journal_that_says_what_is_known_wakes_nobody(tmp_path: Path) -> None:
     kept = made_up_attempts.kept(tmp_path)
     store_answer(kept, "node-a", answer(kept, 0), {})
-    assert kept.drain(0.0)
+    assert kept.take_news(0.0)
     assert kept.on("node-a")[0].state == "running"
     store_answer(kept, "node-a", answer(kept, 0), {})
-    assert not kept.drain(0.0)
+    assert not kept.take_news(0.0)
 
 
 def test_all_nodes_of_a_large_job_are_looked_at_in_the_same_moment(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_only_the_logs_of_ranks_that_are_wanted_are_fetched(tmp_path: Path) -> N
 
     session = cast("Session", SimpleNamespace(call=call, lost=None))
     made.at.run.site.sessions["node-a"] = session
-    assert stop_attempt.drain(made) == []
+    assert stop_attempt.fetch_rest_of_logs(made) == []
     wanted = f"{made.members[1].place.name}.out"
     assert set(read) == {wanted}
     assert [path.name for path in files(tmp_path / "here")] == [wanted]
@@ -143,7 +143,7 @@ def test_who_has_enough_gets_no_more(tmp_path: Path) -> None:
         return {**answer(made, 1 << 40, b"x\n" * 4096), "steps": {}}
 
     made.at.run.site.sessions["node-a"] = cast("Session", SimpleNamespace(call=call, lost=None))
-    assert stop_attempt.drain(made, enough=lambda: len(asked) > 2) == ["node-a", "node-b"]
+    assert stop_attempt.fetch_rest_of_logs(made, enough=lambda: len(asked) > 2) == ["node-a", "node-b"]
     assert len(asked) == 3
 
 
