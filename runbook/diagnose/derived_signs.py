@@ -7,7 +7,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import combinations, pairwise
 
 from runbook.diagnose.collectives import compare_watchdogs, read_ras_report
 from runbook.diagnose.progress_lines import shows_progress
@@ -57,9 +57,10 @@ after such a line may follow from it."""
 
 HYDRA_BANNER = re.compile(r"=\s+KILLED BY SIGNAL: \d")
 """A line of the banner of Hydra, the process manager of MPICH and Intel MPI."""
-MACHINE_RANK = re.compile(r"--(?:machine|node)[-_]rank[= ](\d{1,9})")
 HYDRA_EXIT = re.compile(r"=\s+EXIT (?:STATUS|CODE): (?!9\b)[1-9]")
 """The line of that banner about a process that ended by itself, with an error."""
+MACHINE_RANK = re.compile(r"--(?:machine|node)[-_]rank[= ](\d{1,9})")
+"""The number that a launcher's command line gives to its machine."""
 BRIDGE_ADDRESS = re.compile(r"172\.(?:1[7-9]|2\d|3[01])\.")
 """The beginning of the addresses that Docker gives to its bridges."""
 
@@ -352,16 +353,15 @@ def _different_world_sizes(told: Sequence[Hit]) -> Iterator[Hit]:
         for name, value in hit.groups.items():
             by_name[name].setdefault(value, hit)
     for name, values in by_name.items():
-        who = {_commanded_machine(hit) or hit.line.who for hit in values.values()}
-        if len(values) > 1 and len(who) > 1:
+        if any(_are_of_two_machines(*two) for two in combinations(values.values(), 2)):
             for value, hit in values.items():
                 yield Hit("told-different-sizes", hit.line, {name: value})
 
 
-def _commanded_machine(hit: Hit) -> str | None:
-    """The number that a launcher's command line gives to its machine, as text; None without one."""
-    found = MACHINE_RANK.search(hit.line.text)
-    return found[1] if found else None
+def _are_of_two_machines(one: Hit, other: Hit) -> bool:
+    """Whether two lines come from two speakers, or are command lines that give their machines different numbers."""
+    numbers = [found[1] if (found := MACHINE_RANK.search(hit.line.text)) else None for hit in (one, other)]
+    return one.line.who != other.line.who or (None not in numbers and numbers[0] != numbers[1])
 
 
 def _rank_twice(told: Sequence[Hit], waits: Sequence[Hit]) -> Iterator[Hit]:
@@ -409,11 +409,11 @@ def _world_twice(told: Sequence[Hit]) -> Iterator[Hit]:
 
 
 def _started_alone_twice(told: Sequence[Hit]) -> Iterator[Hit]:
-    """`world-twice`: torchrun's `--standalone`, which makes one node a world, was used on more than one node."""
+    """`alone-twice`: torchrun's `--standalone`, which makes one node a world, was used on more than one node."""
     nodes = {hit.line.node: hit for hit in reversed(told) if hit.line.node}
     if len(nodes) > 1:
-        groups = {"nodes": " and ".join(sorted(map(str, nodes)))}
-        yield from (Hit("world-twice", hit.line, groups) for hit in nodes.values())
+        groups = {"nodes": " and ".join(sorted(map(str, nodes))[:2])}
+        yield from (Hit("alone-twice", hit.line, groups) for hit in nodes.values())
 
 
 def _members_missing(told: Sequence[Hit]) -> Iterator[Hit]:

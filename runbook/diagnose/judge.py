@@ -298,9 +298,9 @@ def _has_recovered(cause: Cause, seen: Mapping[str, Sequence[Hit]], scanner: Sca
 
 
 def _is_after_good_end(hit: Hit, scanner: Scanner) -> bool:
-    """Whether a run's log says that it ended well, before this line, or after it and without a step in between."""
-    ended = scanner.ended.get(hit.line.source, 0)
-    return ended > 0 and hit.line.number > min(ended, scanner.last_progress.get(hit.line.source, ended))
+    """Whether a run's log says that it ended well: before this line, or after it while the last step was before it."""
+    ended, stepped = (at.get(hit.line.source, 0) for at in (scanner.ended, scanner.last_progress))
+    return ended > 0 and (hit.line.number > ended or 0 < stepped < hit.line.number)
 
 
 def _failed_before_the_next_run(hit: Hit, seen: Mapping[str, Sequence[Hit]], scanner: Scanner) -> bool:

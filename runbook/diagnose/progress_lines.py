@@ -95,14 +95,17 @@ trainers for each epoch."""
 
 RUN_ENDED = re.compile(
     UNLESS_FAILURE
-    + rb"(?:.*?\b(?:training|run|job|trial|benchmark|evaluation|everything|all|program)\b.{0,40}\b(?:done|finished"
+    + rb"(?:.*?\b(?:training|run|\w{0,12}job|trial|benchmark|evaluation|everything|all|program)\b.{0,40}\b(?:done|finished"
     rb"|complete[ds]?|succeeded)\b|.*?\btraining end(?:ed|s)?\W{0,4}\Z|.*?'train_runtime': \d"
     rb"|.*?\bexited with (?:(?:return |exit )?code|status) 0\b|.*?\bfinished\W{1,3}rc=0\b|.*?\bcompleted\s+0:0\b"
     rb"|.*?\bexit(?:s|ed)? successfully\b"
+    rb"|.*?\b(?:process|task|experiment|pipeline|workflow|script)\b.{0,60}"
+    rb"\b(?:completed successfully|status\W{1,3}completed\b)"
     # the last of all its steps
     rb"|.*?\b(?:step|iter(?:ation)?)\W{0,12}(?P<last>[1-9]\d{1,14})\s{0,8}/\s{0,8}(?P=last)\b"
     rb"|.*?\btrainer\.fit\W{1,3}stopped\b"
-    rb"|(?:\W{0,3}|.*?\s)(?:rc|ret|exit[ _]?(?:code|status)?|return[ _]?code|status)\W{1,3}0\W{0,2}\Z"
+    rb"|(?:\W{0,3}|.*?\b(?:saved|written|wrote|uploaded|done|finished|ended|launcher|trainer)\b.{0,80}?\b)"
+    rb"(?:rc|ret|exit[ _]?(?:code|status)?|return[ _]?code|status)\W{1,3}0\W{0,2}\Z"
     rb"|.*?\btest (?:is a success|successful|succeeded)\b"
     rb"|# (?:out of bounds values : 0 ok|avg bus bandwidth))",
     re.DOTALL,

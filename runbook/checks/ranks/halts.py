@@ -102,9 +102,17 @@ def halt_findings(pool: RankPool, halt: Halt, doing: str) -> FindingsByNode:
 
 def flowing_data_findings(pool: RankPool, halt: Halt, doing: str, rate: float) -> FindingsByNode:
     """Nothing when the data flows at `rate`, in bytes a second, unless far more was promised or the time is up."""
-    as_promised = halt.promised is None or rate > halt.promised / MIN_SLOW_DATA_FACTOR
-    if halt.kind in ("suspected", "silent") or (as_promised and halt.kind != "late"):
+    if halt.kind in ("suspected", "silent"):
         return {}
+    if halt.kind != "late":
+        least = 0.0 if halt.promised is None else halt.promised / MIN_SLOW_DATA_FACTOR
+        if rate > least:
+            return {}
+        # TCP that has just lost packets, and ranks that wait for a CPU, send in bursts.
+        gather_evidence(pool, watch_s=LONG_OBSERVATION_S)
+        rate = max(rate, rank_traffic_rate(pool))
+        if rate > least:
+            return {}
     return with_evidence_folder(pool, slow_data_findings(pool, doing, rate, halt.promised))
 
 
