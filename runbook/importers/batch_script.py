@@ -10,7 +10,7 @@ import shlex
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import takewhile
+from itertools import dropwhile, takewhile
 
 from runbook.files.file_kinds import SBATCH, is_yaml
 from runbook.files.inventory_draft import SettingPath
@@ -39,6 +39,7 @@ from runbook.launch.launcher_lines import (
     option_values,
     split_slurm_options,
 )
+from runbook.launch.shell_commands import ShellCommand, shell_commands
 from runbook.model.errors import FilesWrong
 from runbook.model.grouping import values_by_key
 from runbook.model.inventory import MAX_GPUS_PER_NODE
@@ -54,12 +55,11 @@ MAX_EXPANDED_CHARACTERS = 256 * 1024
 """Characters of values of variables that are put into the lines of one script, together."""
 _CONDITIONAL_REMARK = "it may not run, and is carried over as if it did"
 _NOT_CARRIED_REMARK = "what else the script does is not carried over"
-_COMMAND_SEPARATORS = (";", "&&", "||", "|", "&")
-_CONDITIONS = ("[", "[[", "test")
-_KEYWORDS = ("then", "do", "else", "{", "(", "!")
-"""Words of the shell that may stand before a command on its line."""
+_CONDITIONS = ("[", "[[", "((", "test", "grep", "egrep", "command", "which", "type", "hash", "mountpoint")
+"""Commands that are asked, and followed by others if they agree."""
+_KEYWORDS = ("if", "elif", "while", "until", "then", "do", "else", "{", "}", "!", "fi", "done", "esac")
+"""Words of the shell that may stand before a command on its line, or alone."""
 _HARMLESS_ALTERNATIVES = ("exit", "true", ":", "echo", "return")
-_OPERATOR = re.compile(r"[0-9]?[<>]|[|;&]")
 _GPUS = re.compile(r"(?:gpu:)?(?:[A-Za-z][\w.-]*:)?([0-9]{1,4})")
 _HINT = re.compile(r"\btorch\.distributed\.|\baccelerate launch\b|\b(?:" + "|".join(LAUNCHERS) + r")\b")
 _READ_OPTIONS = frozenset(
@@ -79,7 +79,7 @@ _WORKDIR_OPTIONS = {
 _WHOLE_ENVIRONMENT = ("ALL", "NONE", "NIL", "")
 """Values of Slurm's --export that name no variable."""
 _NEEDLESS_OPTIONS = frozenset(
-    """master-addr main-process-ip node-rank machine-rank rdzv-id rdzv-backend rdzv-conf hostfile H
+    """master-addr main-process-ip node-rank machine-rank rdzv-id rdzv-backend rdzv-conf hostfile
     job-name output error time partition account qos mail-type mail-user exclusive open-mode begin dependency comment
     reservation constraint requeue no-requeue signal wait mem cpus-per-task cpus-per-gpu mem-per-cpu
     mem-per-gpu""".split()
@@ -134,6 +134,7 @@ class _Script:
     line: LauncherLine | None = None  # the one that is carried over
     remarks: list[Remark] = field(default_factory=list)
     begun: bool = False  # whether a command was found: sbatch reads no option below one
+    names_gpus: bool = False  # whether an option asks for GPUs, in whatever words
 
     def remark(self, number: int, says: str) -> None:
         remark = Remark(says, number)
@@ -186,13 +187,15 @@ def _script_commands(text: str) -> tuple[list[_Command], dict[int, str]]:
             begun, depth = 0, outer
         elif head and not begun:
             bodies[number] = head[2] or head[3], []
+            if inside := (head[4] or "").strip().removeprefix("{").removesuffix("}").strip():
+                bodies[number][1].append(_Command(number, inside, depth > 0, document))
             if not (head[4] or "").rstrip().endswith("}"):
                 begun, indent, outer, depth = number, len(head[1]), depth, 0
         elif not (begun and line.strip() == "{"):
             branches = [found.lastgroup for found in _BRANCH.finditer(line[:MAX_LINE_CHARACTERS])]
             inner = max(0, depth + branches.count("begins") - branches.count("ends"))
             into = bodies[begun][1] if begun else outside
-            into.append(_Command(number, line, max(depth, inner) > 0, document))
+            into.append(_Command(number, line, max(depth, inner) > 0 or "begins" in branches, document))
             depth = inner
     if begun:  # a function without an end was no function
         outside += bodies.pop(begun)[1]
@@ -266,12 +269,17 @@ def _long_options(words: Sequence[str]) -> list[tuple[str, str]]:
 
 def _take_launch_options(script: _Script, command: _Command, launcher: str, options: Iterable[tuple[str, str]]) -> None:
     """Takes the options of sbatch or of a launcher that have a place, and remarks on those that have none."""
-    unread = []
+    unread, options = [], list(options)
+    script.names_gpus |= any("gpu" in name or "gpu" in value for name, value in options)
     for name, value in options:
+        if name == "export" and value != dict(options)[name]:
+            continue  # of several, Slurm takes the last one
         if name == _ENVIRONMENT_OPTIONS.get(launcher):
             _carry_over_named_variables(script, command, value.split(",") if name == "export" else [value])
         elif name in _WORKDIR_OPTIONS.get(launcher, ()) and value and not re.search("[$%`]", value):
-            script.workdir = value
+            script.workdir = posixpath.join(script.workdir or "", value)
+        elif name in ("nodelist", "host", "hosts") and re.search("[$`]", value):
+            script.remark(command.number, f"--{name}: its value is only known where the script runs")
         elif launcher in ("sbatch", "srun") and name in _READ_OPTIONS:
             script.asked[name] = (value, command.number)
         elif name in ("host", "hosts"):
@@ -290,7 +298,7 @@ def _carry_over_named_variables(script: _Script, command: _Command, given: Itera
             equals, value = "=", script.known[name]
         if equals and _ASSIGNED.fullmatch(f"{name}="):
             _carry_over_variable(script, command, name, value, ranks=True)
-        elif name not in _WHOLE_ENVIRONMENT and name not in script.env:
+        elif name not in (*_WHOLE_ENVIRONMENT, *_RANK_VARIABLES, *script.env):
             script.remark(command.number, f"{name}: its value is only known where the script runs")
 
 
@@ -305,40 +313,31 @@ def _take_hosts(script: _Script, number: int, option: str, value: str) -> None:
 
 def _read_command(script: _Script, command: _Command) -> None:
     """Takes what a line assigns, and what it starts."""
-    number, line = command.number, _with_known_variables(script, command.line)
-    if array := _ARRAY.match(line):
-        inside = line[array.end() : line.rfind(")")].strip()
-        script.known |= {} if _COMMAND_SUBSTITUTION.search(inside) else {array[1]: inside}
-        return
-    words = _line_words(line)
-    before: tuple[str, ...] = ()
-    for operator, part in _split_commands(words):
-        if (operator == "||" and part[0] in _HARMLESS_ALTERNATIVES) or operator == "|":
+    commands = shell_commands(command.line) if len(command.line) <= MAX_LINE_CHARACTERS else []
+    if not commands:
+        script.remark(command.number, _NOT_CARRIED_REMARK)
+    before: list[str] = []
+    maybe = grouped = False
+    for one in commands:
+        text = _with_known_variables(script, one.text)
+        if array := _ARRAY.match(text):
+            inside = text[array.end() : text.rfind(")")].strip()
+            script.known |= {} if _COMMAND_SUBSTITUTION.search(inside) else {array[1]: inside}
             continue
-        maybe = command.maybe or operator == "||" or (operator == "&&" and before[:1] and before[0] in _CONDITIONS)
-        _read_words(script, replace(command, maybe=bool(maybe)), part)
-        before = tuple(part)
+        words = list(dropwhile(_KEYWORDS.__contains__, opened := replace(one, text=text).words()))
+        if one.operator == "||" and words[:1] and words[0] in _HARMLESS_ALTERNATIVES:
+            continue
+        if one.operator in ("|", "|&") and launcher_line(words) is None:
+            continue  # it only takes what the command before it prints
+        chained = one.operator in ("&&", "|", "|&")
+        asked = bool(before) and before[0] in _CONDITIONS
+        maybe = grouped or one.operator == "||" or (chained and (maybe or asked))
+        grouped = "}" not in opened[:1] and (grouped or ("{" in opened[:1] and maybe))
+        if words:
+            _read_words(script, replace(command, maybe=command.maybe or maybe), words)
+        before = words
     if command.document:
-        script.remark(number, "what stands in its here-document is not carried over")
-    elif not words:
-        script.remark(number, _NOT_CARRIED_REMARK)
-
-
-def _split_commands(words: Sequence[str]) -> list[tuple[str, list[str]]]:
-    """The commands of a line, each with the operator before it; what stands in `$(…)` and in backticks stays whole."""
-    found: list[tuple[str, list[str]]] = [("", [])]
-    depth = ticks = 0
-    for word in words:
-        depth, ticks = max(0, depth + word.count("(") - word.count(")")), ticks + word.count("`")
-        whole = depth > 0 or ticks % 2 > 0
-        if not whole and word in _COMMAND_SEPARATORS:
-            found.append((word, []))
-        elif not whole and len(word) > 1 and word.endswith(";"):
-            found[-1][1].append(word.rstrip(";"))
-            found.append((";", []))
-        elif whole or found[-1][1] or word not in _KEYWORDS:
-            found[-1][1].append(word)
-    return [(operator, part) for operator, part in found if part]
+        script.remark(command.number, "what stands in its here-document is not carried over")
 
 
 def _read_words(script: _Script, command: _Command, words: Sequence[str]) -> None:
@@ -346,15 +345,29 @@ def _read_words(script: _Script, command: _Command, words: Sequence[str]) -> Non
     exported = words[:1] == ["export"]
     given = list(takewhile(_ASSIGNED.fullmatch, words[exported:]))
     rest = list(words[exported + len(given) :])
-    if given and (given[-1].count("(") > given[-1].count(")") or given[-1].count("`") % 2):
-        rest = []  # the words of `A=$(hostname -f)`
     for one in given:
         name, value = one.split("=", 1)
         _carry_over_variable(script, command, name, value, ranks=exported or bool(rest))
     if rest and exported:
         _carry_over_named_variables(script, command, [word for word in rest if _EXPORTED.fullmatch(word)])
+        if not all(_EXPORTED.fullmatch(word) or word.startswith("-") for word in rest):
+            script.remark(command.number, _NOT_CARRIED_REMARK)
     elif rest and not command.document:
-        _carry_over_command(script, command, list(takewhile(lambda word: not _OPERATOR.match(word), rest)))
+        _carry_over_command(script, command, rest)
+
+
+def _enter(script: _Script, command: _Command, words: Sequence[str]) -> None:
+    """Takes `cd`. A folder that is not known where it is read leaves none."""
+    target = words[-1] if words else "~"
+    if len(words) > 1 or target == "-" or re.search("[$`]", target):
+        script.workdir = None
+        script.remark(command.number, _NOT_CARRIED_REMARK)
+    elif command.maybe and script.workdir and not target.startswith(("/", "~")):
+        script.remark(command.number, f"`cd {target}`: it may not run, and is not carried over")
+    else:
+        script.workdir = target if target.startswith("~") else posixpath.join(script.workdir or "", target)
+        if command.maybe:
+            script.remark(command.number, f"`cd {target}`: {_CONDITIONAL_REMARK}")
 
 
 def _carry_over_command(script: _Script, command: _Command, words: list[str]) -> None:
@@ -364,15 +377,15 @@ def _carry_over_command(script: _Script, command: _Command, words: list[str]) ->
         script.launches.append((command, line, script.workdir))
     elif line is not None:
         script.remark(number, f"`{line.name}`: what it starts is not seen")
-    elif words[:1] == ["cd"] and len(words) == 2 and "$" not in words[1]:
-        script.workdir = posixpath.join(script.workdir or "", words[1])
-        if command.maybe:
-            script.remark(number, f"`cd {words[1]}`: {_CONDITIONAL_REMARK}")
+    elif words[:1] == ["cd"]:
+        _enter(script, command, words[1:])
     elif words[:1] in (["source"], ["."]) and re.fullmatch(r"[~/][^$`]*/activate", words[-1]):
         script.shared["activate",] = f". {words[-1]}"
     elif words and words[0] in ("conda", "mamba", "module", "ml", "spack", "source", "."):
         shown = " ".join(words[: 1 if may_contain_secret("", " ".join(words[:3])) else 3])
         script.remark(number, f"what `{shown}` sets up belongs into `activate:`, as a line that sh takes")
+    elif _HINT.search(" ".join(words)):
+        script.remark(number, "a launch stands in it that is not understood, and not carried over")
     else:
         script.remark(number, _NOT_CARRIED_REMARK)
 
@@ -426,7 +439,7 @@ def _carry_over_launch(script: _Script, begun: _Command, line: LauncherLine, wor
     number, script.line, script.workdir = begun.number, line, workdir
     for one in (*line.around, line):
         for text in one.before:
-            _read_words(script, begun, _line_words(text))
+            _read_words(script, begun, ShellCommand("", text).words())
         _carry_over_named_variables(script, begun, one.settings)
         _take_launch_options(script, begun, one.name, one.given)
         if one.after:
@@ -452,7 +465,7 @@ def _carry_over_launch(script: _Script, begun: _Command, line: LauncherLine, wor
 def _possible_values(words: Sequence[str]) -> Iterator[tuple[str, str, int]]:
     """Yields all that may be a value: that of an option, that of `name=value`, and every word itself. Each is a name,
     the value, and the number of the word that ends with it."""
-    yield from ((f"--{name}", value, at) for name, value, at in option_values(words))
+    yield from ((f"--{name}", value, at) for name, value, at in option_values(words) if value)
     for at, word in enumerate(words):
         name, equals, value = word.partition("=")
         yield from [(name, value, at)] if equals and not may_contain_secret("", name) else []
@@ -473,7 +486,7 @@ def _ranks_per_node(script: _Script) -> int | None:
     for name, (count, number) in asked.items():
         if count != found_gpus:
             script.remark(number, f"--{name} says {count} a node, and {found_gpus} ranks are started on each")
-    if not said and "ntasks-per-node" in asked and next(iter(asked)) == "ntasks-per-node":
+    if not said and "ntasks-per-node" in asked and not script.names_gpus:
         says = f"it names no GPUs: for ranks on CPUs write `processes: {found_gpus}` in place of `gpus: {found_gpus}`"
         script.remark(asked["ntasks-per-node"][1], says)
     return found_gpus if found_gpus is None or found_gpus <= MAX_GPUS_PER_NODE else None
@@ -499,7 +512,8 @@ def _nodelist_hosts(script: _Script, gpus: int | None) -> tuple[ForeignHost, ...
         if names and name in NODE_COUNT_OPTIONS and parse_whole_number(value) not in (None, len(names)):
             script.remark(number, f"--{name} says {value} nodes, and --nodelist names {len(names)}")
     each, at = script.asked.get("ntasks-per-node", ("", 1))
-    if _is_launcher_per_task(script) and (parse_whole_number(each) or 0) > 1 and script.line:
+    by_srun = script.line is not None and any(one.name == "srun" for one in script.line.around)
+    if script.line and by_srun and _is_launcher_per_task(script) and (parse_whole_number(each) or 0) > 1:
         script.remark(
             at, f"--ntasks-per-node says {each}: Slurm would start `{script.line.name}` so often on each node"
         )

@@ -78,6 +78,10 @@ def draft_of_foreign_inventory(found: ForeignInventory, name: str) -> Draft:
     )
 
 
+MAX_MADE_NAME_CHARACTERS = 190
+"""The most characters of a name that is made here: with a number behind it, NODE_NAME still takes it."""
+
+
 def _node_name_by_host(hosts: Iterable[ForeignHost]) -> dict[str, str]:
     """A node's name for each host: its own, or one that our inventory can hold."""
     taken = {host.name for host in hosts if NODE_NAME.fullmatch(host.name) and host.name != "all"}
@@ -85,7 +89,7 @@ def _node_name_by_host(hosts: Iterable[ForeignHost]) -> dict[str, str]:
 
 
 def _take_unused_name(name: str, taken: set[str]) -> str:
-    base = re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-.") or "node"
+    base = re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-.")[:MAX_MADE_NAME_CHARACTERS] or "node"
     base = base if base != "all" else "all-node"
     free = next(
         each for number in range(1, 1_000_000) if (each := base if number == 1 else f"{base}-{number}") not in taken

@@ -4,11 +4,12 @@ program that it starts."""
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import PurePosixPath
+
+from runbook.launch.shell_commands import shell_commands
 
 LAUNCHERS = ("torchrun", "deepspeed", "mpirun", "mpiexec", "srun", "horovodrun")
 """Programs that start ranks themselves."""
@@ -65,20 +66,29 @@ SLURM_OPTION_BY_LETTER = {
 }
 """Long names of the options of srun and sbatch, by the letters that stand for them in their manual pages."""
 _MPI_OPTION_BY_LETTER = {"N": "npernode", "n": "np", "c": "np", "H": "host", "wd": "wdir"}
-_SHORT_OPTIONS = {"srun": SLURM_OPTION_BY_LETTER, "mpirun": _MPI_OPTION_BY_LETTER, "mpiexec": _MPI_OPTION_BY_LETTER}
+_SHORT_OPTIONS = {
+    "srun": SLURM_OPTION_BY_LETTER,
+    **dict.fromkeys(("mpirun", "mpiexec"), _MPI_OPTION_BY_LETTER),
+    "horovodrun": {"H": "hosts"},
+    "deepspeed": {"H": "hostfile"},
+}
 """By launcher, the long names of its short options."""
 
 _LAUNCHER_MODULES = {"torch.distributed.run": "torchrun", "torch.distributed.launch": "torch.distributed.launch"}
 """By module that `python -m` runs, the value of `launcher:` for it."""
 _SHELLS = ("sh", "bash", "dash", "zsh")
 """Shells whose `-c` text is searched."""
-_WRAPPERS = ("sudo", "env", "nice", "nohup", "time", "exec", "stdbuf", "command")
+_WRAPPERS = (
+    *("sudo", "env", "nice", "nohup", "time", "exec", "stdbuf", "command"),
+    *("timeout", "numactl", "ionice", "setsid", "taskset", "chrt"),
+)
 """Programs that only start the program after them."""
+_WRAPPER_NUMBER = re.compile(r"[0-9][0-9.,-]*[smhd]?")
+"""A value of a wrapper: `timeout 2h`, `nice -n 10`, `taskset 0-7`."""
 _PYTHON = re.compile(r"(?:.*[/\\])?(?:python|pypy)[0-9.]*(?:\.exe)?", re.IGNORECASE)
 _SHORT_WITH_VALUE = re.compile(r"-[A-Za-z][^=]")
 _SETTING = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
 _OPTION = re.compile(r"--?([A-Za-z][A-Za-z0-9_-]*)(?:=(.*))?", re.DOTALL)
-_COMMAND_SEPARATOR = re.compile(r"&&|\|\||[;|\n]")
 _MAX_NESTED_LAUNCHERS = 4  # how many launchers inside each other are taken apart: srun, a shell, torchrun
 _MAX_LAUNCHER_WORDS = 200  # the most words of a launcher's line among which the beginning of the program is looked for
 
@@ -154,8 +164,8 @@ def unwrapped_words(words: Sequence[str]) -> list[str]:
 
 
 def _is_wrapper_word(word: str) -> bool:
-    """Whether a word stands before the program: a wrapper, its option, or a setting."""
-    return word in _WRAPPERS or word.startswith("-") or "=" in word
+    """Whether a word stands before the program: a wrapper, its option or number, or a setting."""
+    return word in _WRAPPERS or word.startswith("-") or "=" in word or _WRAPPER_NUMBER.fullmatch(word) is not None
 
 
 def _outermost_launcher(typed: Sequence[str]) -> LauncherLine | None:
@@ -189,14 +199,10 @@ def _module_index(words: Sequence[str]) -> int:
 def _launcher_in_shell_text(words: Sequence[str]) -> LauncherLine | None:
     """The first launcher's line in the text of `bash -c "cd /work && torchrun …"`, or None."""
     text = next((text for flag, text in pairwise(words) if re.fullmatch("-[a-z]*c", flag)), "")
-    parts = _COMMAND_SEPARATOR.split(text)
+    parts = shell_commands(text)
     for at, part in enumerate(parts):
-        try:
-            found = _outermost_launcher(shlex.split(part))
-        except ValueError:  # a separator stands in quotes, so the text was split at the wrong place
-            return None
-        if found:
-            before, after = (tuple(filter(str.strip, some)) for some in (parts[:at], parts[at + 1 :]))
+        if found := _outermost_launcher(part.words()):
+            before, after = (tuple(one.text for one in some) for some in (parts[:at], parts[at + 1 :]))
             return replace(found, before=(*before, *found.before), after=(*found.after, *after))
     return None
 

@@ -5,6 +5,7 @@ Only root, processes with CAP_NET_RAW, and users with a group in net.ipv4.ping_g
 
 from __future__ import annotations
 
+import itertools
 import os
 import socket
 import struct
@@ -20,11 +21,14 @@ if TYPE_CHECKING:
     from runbook.transport.node_answers import Pinged
 
 ROUND_INTERVAL_S = 0.005  # seconds between two rounds of echoes
+SMALL_ECHO = b"runbook!" * 7  # as much as `ping` sends
 FULL_SIZE_ECHOES = 5  # how many full-size echoes each peer gets
 FIRST_REPLY_DEADLINE_S = 0.35
 """Seconds after which a peer that has answered none of the first echoes gets no more."""
 LAST_REPLY_DEADLINE_S = 0.3
 """Seconds for which the last echoes are waited for."""
+SENDER_NUMBERS = itertools.count(os.getpid())
+"""Ids of senders in this process: sockets of two see each other's replies."""
 ICMP_ECHO_TYPES = {socket.AF_INET: (8, 0, socket.IPPROTO_ICMP), socket.AF_INET6: (128, 129, socket.IPPROTO_ICMPV6)}
 DONT_FRAGMENT = {socket.AF_INET: (socket.IPPROTO_IP, 10, 2), socket.AF_INET6: (socket.IPPROTO_IPV6, 23, 2)}
 """IP_MTU_DISCOVER, IPV6_MTU_DISCOVER and their value IP_PMTUDISC_DO, for which `socket` has no names (linux/in.h,
@@ -32,7 +36,8 @@ in6.h)."""
 
 
 class Peer:
-    """One address, the echoes that were sent to it, and those that came back."""
+    """One address, the echoes that were sent to it, and those that came back. It gets small echoes only if `full_bytes`
+    is 0."""
 
     def __init__(self, address: str, full_bytes: int) -> None:
         self.address, self.full_bytes = address, full_bytes
@@ -44,6 +49,8 @@ class Peer:
         found: dict[str, Pinged] = {}
         for size, sent in self.sent.items():
             trips = self.trips[size]
+            if not sent:
+                continue
             found[size] = {
                 "code": 0 if trips else 1,
                 "raw": "%d packets transmitted, %d received" % (len(sent), len(trips)),
@@ -62,7 +69,7 @@ class Echoes:
         self.request, self.reply, self.protocol = ICMP_ECHO_TYPES[family]
         self.loop = loop
         self.family = family
-        self.own = os.getpid() & 0xFFFF
+        self.own = next(SENDER_NUMBERS) & 0xFFFF
         self.number = 0
         self.waiting: dict[int, tuple[Peer, str]] = {}  # by sequence number: (peer, size)
         self.sockets = {size: self._open(size == "full") for size in ("small", "full")}
@@ -80,19 +87,20 @@ class Echoes:
             sock.setsockopt(*DONT_FRAGMENT[self.family])
         return sock
 
-    def run(self, peers: list[Peer], count: int) -> Conversation:
-        """Sends `count` small echoes to each peer, and FULL_SIZE_ECHOES of full size."""
+    def run(self, peers: list[Peer], count: int, patience_s: float) -> Conversation:
+        """Sends `count` small echoes to each peer, and FULL_SIZE_ECHOES of full size. `patience_s`: how long the last
+        replies are waited for."""
         listening = [self.loop.start(self._listen(sock)) for sock in self.sockets.values()]
         begun = self.loop.clock
         for turn in range(count):
             for peer in peers:
-                if self.loop.clock - begun < FIRST_REPLY_DEADLINE_S or peer.trips["small"]:
+                if self.loop.clock - begun < max(FIRST_REPLY_DEADLINE_S, patience_s) or peer.trips["small"]:
                     self._send(peer, "small")
-                    if turn < FULL_SIZE_ECHOES:
+                    if peer.full_bytes and turn < FULL_SIZE_ECHOES:
                         self._send(peer, "full")
             yield from wait_in_loop(ROUND_INTERVAL_S)
         ended = self.loop.clock
-        while self.waiting and self.loop.clock - ended < LAST_REPLY_DEADLINE_S:
+        while self.waiting and self.loop.clock - ended < patience_s:
             yield from wait_in_loop(0.01)
         for task, sock in zip(listening, self.sockets.values()):
             self.loop.cancel(task)
@@ -100,7 +108,7 @@ class Echoes:
 
     def _send(self, peer: Peer, size: str) -> None:
         self.number = self.number + 1 & 0xFFFF
-        body = b"runbook!" * 7 if size == "small" else b"r" * peer.full_bytes
+        body = SMALL_ECHO if size == "small" else b"r" * peer.full_bytes
         packet = struct.pack("!BBHHH", self.request, 0, 0, self.own, self.number) + body
         if self.family == socket.AF_INET:  # for IPv6 the kernel fills the checksum in
             packet = packet[:2] + struct.pack("!H", internet_checksum(packet)) + packet[4:]
@@ -141,9 +149,12 @@ def internet_checksum(packet: bytes) -> int:
     return ~(total + (total >> 16)) & 0xFFFF
 
 
-def send_echoes(loop: EventLoop, addresses: dict[str, int], count: int) -> dict[str, dict[str, Pinged]]:
+def send_echoes(
+    loop: EventLoop, addresses: dict[str, int], count: int, patience_s: float = LAST_REPLY_DEADLINE_S
+) -> dict[str, dict[str, Pinged]]:
     """By address, what became of `count` small echoes and some of full size. Empty where this process may open no such
-    sockets. `addresses`: by address, the bytes of data in a full-size echo."""
+    sockets. `addresses`: by address, the bytes of data in a full-size echo, or 0 for none. `patience_s`: how long the
+    last replies are waited for."""
     peers = [Peer(address, size) for address, size in addresses.items()]
     over: list[Any] = []
     started: list[Peer] = []
@@ -152,7 +163,7 @@ def send_echoes(loop: EventLoop, addresses: dict[str, int], count: int) -> dict[
         if not those:
             continue
         try:
-            loop.start(Echoes(family, loop).run(those, count), over.append)
+            loop.start(Echoes(family, loop).run(those, count, patience_s), over.append)
         except OSError:
             over.append(None)  # not permitted
         else:

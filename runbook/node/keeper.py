@@ -409,7 +409,7 @@ class Barrier:
                     came.update(new)
                     met([n for n in order["nodes"] if n in came])
                 if "abort" in names and self.valid("abort"):
-                    return self.read("abort").get("why") or "aborted"
+                    return str(self.read("abort").get("why") or "aborted")
                 if "go" in names and self.valid("go"):
                     return None
                 if order["owner"]:
@@ -432,7 +432,7 @@ class Barrier:
             return BARRIER_FOLDER_WHY_PREFIX + "%s: %s" % (self.folder, error.strerror or error)
 
     def put(self, name: str, **facts: str) -> None:
-        partial = os.path.join(self.folder, ".%s.%s.%d" % (name, self.order["node"], os.getpid()))
+        partial = os.path.join(self.folder, ".%s.%d" % (name, os.getpid()))  # a node's files have its name
         with open(partial, "w") as file:
             json.dump(dict(facts, token=self.order["token"]), file)
             file.flush()

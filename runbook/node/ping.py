@@ -54,7 +54,7 @@ MIN_PEER_ECHOES, MAX_PEER_ECHOES, ECHOES_IN_ALL = 20, 100, 400
 time, so few peers get more."""
 OBVIOUS_LOSS_SHARE = 0.2
 """A loss of more than this share of the echoes shows in few echoes as well."""
-SMALL_ECHO_BYTES = 56
+SECOND_ROUND_PATIENCE_S = 2.0  # seconds for which the last replies of a second round are waited for
 FIRST_PING_OPTIONS = ["-w", "2"]
 """Options of the first few pings: without an answer to ARP, a hundred packets would each take long. The kernel repeats
 a lost ARP request after a second."""
@@ -345,7 +345,7 @@ def is_lossless(echoes: Pinged) -> bool:
 def second_round(address: str, count: int) -> Pinged:
     """Echoes in one process that waits longer for answers while it gets no CPU. `ping` reads the answers to all pings
     of this node from a small buffer, and loses some while it does not run."""
-    found = send_echoes(EventLoop(), {address: SMALL_ECHO_BYTES}, count)
+    found = send_echoes(EventLoop(), {address: 0}, count, SECOND_ROUND_PATIENCE_S)
     return found[address]["small"] if found else ping(address, [], count)
 
 

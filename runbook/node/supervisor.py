@@ -50,6 +50,7 @@ SUPERVISOR_MARK = b"\x1erunbook-supervisor "
 NODE_VARIABLE = "RUNBOOK_NODE"
 SUPERVISOR_VARIABLE = "RUNBOOK_SUPERVISOR"
 READ_CHUNK_BYTES = 65536  # bytes read at a time
+REMOVAL_TIMEOUT_S = 5.0  # seconds that an earlier supervisor may take to remove its folder
 SILENCE_POLL_INTERVAL_S = 0.25  # seconds between two looks for silence
 # Seconds from the end of stdin within which a program that leads to another supervisor has to end.
 CARRIER_EXIT_TIMEOUT_S = 6.0
@@ -293,8 +294,12 @@ class Supervisor:
             if not (config.get("again") and os.path.isdir(folder)):  # `again`: the controller is back on this node
                 os.mkdir(folder, 0o700)
             require_own_folder(folder)
-            self.folder = hello["folder"] = folder
             self.used = mark_used(folder)
+            if config.get("again") and not is_same_folder(self.used, folder):  # an earlier supervisor was removing it
+                make_folders(folder)
+                require_own_folder(folder)
+                self.used = mark_used(folder)
+            self.folder = hello["folder"] = folder
             room = os.statvfs(folder)
             hello["free_bytes"] = bounded_amount(room.f_bavail * room.f_frsize)
             hello["free_files"] = (
@@ -473,15 +478,32 @@ class Supervisor:
 
 
 def mark_used(folder: str) -> int | None:
-    """A descriptor that marks a folder as used by this process, as long as it lives; None where this cannot be done."""
-    try:
-        import fcntl
+    """A descriptor that marks a folder as used by this process, as long as it lives; None where this cannot be done.
+    Waits for a supervisor that is just removing the folder."""
+    deadline = time.monotonic() + REMOVAL_TIMEOUT_S
+    while True:
+        try:
+            import fcntl
 
-        descriptor = os.open(folder, os.O_RDONLY)
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        return descriptor
-    except (ImportError, OSError):
-        return None
+            descriptor = os.open(folder, os.O_RDONLY)
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return descriptor
+        except BlockingIOError:
+            os.close(descriptor)
+            if time.monotonic() > deadline:
+                return None
+            sleep_seconds(0.05)
+        except (ImportError, OSError):
+            return None
+
+
+def is_same_folder(mark: int | None, folder: str) -> bool:
+    """Whether the folder is there, and is still the one that was marked, if one was."""
+    try:
+        there = os.stat(folder)
+    except OSError:
+        return False
+    return mark is None or os.path.samestat(there, os.fstat(mark))
 
 
 def used_by_others(mark: int | None) -> bool:

@@ -348,7 +348,8 @@ class Session:
         ask once more. `patience_s` tells the node how long it is to accept silence from now on. Raises RuntimeError if
         this process may start no more threads; the next call tries again."""
         if self.outside:
-            self.outside.beat(patience_s=patience_s, in_time=in_time)
+            with contextlib.suppress(RuntimeError):
+                self.outside.beat(patience_s=patience_s, in_time=in_time)
         if self._lost:
             return
         now = time.monotonic()
@@ -379,7 +380,8 @@ class Session:
         try:
             self._stream.write(_beat_frame(patience_s))
         except OSError as error:
-            self._give_up_aside(f"writing to {self.node} failed: {error}")
+            with contextlib.suppress(RuntimeError):  # no thread could be started: the next beat finds the same
+                self._give_up_aside(f"writing to {self.node} failed: {error}")
         finally:
             self._write_lock.release()
 

@@ -263,12 +263,119 @@ def test_settings_are_carried_over_wherever_they_stand(lines: str, env: dict[str
 
 
 @pytest.mark.parametrize(
+    "line",
+    [
+        "cd /work&&torchrun train.py --lr 1",
+        "cd /work;torchrun train.py --lr 1;",
+        "( cd /work; torchrun train.py --lr 1 )",
+        "(cd /work && torchrun train.py --lr 1) &",
+        "A=$(hostname -i) torchrun train.py --lr 1 2>&1 | tee log",
+        "A=`hostname -f` torchrun train.py --lr 1",
+        "ARGS=(--lr 1); torchrun train.py ${ARGS[@]}",
+        "LR=1\nLR=2; LR=1; torchrun train.py --lr $LR",
+        "torchrun train.py > out.log --lr 1 # the end",
+        "torchrun train.py 2>/dev/null --lr 1 &> all.log",
+        "yes | torchrun train.py --lr 1",
+        "timeout 3600 nice -n 10 torchrun train.py --lr 1",
+        "time srun torchrun train.py --lr 1 || exit 1",
+        "srun bash -c 'torchrun train.py --lr 1 2>&1 | tee log.$SLURM_PROCID'",
+        "train() { srun torchrun train.py --lr 1; }\ntrain",
+        "case $1 in\n  x) : ;;\nesac\nsrun torchrun train.py --lr 1 ;",
+        "if [ $D ]; then torchrun --nproc_per_node=1 debug.py; exit; fi\nsrun torchrun train.py --lr 1",
+        "for i in 1 2; do torchrun probe.py; done\nsrun torchrun train.py --lr 1",
+        "if srun torchrun train.py --lr 1; then echo fine; fi",
+    ],
+)
+def test_a_launch_is_found_wherever_it_stands_on_its_line(line: str) -> None:
+    _, text = imported(f"#!/bin/bash\n#SBATCH -w gn1\n{line}\n")
+    (stage,) = (stage for stage in load_launch(parse_document(text, "x.yml")).stages if stage.kind == "launch")
+    assert stage.launch.command == ("train.py", "--lr", "1")
+
+
+@pytest.mark.parametrize(
+    ("line", "command"),
+    [
+        ("torchrun train.py --tag run#5 --lr 1", ["train.py", "--tag", "run#5", "--lr", "1"]),
+        ("torchrun train.py --sep '|' --lr 1", ["train.py", "--sep", "|", "--lr", "1"]),
+        ("torchrun train.py --sql 'select 1;' --lr 1", ["train.py", "--sql", "select 1;", "--lr", "1"]),
+        ('torchrun train.py --cond "a && b > c"', ["train.py", "--cond", "a && b > c"]),
+        ("torchrun train.py --use_auth_token", ["train.py", "--use_auth_token"]),
+        ("torchrun train.py a\\;b", ["train.py", "a;b"]),
+    ],
+)
+def test_what_only_looks_like_an_operator_stays_in_its_word(line: str, command: list[str]) -> None:
+    _, text = imported(f"#!/bin/bash\n#SBATCH -w gn1\n{line}\n")
+    (stage,) = (stage for stage in load_launch(parse_document(text, "x.yml")).stages if stage.kind == "launch")
+    assert stage.launch.command == tuple(command)
+    assert "secret" not in text
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "if [ $D ]; then export NCCL_DEBUG=INFO; fi",
+        "for i in 1 2; do export NCCL_DEBUG=INFO; done",
+        "(( X > 0 )) && export NCCL_DEBUG=INFO",
+        "[ -f x ] && cd /y && export NCCL_DEBUG=INFO",
+        "[ -f x ] || { export A=1; export NCCL_DEBUG=INFO; }",
+        "grep -q fast /etc/kind && export NCCL_DEBUG=INFO",
+        "command -v ibstat >/dev/null && export NCCL_DEBUG=INFO",
+    ],
+)
+def test_what_may_not_run_is_told_on_one_line_as_well(line: str) -> None:
+    found, text = imported(f"#!/bin/bash\n#SBATCH -w gn1\n{line}\nsrun torchrun train.py\n")
+    assert found.env["NCCL_DEBUG"] == "INFO"
+    told = " ".join(text.replace("#", " ").split())
+    assert "NCCL_DEBUG: it may not run" in told
+    assert "`torchrun`: it may not" not in told
+
+
+@pytest.mark.parametrize(
+    ("lines", "workdir"),
+    [
+        ("cd /tmp\ncd ~/work", "~/work"),
+        ("cd /a || cd b", "/a"),
+        ("cd /work\ncd -", None),
+        ("cd /work\ncd $X", None),
+        ("cd /work\nif [ $A ]; then\n  cd a\nelse\n  cd b\nfi", "/work"),
+        ("#SBATCH -D /work\ncd sub", "/work/sub"),
+    ],
+)
+def test_folders_follow_each_other_as_far_as_they_are_known(lines: str, workdir: str | None) -> None:
+    _, text = imported(f"#!/bin/bash\n#SBATCH -w gn1\n{lines}\nsrun torchrun train.py\n")
+    (stage,) = (stage for stage in load_launch(parse_document(text, "x.yml")).stages if stage.kind == "launch")
+    assert stage.launch.workdir == workdir
+
+
+def test_a_host_that_only_the_script_knows_replaces_no_node() -> None:
+    for line in ("srun --nodes=1 -w ${nodes[$i]} torchrun train.py", 'srun -w "$HEAD" torchrun train.py'):
+        found, text = imported(f"#!/bin/bash\n#SBATCH -w gn[1-2]\n{line}\n")
+        assert [node.name for node in found.nodes] == ["gn1", "gn2"]
+        assert "--nodelist: its value is only known where the script runs" in " ".join(text.replace("#", " ").split())
+
+
+def test_what_runbook_works_out_itself_gets_no_remark() -> None:
+    lines = "MASTER_ADDR=$(hostname)\nexport MASTER_ADDR\nmpirun -x MASTER_ADDR -x MASTER_PORT -np 2 python train.py"
+    _, text = imported(f"#!/bin/bash\n#SBATCH -w gn1\n{lines}\n")
+    assert "MASTER_" not in text
+
+
+@pytest.mark.parametrize(
+    "option", ["--gpus-per-task=1", "--gpus=16", "--gres=gpu", "--gres=gpu:8,x:1", "--tres-per-node=gres/gpu:4"]
+)
+def test_ranks_with_gpus_are_not_taken_for_ranks_on_cpus(option: str) -> None:
+    text = imported(f"#!/bin/sh\n#SBATCH -w gn1,gn2 --ntasks-per-node=8 {option}\nsrun python train.py\n")[1]
+    assert "processes: 8" not in text
+
+
+@pytest.mark.parametrize(
     ("line", "hosts", "each"),
     [
         ("srun -w gn[1-2] --ntasks-per-node=4 --gpus-per-node=4 python train.py", ["gn1", "gn2"], 4),
         ("mpirun -np 8 -H gn1:4,gn2:4 python train.py", ["gn1", "gn2"], 4),
         ("mpirun -np 8 --host gn1,gn2 -N 4 python train.py", ["gn1", "gn2"], 4),
         ("horovodrun -np 8 --hosts gn1:4,gn2:4 python train.py", ["gn1", "gn2"], 4),
+        ("horovodrun -np 8 -H gn1:4,gn2:4 python train.py", ["gn1", "gn2"], 4),
     ],
 )
 def test_a_line_that_names_the_hosts_needs_no_other(line: str, hosts: list[str], each: int) -> None:

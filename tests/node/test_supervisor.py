@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import builtins
 import json
+import os
+import shutil
 import threading
 import time
 from pathlib import Path
@@ -97,3 +99,29 @@ def test_a_program_that_is_called_again_and_again_is_compiled_once(monkeypatch: 
         ours.call({"id": 1, "program": "counts", "arguments": {}}, json.dumps(sources).encode())
     assert [one["answer"] for one in said] == [1, 1, 1]
     assert compiled.count("counts") == 1
+
+
+def test_a_folder_that_an_earlier_supervisor_is_removing_is_not_taken_for_there(tmp_path: Path) -> None:
+    folder = tmp_path / "node-a"
+    folder.mkdir()
+    first = supervisor.mark_used(str(folder))
+    assert first is not None
+    assert not supervisor.used_by_others(first)  # from now on it has the folder alone
+
+    def remove() -> None:
+        time.sleep(0.3)
+        shutil.rmtree(folder)
+        os.close(first)
+
+    removing = threading.Thread(target=remove)
+    removing.start()
+    mark = supervisor.mark_used(str(folder))
+    removing.join()
+    assert not supervisor.is_same_folder(mark, str(folder))
+    folder.mkdir()
+    mark = supervisor.mark_used(str(folder))
+    assert supervisor.is_same_folder(mark, str(folder))
+    other = supervisor.mark_used(str(folder))
+    assert supervisor.used_by_others(mark)
+    os.close(other or 0)
+    assert not supervisor.used_by_others(mark)
