@@ -210,13 +210,13 @@ class Fleet:
         rows = self._store.read("SELECT at, state FROM agent_states WHERE name = ? ORDER BY id DESC LIMIT 200", name)
         return [(row["at"], row["state"]) for row in rows]
 
-    def enrol(self, by: str, name: str | None = None) -> str:
+    def make_enrolment_string(self, by: str, name: str | None = None) -> str:
         return make_enrolment_string(self._store, self._settings, by, name)
 
     def drain(self, name: str, on: bool) -> None:
         """Let no new run begin on the node (`on`), or let runs begin there again; what runs goes on. Raises NoAgent."""
         with self._lock:
-            node = self._enrolled(name)
+            node = self._node_named(name)
             node.draining = on
             with self._store.write() as db:
                 db.execute("UPDATE agents SET draining = ? WHERE name = ?", (int(on), name))
@@ -225,7 +225,7 @@ class Fleet:
     def revoke(self, name: str) -> None:
         """Make the node's token invalid, and end its streams; detached jobs there go on. Raises NoAgent."""
         with self._lock:
-            node = self._enrolled(name)
+            node = self._node_named(name)
             node.revoked = True
             with self._store.write() as db:
                 db.execute("UPDATE agents SET revoked_at = ? WHERE name = ?", (time.time(), name))
@@ -240,13 +240,13 @@ class Fleet:
 
         self._soon(closed)
 
-    def _enrolled(self, name: str) -> EnrolledNode:
+    def _node_named(self, name: str) -> EnrolledNode:
         if name not in self._nodes:
             raise NoAgent(name)
         return self._nodes[name]
 
     # Enrolment.
-    def enrolled(self, secret: str, name: str) -> tuple[str, str]:
+    def enrol_host(self, secret: str, name: str) -> tuple[str, str]:
         """Enrol a host by the secret of an enrolment string, which is spent; returns the node's name and its new token.
         Raises NotEnrolled."""
         if not NODE_NAME.match(name):
@@ -337,7 +337,7 @@ class Fleet:
             return Denied(ELSEWHERE_CLOSE_CODE, says, fix)
         return None
 
-    def heard(self, node: EnrolledNode, control: ControlSocket, beat: Heartbeat | None) -> bool:
+    def note_message(self, node: EnrolledNode, control: ControlSocket, beat: Heartbeat | None) -> bool:
         """Note that the agent has sent something, and remember its heartbeat if it was one. Whether `control` is still
         the node's control socket; if not, nothing is noted."""
         with self._lock:
@@ -351,7 +351,7 @@ class Fleet:
             self._judge_one(node)
             return True
 
-    def left(self, node: EnrolledNode, control: ControlSocket) -> None:
+    def note_disconnect(self, node: EnrolledNode, control: ControlSocket) -> None:
         """Note that a node's control socket has ended: no stream can be opened. Nothing else follows from that."""
         with self._lock:
             if node.control is control:
@@ -406,7 +406,7 @@ class Fleet:
             raise NoStreamError(stream_not_opened_status(node.name, channel.refused))
         return channel
 
-    def refused(self, node: EnrolledNode, channel: str, why: str) -> None:
+    def note_refusal(self, node: EnrolledNode, channel: str, why: str) -> None:
         """Note that an agent does not open a channel, and why."""
         found = self._channels.get(channel)
         if found is not None and found.node == node.name:

@@ -124,7 +124,7 @@ class StreamSocket:
 
     async def _enrol(self, wanted: EnrolmentRequest) -> StreamStatus:
         try:
-            string = await asyncio.to_thread(self._fleet.enrol, wanted.by, wanted.name)
+            string = await asyncio.to_thread(self._fleet.make_enrolment_string, wanted.by, wanted.name)
         except InvalidNodeName as error:
             return StreamStatus("agent-lost", str(error), "letters, digits, `.`, `_` and `-`, as in an inventory")
         self._audit.note(wanted.by, "command line", f"serve enrol {wanted.name or ''}".rstrip(), "")

@@ -38,7 +38,7 @@ class World:
 
     def token(self, name: str) -> str:
         """Enrol a node; its token."""
-        return self.fleet.enrolled(Enrolment.of(self.fleet.enrol("ann")).secret, name)[1]
+        return self.fleet.enrol_host(Enrolment.of(self.fleet.make_enrolment_string("ann")).secret, name)[1]
 
     def dial(self, token: str, path: str = "/agent/control") -> contextlib.AbstractContextManager[ClientConnection]:
         """Entered, it is a socket; raises InvalidStatus where the server will not have it."""

@@ -63,8 +63,8 @@ class World:
         return Fleet(self.store, ServeSettings(self.data), Changed(), lambda: self.time)
 
     def enrolled(self, name: str, **options: Any) -> EnrolledNode:
-        secret = Enrolment.of(self.fleet.enrol("ann", **options)).secret
-        _, token = self.fleet.enrolled(secret, name)
+        secret = Enrolment.of(self.fleet.make_enrolment_string("ann", **options)).secret
+        _, token = self.fleet.enrol_host(secret, name)
         return self.node(token)
 
     def node(self, token: str) -> EnrolledNode:
@@ -152,7 +152,7 @@ def test_silence_alone_leads_from_online_over_suspect_to_lost_and_a_beat_back(wo
     assert world.state("gn1") == "LOST"
     assert world.fleet.status("gn1").cause == "agent-lost"
     job = JobProcess("j", 1, "rank-0.gn1.l0", [0])
-    assert world.fleet.heard(node, here, Heartbeat(1, jobs=[job]))
+    assert world.fleet.note_message(node, here, Heartbeat(1, jobs=[job]))
     assert world.state("gn1") == "ONLINE"
     assert world.fleet.status("gn1").cause is None
     found = world.fleet.node("gn1")
@@ -166,7 +166,7 @@ def test_of_a_node_no_more_ranks_are_kept_than_anybody_looks_at(world: World) ->
     node = world.enrolled("gn1")
     here, _ = greet(world, node, hello())
     jobs = [JobProcess(f"j{number}", 1, "rank-0.gn1.l0", list(range(200))) for number in range(512)]
-    assert world.fleet.heard(node, here, Heartbeat(1, jobs=jobs))
+    assert world.fleet.note_message(node, here, Heartbeat(1, jobs=jobs))
     found = world.fleet.node("gn1")
     assert found is not None
     assert len(found.jobs) == MAX_REPORTED_RANKS
@@ -198,8 +198,8 @@ def test_a_replaced_incarnation_is_refused_also_after_a_restart(
     began = time.time()
     asked = itertools.count()
     monkeypatch.setattr("runbook.serve.agent_fleet.time.time", lambda: began + next(asked) * step_s)
-    secret = Enrolment.of(world.fleet.enrol("ann")).secret
-    _, token = world.fleet.enrolled(secret, "gn1")
+    secret = Enrolment.of(world.fleet.make_enrolment_string("ann")).secret
+    _, token = world.fleet.enrol_host(secret, "gn1")
     assert greet(world, world.node(token), hello("a"))[1] is None
     assert greet(world, world.node(token), hello("b"))[1] is None
     for _ in range(2):
@@ -213,17 +213,17 @@ def test_a_replaced_incarnation_is_refused_also_after_a_restart(
 def test_a_drained_node_that_enrols_again_stays_drained(world: World) -> None:
     world.enrolled("gn1")
     world.fleet.drain("gn1", on=True)
-    _, token = world.fleet.enrolled(Enrolment.of(world.fleet.enrol("ann", name="gn1")).secret, "gn1")
+    _, token = world.fleet.enrol_host(Enrolment.of(world.fleet.make_enrolment_string("ann", name="gn1")).secret, "gn1")
     assert world.node(token).draining
     world.fleet = world.begun()
-    assert world.fleet._enrolled("gn1").draining
+    assert world.fleet._node_named("gn1").draining
 
 
 def test_a_beat_over_a_link_that_was_replaced_counts_for_nothing(world: World) -> None:
     node = world.enrolled("gn1")
     old, _ = greet(world, node, hello("a"))
     greet(world, node, hello("b"))
-    assert not world.fleet.heard(node, old, Heartbeat(1))
+    assert not world.fleet.note_message(node, old, Heartbeat(1))
 
 
 def test_a_copy_on_another_machine_is_refused_while_the_first_is_heard(world: World) -> None:
@@ -272,32 +272,32 @@ def test_people_drain_and_revoke_and_both_outlive_the_server(world: World) -> No
 
 
 def test_a_string_enrols_one_node_once(world: World) -> None:
-    secret = Enrolment.of(world.fleet.enrol("ann")).secret
+    secret = Enrolment.of(world.fleet.make_enrolment_string("ann")).secret
     for name in ("../x", "", "a b", "n" * 64):
         with pytest.raises(NotEnrolled):
-            world.fleet.enrolled(secret, name)
-    world.fleet.enrolled(secret, "gn1")
+            world.fleet.enrol_host(secret, name)
+    world.fleet.enrol_host(secret, "gn1")
     with pytest.raises(NotEnrolled, match="used already"):
-        world.fleet.enrolled(secret, "gn2")
-    other = Enrolment.of(world.fleet.enrol("ann")).secret
+        world.fleet.enrol_host(secret, "gn2")
+    other = Enrolment.of(world.fleet.make_enrolment_string("ann")).secret
     with pytest.raises(NotEnrolled, match="enrolled already"):
-        world.fleet.enrolled(other, "gn1")
-    named = Enrolment.of(world.fleet.enrol("ann", "gn1")).secret
+        world.fleet.enrol_host(other, "gn1")
+    named = Enrolment.of(world.fleet.make_enrolment_string("ann", "gn1")).secret
     with pytest.raises(NotEnrolled, match="is for gn1"):
-        world.fleet.enrolled(named, "gn2")
+        world.fleet.enrol_host(named, "gn2")
     before = world.fleet._nodes["gn1"]
-    world.fleet.enrolled(named, "gn1")
+    world.fleet.enrol_host(named, "gn1")
     assert world.fleet._nodes["gn1"].token != before.token
     with world.store.write() as db:
         db.execute("UPDATE enrolments SET expires_at = 0")
     with pytest.raises(NotEnrolled, match="older than an hour"):
-        world.fleet.enrolled(other, "gn3")
+        world.fleet.enrol_host(other, "gn3")
 
 
 def test_secrets_are_not_in_the_database(world: World) -> None:
-    told = Enrolment.of(world.fleet.enrol("ann"))
-    _, token = world.fleet.enrolled(told.secret, "gn1")
-    second = Enrolment.of(world.fleet.enrol("ann"))
+    told = Enrolment.of(world.fleet.make_enrolment_string("ann"))
+    _, token = world.fleet.enrol_host(told.secret, "gn1")
+    second = Enrolment.of(world.fleet.make_enrolment_string("ann"))
     dump = "\n".join(world.store._writer.iterdump())
     assert token not in dump
     assert second.secret not in dump

@@ -146,7 +146,7 @@ def test_of_two_strings_for_one_name_the_first_one_counts(world: World) -> None:
     from runbook.agent.protocol import Enrolment
     from runbook.serve.agent_fleet import NotEnrolled
 
-    secrets = [Enrolment.of(world.fleet.enrol("ann")).secret for _ in range(12)]
+    secrets = [Enrolment.of(world.fleet.make_enrolment_string("ann")).secret for _ in range(12)]
     tokens: list[str] = []
     refused: list[int] = []
     begin = threading.Barrier(len(secrets))
@@ -154,7 +154,7 @@ def test_of_two_strings_for_one_name_the_first_one_counts(world: World) -> None:
     def spend(secret: str) -> None:
         begin.wait(60)
         try:
-            tokens.append(world.fleet.enrolled(secret, "n1")[1])
+            tokens.append(world.fleet.enrol_host(secret, "n1")[1])
         except NotEnrolled as error:
             refused.append(error.status)
 
@@ -172,8 +172,8 @@ def test_who_was_replaced_between_its_call_and_its_greeting_is_told_so(world: Wo
 
     token = world.token("n1")
     with world.dial(token) as stale:
-        secret = Enrolment.of(world.fleet.enrol("ann", "n1")).secret
-        newer = world.fleet.enrolled(secret, "n1")[1]
+        secret = Enrolment.of(world.fleet.make_enrolment_string("ann", "n1")).secret
+        newer = world.fleet.enrol_host(secret, "n1")[1]
         stale.send(message_json(AgentHello(PROTOCOL_VERSION, "9.9.9", "cd" * 16, "stranger", "elsewhere")))
         with pytest.raises(ConnectionClosed) as told:
             hear_all(stale)

@@ -93,7 +93,10 @@ class _Bench:
         fleet, people = Fleet(store, settings, Changed()), People(store)
         people.add("bench", "admin")
         names = [f"gn{number:04d}" for number in range(AGENTS)]
-        tokens = {name: fleet.enrolled(Enrolment.of(fleet.enrol("bench", name)).secret, name)[1] for name in names}
+        tokens = {
+            name: fleet.enrol_host(Enrolment.of(fleet.make_enrolment_string("bench", name)).secret, name)[1]
+            for name in names
+        }
         person = people.make_token("bench", "admin", "bench")[1]
         store.close()
         self._train(names)

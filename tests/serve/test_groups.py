@@ -706,7 +706,7 @@ def test_an_open_page_of_the_fleet_is_sent_what_changes_packed_and_without_a_tok
 def test_a_node_that_is_silent_can_be_undrained_and_tells_of_its_gpus(tmp_path: Path) -> None:
     async def look(world: World) -> None:
         fleet = world.app.state.fleet
-        _, token = fleet.enrolled(Enrolment.of(fleet.enrol("ann")).secret, "gn6")
+        _, token = fleet.enrol_host(Enrolment.of(fleet.make_enrolment_string("ann")).secret, "gn6")
         member = fleet.by_token(token)
         member.beat = Heartbeat(1, gpus=[GpuLoad(0, "NVIDIA H100", 97.0, 40960, 81559), GpuLoad(1, "NVIDIA H100")])
         page = await world.ask("GET", "/nodes/gn6", world.as_page("operator"))

@@ -62,7 +62,7 @@ def use(folder: Path) -> None:
 
 def heard(fleet: Fleet, name: str = "gn6", *, gpu: str = "NVIDIA H100", step: str = "150") -> str:
     """Enrol this node, as if its agent had told of a GPU and of two ranks of JOB; its token."""
-    _, token = fleet.enrolled(Enrolment.of(fleet.enrol("ann")).secret, name)
+    _, token = fleet.enrol_host(Enrolment.of(fleet.make_enrolment_string("ann")).secret, name)
     member = fleet.by_token(token)
     assert member is not None
     kept = [

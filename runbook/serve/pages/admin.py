@@ -115,7 +115,7 @@ async def revoke_agent(request: Request) -> Response:
 
 def _make_enrolment(request: Request, name: str) -> str:
     request.state.about = name
-    return fleet_of(request).enrol(request.state.person.name, name.strip() or None)
+    return fleet_of(request).make_enrolment_string(request.state.person.name, name.strip() or None)
 
 
 def _back_to_admin() -> Response:

@@ -51,7 +51,7 @@ async def _exchange_enrolment_secret(request: Request) -> Response:
     fleet: Fleet = request.app.state.fleet
     try:
         wanted = msgspec.json.decode(await request.body(), type=_Wanted)
-        name, token = await asyncio.to_thread(fleet.enrolled, wanted.secret, wanted.name)
+        name, token = await asyncio.to_thread(fleet.enrol_host, wanted.secret, wanted.name)
         request.state.about = name
     except msgspec.MsgspecError:
         return JSONResponse({"error": "a secret and a name are wanted"}, 422)
@@ -83,7 +83,7 @@ async def _hold_control_socket(socket: WebSocket) -> None:
     except PEER_GONE_ERRORS:
         await _close_socket(socket, CLOSE_GOING_AWAY)
     finally:
-        fleet.left(node, control)
+        fleet.note_disconnect(node, control)
 
 
 async def _receive_hello(socket: WebSocket) -> AgentHello:
@@ -103,8 +103,8 @@ async def _answer_agent_messages(fleet: Fleet, node: EnrolledNode, control: Cont
             await asyncio.sleep(max(0.0, since + 1.0 - time.monotonic()))
             count, since = 0, time.monotonic()
         if isinstance(message, ChannelRefused):
-            fleet.refused(node, message.channel, message.why)
-        if isinstance(message, Leaving | AgentHello) or not fleet.heard(
+            fleet.note_refusal(node, message.channel, message.why)
+        if isinstance(message, Leaving | AgentHello) or not fleet.note_message(
             node, control, message if isinstance(message, Heartbeat) else None
         ):
             return
