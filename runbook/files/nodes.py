@@ -24,11 +24,11 @@ from runbook.files.suggestions import split_joined_key
 from runbook.files.value_origins import Layer
 from runbook.files.yaml_document import KeyPath
 from runbook.model.errors import FilesWrong
-from runbook.model.inventory import NODE_NAME, Container, EnvValue, Kubernetes, Node, Slurm, Ssh
+from runbook.model.inventory import NODE_NAME, NODE_NAME_HELP, Container, EnvValue, Kubernetes, Node, Slurm, Ssh
 
 MAX_SEARCHED_PARTS = 4_000_000  # matches of a name with a pattern, in all groups: 10,000 nodes, 400 times `*`
 MAX_NAME_COMPARISONS = 10_000  # comparisons of a known name with an unknown one, in all groups, to suggest the nearest
-_NAME_HELP = "at most 200 letters, digits, `_`, `.` and `-`, with no `.` or `-` in front; ranges are written [01-04]"
+_NAME_HELP = f"{NODE_NAME_HELP}; ranges are written [01-04]"
 
 
 def _name_help(name: str) -> str:

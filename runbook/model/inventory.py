@@ -16,6 +16,7 @@ SHELLS = ("sh", "bat", "ps1")
 
 NODE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}\Z")
 """The name of a node or of a group. Files are named after nodes, and a file's name has at most 255 bytes."""
+NODE_NAME_HELP = "at most 200 letters, digits, `_`, `.` and `-`, with no `.` or `-` in front"
 
 MAX_GPUS_PER_NODE = 1024
 """The most GPUs of one node; schemas/inventory.schema.json says the same to editors."""

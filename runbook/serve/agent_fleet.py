@@ -33,7 +33,7 @@ from runbook.agent.protocol import (
     Open,
 )
 from runbook.files.inventory import natural_sort_key
-from runbook.model.inventory import NODE_NAME
+from runbook.model.inventory import NODE_NAME, NODE_NAME_HELP
 from runbook.serve.agent_channel import Channel
 from runbook.serve.agent_states import (
     OLD_AGENT_REMEDY,
@@ -136,7 +136,7 @@ def make_enrolment_string(store: Store, settings: ServeSettings, by: str, name: 
     """A string with which one host can be enrolled within the hour. With a `name`, the host is enrolled as that node,
     which it replaces if it is enrolled already. Raises InvalidNodeName."""
     if name is not None and not NODE_NAME.match(name):
-        raise InvalidNodeName(f"a node cannot be called {name!r}: it has letters, digits, _, . and -")
+        raise InvalidNodeName(f"a node cannot be called {name!r}: {NODE_NAME_HELP}")
     secret, now = secrets.token_urlsafe(32), time.time()
     with store.write() as db:
         db.execute("DELETE FROM enrolments WHERE expires_at < ?", (now,))

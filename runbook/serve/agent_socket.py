@@ -126,7 +126,7 @@ class StreamSocket:
         try:
             string = await asyncio.to_thread(self._fleet.make_enrolment_string, wanted.by, wanted.name)
         except InvalidNodeName as error:
-            return StreamStatus("agent-lost", str(error), "letters, digits, `.`, `_` and `-`, as in an inventory")
+            return StreamStatus("agent-lost", str(error), "name it as an inventory does")
         self._audit.note(wanted.by, "command line", f"serve enrol {wanted.name or ''}".rstrip(), "")
         return StreamStatus(says=string)
 
