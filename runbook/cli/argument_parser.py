@@ -115,9 +115,11 @@ def _add_command(
     calls: str = "",
     epilog: str | None = None,
     parents: Sequence[argparse.ArgumentParser] = (),
+    prints: bool = False,
 ) -> argparse.ArgumentParser:
     """Adds a command. `about` is its line in the list of commands; `says` is the beginning of its own help (default:
-    `about`, as a sentence); `calls`: FILE or FILE:FUNCTION of `runbook/cli`."""
+    `about`, as a sentence); `calls`: FILE or FILE:FUNCTION of `runbook/cli`. `prints`: its output is its result, and
+    the loss of output an error."""
     made = commands.add_parser(
         name,
         parents=parents,
@@ -128,6 +130,8 @@ def _add_command(
     )
     if calls:
         made.set_defaults(func=_lazy_command(*calls.split(":")))
+    if prints:
+        made.set_defaults(prints=True)
     return made
 
 
@@ -195,12 +199,12 @@ def make_parser() -> argparse.ArgumentParser:
     _add_agent_command(commands)
     _add_serve_command(commands)
     about = "what a cause, a check, a lint rule, a variable, a key of a file or a word of the messages is about"
-    explain = _add_command(commands, "explain", about, calls="explain:explain_id")
+    explain = _add_command(commands, "explain", about, calls="explain:explain_id", prints=True)
     ids = "a cause (firewall-drop), check (ping), lint rule (env.prefix-trap), variable (NCCL_IB_HCA), key (gpus), "
     ids += "word (busbw) or shipped file (inventory.schema.json)"
     explain.add_argument("id", nargs="?", metavar="ID", help=f"{ids}; none lists all")
     about = "print a completion script for your shell"
-    completion = _add_command(commands, "completion", about, calls="completion:print_completion")
+    completion = _add_command(commands, "completion", about, calls="completion:print_completion", prints=True)
     completion.add_argument("shell", choices=["bash", "zsh", "fish"])
     return top
 
@@ -274,7 +278,9 @@ def _add_lint_command(commands: CommandParsers) -> None:
 
 def _add_inventory_command(commands: CommandParsers) -> None:
     about = "list, draw, explain, import or make an inventory"
-    inventory = _add_command(commands, "inventory", about, says="Look at an inventory, or get one.", calls="inventory")
+    inventory = _add_command(
+        commands, "inventory", about, says="Look at an inventory, or get one.", calls="inventory", prints=True
+    )
     below = inventory.add_subparsers(dest="action", metavar="ACTION", required=True)
     which = _shared_parser()
     _add_inventory_option(which, "inventory.yml here, or the only one in inventories/")
@@ -348,7 +354,7 @@ def _add_report_command(commands: CommandParsers) -> None:
         "Write a run as one HTML file that needs nothing else, from its folder alone; of two runs, what differs. "
         "Its path goes to stdout."
     )
-    report = _add_command(commands, "report", about, says=says, calls="report", epilog=REPORT_EPILOG)
+    report = _add_command(commands, "report", about, says=says, calls="report", epilog=REPORT_EPILOG, prints=True)
     help = "a run's folder, or its id (default: the latest run)"
     report.add_argument("run_dir", nargs="?", metavar="RUN_DIR", help=help)
     report.add_argument("other", nargs="?", metavar="OTHER_RUN_DIR", help="a run to compare it with")
@@ -390,16 +396,21 @@ def _add_jobs_commands(commands: CommandParsers) -> None:
     read = _shared_parser()
     _add_rank_option(read, "show only what this rank writes")
 
-    def command(name: str, about: str, *more: argparse.ArgumentParser, example: str) -> argparse.ArgumentParser:
+    def command(
+        name: str, about: str, *more: argparse.ArgumentParser, example: str, prints: bool = False
+    ) -> argparse.ArgumentParser:
         epilog = f"example:\n{example}\n{JOB_EXIT_CODES}"
-        return _add_command(commands, name, about, calls="jobs", epilog=epilog, parents=[which, *more])
+        return _add_command(commands, name, about, calls="jobs", epilog=epilog, parents=[which, *more], prints=prints)
 
     ps = command(
-        "ps", "list the jobs on the nodes: what lives, since when, with how much CPU and memory", example=PS_EXAMPLE
+        "ps",
+        "list the jobs on the nodes: what lives, since when, with how much CPU and memory",
+        example=PS_EXAMPLE,
+        prints=True,
     )
     ps.add_argument("-v", "--verbose", action="count", default=0, help="a line for every rank")
     _add_output_option(ps, "json")
-    logs = command("logs", "print what a job's ranks wrote", one, read, example=LOGS_EXAMPLE)
+    logs = command("logs", "print what a job's ranks wrote", one, read, example=LOGS_EXAMPLE, prints=True)
     _add_flag(logs, "-f", "--follow", help="go on until the job has ended; Ctrl-C leaves it alone")
     about = "follow a job, and end all of it at the first rank that fails, with the cause; Ctrl-C leaves it alone"
     attach = command("attach", about, one, read, example=ATTACH_EXAMPLE)
@@ -432,7 +443,7 @@ def _add_agent_command(commands: CommandParsers) -> None:
     _add_flag(enrol, "--again", help="forget the enrolment that this host has")
     run = command("run", "dial the server and stay; it ends on request, or when the server refuses it for good")
     _add_flag(run, "--as-root", help="as root, who may do everything here: for trying it out")
-    command("status", "show who this host is, and whether its agent is connected")
+    command("status", "show who this host is, and whether its agent is connected").set_defaults(prints=True)
     drain = command("drain", "take no new runs; what runs goes on")
     _add_flag(drain, "--undo", help="take new runs again")
     install = command("install", "print a unit for systemd")
@@ -461,13 +472,13 @@ def _add_serve_command(commands: CommandParsers) -> None:
     about = "add a person; the password is asked for, or read from stdin"
     add = _add_command(deeds, "add", about, parents=[named])
     add.add_argument("--role", choices=["viewer", "operator", "admin"], required=True)
-    _add_command(deeds, "list", "everybody and their roles", parents=[where])
+    _add_command(deeds, "list", "everybody and their roles", parents=[where], prints=True)
     _add_command(deeds, "remove", "remove a person, with sessions and tokens", parents=[named])
     about = "print a link that logs a person in once, for five minutes"
-    link = _add_command(deeds, "link", about, parents=[named])
+    link = _add_command(deeds, "link", about, parents=[named], prints=True)
     link.add_argument("--url", default="http://127.0.0.1:8400", help="the server's address (default: %(default)s)")
     about = "print a string that makes a host a node, once, within an hour"
-    enrol = _add_command(below, "enrol", about, parents=[where])
+    enrol = _add_command(below, "enrol", about, parents=[where], prints=True)
     help = "valid for this node only; it replaces the one enrolled under that name"
     enrol.add_argument("--name", metavar="NODE", help=help)
 

@@ -17,9 +17,6 @@ from runbook.model.safe_text import unreachable_text, visible_text
 from runbook.model.verdict import EXIT_BUG, EXIT_DONE, EXIT_INTERRUPTED, EXIT_UNKNOWN, EXIT_WRONG_INPUT
 from runbook.report.standard_streams import guard_standard_streams, report_error, stdout
 
-COMMANDS_WITHOUT_VERDICT = ("explain", "inventory", "completion", "ps", "logs", "report")
-"""Commands without a verdict, such as `render --diff`: their output is their result, and its loss is an error."""
-
 MAX_CHAINED_ERRORS = 5
 """Errors of a chain that are shown."""
 
@@ -37,11 +34,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         except SystemExit as done:  # --help, and arguments that are wrong
             raise SystemExit(_code_after_lost_output(done.code if isinstance(done.code, int) else 2)) from None
         code = _run_command(parsed, arguments)
-        return (
-            _code_after_lost_output(code)
-            if parsed.command in COMMANDS_WITHOUT_VERDICT or getattr(parsed, "diff", None)
-            else code
-        )
+        prints = getattr(parsed, "prints", False) or getattr(parsed, "diff", None)
+        return _code_after_lost_output(code) if prints else code
 
 
 def _run_command(parsed: argparse.Namespace, arguments: Sequence[str]) -> int:
