@@ -29,6 +29,7 @@ RANKS_STALL_TIMEOUT_S = 4.0
 ASTRAY_STALL_TIMEOUT_S = 1.0
 """Seconds of a stall, when a rank dials or listens elsewhere than at the rendezvous."""
 
+UNPROVEN_LATENESS = "the ranks did not meet in time, and nothing shows why"
 UNPROVEN_STALL_TIMEOUT_S = {"gloo": 8.0, "nccl": 30.0}
 """Seconds of a stall by backend, when nothing proves a fault. NCCL reports no step while it looks at the hardware and
 connects every adapter, which takes seconds on two nodes and longer on many."""
@@ -90,6 +91,7 @@ def join_ranks(pool: RankPool, at: Context, stall_s: float = RANKS_STALL_TIMEOUT
     fails."""
     if pool.joined:
         return None
+    outcomes: list[Outcome] = []
     # Imports may take long and show no progress; a rank that dies meanwhile still ends the wait at once.
     halt = pool.until(
         "imported", timeout_s=min(at.left_s, TORCH_IMPORT_TIMEOUT_S), stall_s=lambda: TORCH_IMPORT_TIMEOUT_S
@@ -118,13 +120,23 @@ def join_ranks(pool: RankPool, at: Context, stall_s: float = RANKS_STALL_TIMEOUT
             if proven := join_failure_outcomes(pool, at, replace(halt, kind="silent")):
                 return proven
             patience = max(stall_s, UNPROVEN_STALL_TIMEOUT_S[at.inventory.rendezvous.backend])
-            halt = pool.until(
+            while halt := pool.until(
                 "done", timeout_s=at.left_s, stall_s=lambda: patience, on_message=tell, silence_s=patience
-            )
+            ):
+                if halt.kind == "late" or (outcomes := join_failure_outcomes(pool, at, halt)):
+                    break
+                pool.go_on(halt)  # data flows, or nothing is proven: they may still be connecting
     if halt is None:
         pool.joined = True
         return None
-    return join_failure_outcomes(pool, at, halt)
+    return (
+        outcomes
+        or join_failure_outcomes(pool, at, halt)
+        or [
+            Outcome.unknown(name, finding_for("tool-output-unknown", UNPROVEN_LATENESS, (), way="late", node=name))
+            for name in at.names
+        ]
+    )
 
 
 def join_failure_outcomes(pool: RankPool, at: Context, halt: Halt) -> list[Outcome]:

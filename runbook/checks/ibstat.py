@@ -13,6 +13,7 @@ from runbook.checks.context import Context
 from runbook.files.suggestions import nearest_word
 from runbook.launch.ranks import hca_expression, network_environment
 from runbook.model.command_quoting import shell_word
+from runbook.model.grouping import values_by_key
 from runbook.model.inventory import Node
 from runbook.model.nccl_devices import Selection, parse_device_selection
 from runbook.model.units import count_text, first_items_text, name_list_text, parse_whole_number
@@ -148,9 +149,10 @@ def ibstat_outcome(
 
 
 def spare_ports(ports: Mapping[str, Sequence[Port]]) -> set[str]:
-    """Ports that are down on every one of several nodes. They are spares: cards often have more ports than cables."""
-    down = [{port.name for port in shown if port.state == "down"} for shown in ports.values()]
-    return set.intersection(*down) if len(down) > 1 else set()
+    """Ports that are down on every node that has them, of several. They are spares: cards often have more ports than
+    cables."""
+    states = values_by_key((port.name, port.state) for shown in ports.values() for port in shown)
+    return {name for name, those in states.items() if len(those) > 1 and set(those) == {"down"}}
 
 
 def missing_hca_findings(

@@ -61,6 +61,10 @@ HYDRA_EXIT = re.compile(r"=\s+EXIT (?:STATUS|CODE): (?!9\b)[1-9]")
 """The line of that banner about a process that ended by itself, with an error."""
 MACHINE_RANK = re.compile(r"--(?:machine|node)[-_]rank[= ](\d{1,9})")
 """The number that a launcher's command line gives to its machine."""
+COUNTS_OF_ZERO = re.compile(
+    r"(?:[\s:|=]{1,40}0){1,64}[\s|,]{1,40}(?:ok|pass(?:ed)?|good|healthy)[\s|]{0,10}\Z", re.IGNORECASE
+)
+"""The end of a row whose counts are all 0, with the verdict on them."""
 BRIDGE_ADDRESS = re.compile(r"172\.(?:1[7-9]|2\d|3[01])\.")
 """The beginning of the addresses that Docker gives to its bridges."""
 
@@ -110,6 +114,7 @@ def derive_signs(hits: HitsBySign) -> Iterator[Hit]:
     yield from _rank_twice(hits.get("global-rank", ()), hits.get("waits-for-rank-key", ()))
     yield from _own_rank_twice(hits.get("own-rank", ()))
     yield from _world_twice(hits.get("global-rank", ()))
+    yield from _two_machines_answer(hits.get("arp-reply", ()))
     yield from _started_alone_twice(hits.get("starts-alone", ()))
     if not hits.get("all-registered"):
         yield from _members_missing(hits.get("global-rank", ()))
@@ -181,6 +186,11 @@ def without_hydra_kills(hits: Sequence[Hit]) -> list[Hit]:
         for hit in hits
     )
     return [hit for hit in hits if not (failed and hit.sign == "killed" and HYDRA_BANNER.search(hit.line.text))]
+
+
+def without_counts_of_zero(hits: Sequence[Hit]) -> list[Hit]:
+    """The hits without those in rows of a report of health that says: none of these, and fine."""
+    return [hit for hit in hits if not COUNTS_OF_ZERO.search(hit.line.text)]
 
 
 def without_dask_closing(hits: Sequence[Hit]) -> list[Hit]:
@@ -414,6 +424,15 @@ def _started_alone_twice(told: Sequence[Hit]) -> Iterator[Hit]:
     if len(nodes) > 1:
         groups = {"nodes": " and ".join(sorted(map(str, nodes))[:2])}
         yield from (Hit("alone-twice", hit.line, groups) for hit in nodes.values())
+
+
+def _two_machines_answer(told: Sequence[Hit]) -> Iterator[Hit]:
+    """`two-machines-answer`: an address was asked for by ARP, and hardware addresses of two machines came."""
+    first: dict[str, Hit] = {}
+    for hit in told:
+        before = first.setdefault(hit.groups["address"], hit)
+        if before.groups["mac"].lower() != hit.groups["mac"].lower():
+            yield from (Hit("two-machines-answer", one.line, one.groups) for one in (before, hit))
 
 
 def _members_missing(told: Sequence[Hit]) -> Iterator[Hit]:

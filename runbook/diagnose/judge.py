@@ -14,6 +14,7 @@ from runbook.diagnose.derived_signs import (
     with_failed_fetches,
     with_summary_speakers,
     without_answered_lookups,
+    without_counts_of_zero,
     without_dask_closing,
     without_effects_of_cancelling,
     without_exit_crashes,
@@ -91,6 +92,7 @@ def judge_logs(scanner: Scanner) -> list[Cause]:
     heeded = without_ignored_exceptions(told)
     ignored = {hit.line.place for hit in told} - {hit.line.place for hit in heeded}
     for heed in (
+        without_counts_of_zero,
         without_exit_crashes,
         without_answered_lookups,
         without_hydra_kills,

@@ -48,8 +48,9 @@ class Blocked:
     look at first.
 
     `decided`: a rule was found, or both ends certainly allow the connection. `between`: neither end's own filter blocks
-    it. `unread`: the rules of neither end could be read. `remedies` are (node, command); `remedy` is the same as one
-    text, or a sentence if there is no command. `rule`: the place and text of the rule, if only one is meant.
+    it. `unread`: the rules of neither end could be read. `unseen`: what may block it cannot be read. `remedies` are
+    (node, command); `remedy` is the same as one text, or a sentence if there is no command. `rule`: the place and text
+    of the rule, if only one is meant.
     """
 
     cause: str
@@ -60,6 +61,7 @@ class Blocked:
     decided: bool
     between: bool = False
     unread: bool = False
+    unseen: bool = False
     remedies: tuple[tuple[str, str], ...] = ()
     rule: str = ""
     explanations: tuple[tuple[str, Explanation], ...] = ()
@@ -316,13 +318,14 @@ class _Case:
         for node, evidence, peer, arriving in ways:
             if evidence is not None and (found := evidence.beside(peer, arriving=arriving)):
                 what, how = found
-                return self._blocked(
+                blocked = self._blocked(
                     node,
                     f"{_flow_in_words(self.flow)} was {self.seen}, and no rule of either node does "
                     f"it; {node} has {what}",
                     remedy=remedy_from_page("firewall-drop", "counters", node=node, command=how),
                     evidence=self._allowing(),
                 )
+                return replace(blocked, unseen=True)
         return None
 
     def between(self) -> Blocked:

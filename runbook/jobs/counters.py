@@ -16,6 +16,7 @@ The limits and their sources:
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -29,7 +30,7 @@ from runbook.model.inventory import Node
 from runbook.model.units import seconds_text
 from runbook.model.verdict import Finding
 from runbook.parsers.nvidia_logs import xid_events
-from runbook.parsers.nvidia_smi_facts import Gpu, parse_gpus
+from runbook.parsers.nvidia_smi_facts import Gpu, bus_key, parse_gpus
 from runbook.transport import node_answers
 
 Counts = Mapping[str, int | None]
@@ -76,6 +77,8 @@ IB_PORT_LIMITS = (
 
 MIN_GPU_SLOWDOWN_S = 25.0
 """The least seconds for which a slowed GPU is reported: a GPU that is slowed down for a shorter time is only warm."""
+MAX_GPU_SLOWDOWN_GAP_S = 120.0
+"""The most seconds between two readings that show one slowdown: hours later it is another one."""
 
 
 def rising_counter_findings(
@@ -138,7 +141,7 @@ def counter_rise(then: int | None, now: int | None) -> int | None:
 def _gpu_findings(node: str, then: node_answers.Counters, now: node_answers.Counters) -> Iterator[tuple[str, Finding]]:
     """The findings about GPUs (slowed down in both readings, new memory errors, new Xids), each with its own key."""
     before = {gpu.index: gpu for gpu in gpus_in_reading(then)}
-    lasts = now["clock"] - then["clock"] >= MIN_GPU_SLOWDOWN_S
+    lasts = MIN_GPU_SLOWDOWN_S <= now["clock"] - then["clock"] <= MAX_GPU_SLOWDOWN_GAP_S
     for gpu in gpus_in_reading(now):
         earlier, place = before.get(gpu.index), f"GPU {gpu.index} of {node}"
         if earlier is None:
@@ -156,7 +159,10 @@ def _gpu_findings(node: str, then: node_answers.Counters, now: node_answers.Coun
             yield f"{place} ecc", finding_for("counters-rising", says, (proof,), way="gpu", node=node)
     known = set(then["xids"] or ())
     fresh = [line for line in now["xids"] or () if line not in known] if then["xids"] is not None else []
+    buses = {bus for gpu in gpus_in_reading(now) if (bus := bus_key(gpu.fields.get("pci.bus_id", "")))}
     for event in xid_events([fresh], 0.0):
+        if buses and event.bus not in buses and not event.of_nvswitch:
+            continue  # a GPU of somebody else's job
         says = f"the kernel of {node} logged Xid {event.number} of the GPU at {event.bus}"
         finding = finding_for("counters-rising", says, (event.text,), way="xid", node=node)
         yield f"{node} {event.bus} xid {event.number}", finding
@@ -230,7 +236,7 @@ class CounterWatch:
         self.first: dict[str, node_answers.Counters] = {}
         self.before: dict[str, node_answers.Counters] = {}  # the last reading but one
         self.last: dict[str, node_answers.Counters] = {}
-        self.rose: dict[str, list[str]] = {}  # in sentences
+        self.rose: dict[str, list[tuple[float, str]]] = {}  # when on the monotonic clock, and in sentences
         self._said: set[str] = set()
         self._without_gpus: set[str] = set()
         self._ending = threading.Event()
@@ -298,7 +304,7 @@ class CounterWatch:
             for key, finding in rising_counter_findings(name, then, now):
                 if key not in self._said:
                     self._said.add(key)
-                    self.rose.setdefault(name, []).append(finding.says)
+                    self.rose.setdefault(name, []).append((time.monotonic(), finding.says))
                     self._tell([name], finding)
         self.first.setdefault(name, now)
         self.before[name] = self.last.get(name, now)

@@ -33,6 +33,8 @@ from runbook.model.units import bytes_text, seconds_text
 from runbook.model.verdict import Finding, Outcome
 from runbook.transport import node_answers
 
+MAX_RISE_AGE_S = 900.0
+"""How many seconds ago a counter may have risen to be a possible reason for a slowdown now."""
 MIN_PATH_BUSY_SHARE = 0.3
 """The least part of the time for which data has to be on its way before a path counts as slow: otherwise pauses have
 other reasons."""
@@ -476,7 +478,8 @@ class SlowdownSearch:
     def _why(self, name: str) -> ReasonsByKind:
         """The reasons that slow a node down, by its latest readings."""
         then, now = self._counters.before.get(name), self._counters.last.get(name)
-        rose = {says: says for says in self._counters.rose.get(name, ())}
+        since = time.monotonic() - MAX_RISE_AGE_S
+        rose = {says: says for at, says in self._counters.rose.get(name, ()) if at > since}
         return {**slow_node_reasons(name, then, now, self._busy.get(name, ())), **rose}
 
     def _late(self, *, by_stack: bool) -> LateNode | None:

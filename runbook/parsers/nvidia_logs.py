@@ -63,6 +63,11 @@ class XidEvent:
     cause: str | None
 
     @property
+    def of_nvswitch(self) -> bool:
+        """Whether the line is about an NVSwitch, not a GPU."""
+        return self.text.startswith("SXid")
+
+    @property
     def recent(self) -> bool:
         return self.age_s is None or self.age_s < RECENT_XID_S
 

@@ -81,12 +81,16 @@ def assign_blame(
 def _slow_rank_findings(members: Sequence[RankMember], found: Isolation) -> dict[str, Finding]:
     """By node, a finding for ranks that are slow even when no other rank takes part, and whose links are slow too: the
     reason is the CPU, GPU or memory of their node."""
-    best = max((rate for rate, _ in found.alone.values()), default=0.0)
+    kind = {member.rank.rank: member.steps.get("imported", {}).get("gpu") for member in members}
+    best_of: dict[object, float] = {}  # by model of GPU: a smaller one is not slow
+    for rank, (rate, _) in found.alone.items():
+        best_of[kind.get(rank)] = max(rate, best_of.get(kind.get(rank), 0.0))
     least = min((waited for _, waited in found.alone.values()), default=0.0)
     verdict = found.between.verdict
     involved = {*verdict.ends, *(end for link in verdict.paths for end in (link.source, link.destination))}
     charges: dict[str, Finding] = {}
     for member in members:
+        best = best_of.get(kind[member.rank.rank], 0.0)
         rate, waited = found.alone.get(member.rank.rank, (best, 0.0))
         part, share, more = QUEUED_RANK_LIMITS
         queued = rate < part * best and waited > max(share, least + more)

@@ -202,12 +202,14 @@ class Search:
 
     @property
     def measured(self) -> list[Measured]:
-        """The measurements that count."""
+        """The measurements that count, as if every link had as many pairs of ranks as the one with the most: with an
+        adapter for each rank, a node with fewer ranks carries less and is as fast."""
         least = self.lossy_from
+        most = max((len(each.rails) for each in self.found), default=0)
         return [
             Measured(
                 each.link,
-                min(self.enough, each.moved.gbytes)
+                min(self.enough, each.moved.gbytes * (most / len(each.rails) if each.rails else 1.0))
                 * (LOSSY_TRANSFER_SHARE if (each.moved.losses or 0.0) >= least else 1.0),
                 each.round,
                 each.meeting.asked,

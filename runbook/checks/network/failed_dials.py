@@ -449,7 +449,7 @@ class Trouble:
         more = () if is_certainly_blocked(blocked) else unexplained_pods_evidence(self.at, dials)
         evidence = (*more, *ephemeral_ports_reason(dials, blocked.remedy, self._handed_out(dials)), *blocked.evidence)
         finding = with_dial_evidence(Finding(cause, says, blocked.remedy, evidence), blocked.node, dials)
-        guess = blocked.between or blocked.unread
+        guess = blocked.between or blocked.unread or blocked.unseen
         return Accusation(blocked.node, finding, blocked.rule, blocked.remedies, source == destination, guess)
 
     def _gone(self, dial: Dial) -> tuple[str, Finding] | None:

@@ -18,6 +18,7 @@ from runbook.checks.network.ephemeral_ports import port_range
 from runbook.checks.network.failed_dials import Trouble
 from runbook.checks.network.mesh import Mesh, Want
 from runbook.checks.network.packet_filters import rules_of
+from runbook.checks.network.pairs import choose_pairs, node_groupings
 from runbook.checks.network.routing import shrunk_mtu_finding
 from runbook.firewall.collected_rules import Evidence
 from runbook.firewall.evaluate import DEFAULT_EPHEMERAL_PORTS, Flow
@@ -95,7 +96,8 @@ def traffic_between_nodes(at: Context, *, timeout_s: float = 5.0) -> Between:
     reading = pool.submit(rules_of, at, names, peers, timeout_s=at.left_s) if few else None
     pool.shutdown(wait=False)
     with Mesh(at, lambda _: [Want(0, "ephemeral"), Want(0, "ephemeral")], reply_s=LIVE_REPLY_TIMEOUT_S) as mesh:
-        mesh.dial(("greet", "up", "down"), extra=lambda peer: rendezvous_dial_target(at, peer))
+        pairs = choose_pairs(names, at.inventory.rendezvous.master, node_groupings(at))
+        mesh.dial(("greet", "up", "down"), pairs=pairs, extra=lambda peer: rendezvous_dial_target(at, peer))
         evidence = reading.result() if reading else None
         trouble = Trouble.of(at, mesh.dials, evidence)
         if unexplained := trouble.unexplained():

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
 STALL_QUESTIONS_TIMEOUT_S = 5.0
 """Seconds that nodes have to answer questions about ranks that stall."""
-MIN_FLOW_BYTES_PER_S = 16 * 1024
-"""Bytes a second between ranks. With fewer no data flows: the store and keep-alives alone send less."""
+MIN_RANK_FLOW_BYTES_PER_S = 8 * 1024
+"""Bytes a second that each rank sends. With fewer no data flows: the store and keep-alives alone send less."""
 
 LONG_OBSERVATION_S = 1.5
 """Seconds for which ranks are watched before a stall is reported: one lost packet stops a slow link for a while."""
@@ -64,7 +64,7 @@ def halt_findings(pool: RankPool, halt: Halt, doing: str) -> FindingsByNode:
         )  # a rank that was only late, on a busy machine, has come to the call by now
         if found := behind_rank_findings(pool, doing):
             return with_evidence_folder(pool, found)
-    if not broken and (flows := rank_traffic_rate(pool)) > MIN_FLOW_BYTES_PER_S:
+    if not broken and (flows := rank_traffic_rate(pool)) > MIN_RANK_FLOW_BYTES_PER_S * len(pool.members):
         return flowing_data_findings(pool, halt, doing, flows)
     seen = examine_live_traffic(pool)
     if seen.findings:
@@ -78,7 +78,7 @@ def halt_findings(pool: RankPool, halt: Halt, doing: str) -> FindingsByNode:
     if broken:
         return with_evidence_folder(pool, lost_connection_findings(pool, broken, doing, seen))
     gather_evidence(pool, watch_s=LONG_OBSERVATION_S)
-    if (flows := rank_traffic_rate(pool)) > MIN_FLOW_BYTES_PER_S:
+    if (flows := rank_traffic_rate(pool)) > MIN_RANK_FLOW_BYTES_PER_S * len(pool.members):
         return flowing_data_findings(pool, halt, doing, flows)
     if found := busy_elsewhere_findings(
         pool, doing

@@ -186,7 +186,7 @@ def kernel_log_findings(node: Node, listing: Listing, log: Sequence[XidEvent]) -
     for event in log:
         if event.bus in index and index[event.bus] not in node.gpus:
             continue
-        at, ours = _event_device_text(event, index), event.bus in index or _is_nvswitch_event(event) or not complete
+        at, ours = _event_device_text(event, index), event.bus in index or event.of_nvswitch or not complete
         if event.cause and event.recent and ours:
             causes.setdefault(event.cause, []).append(event)
         elif event.cause:
@@ -215,16 +215,11 @@ def kernel_log_findings(node: Node, listing: Listing, log: Sequence[XidEvent]) -
     return found, list(warnings.values())[:6]
 
 
-def _is_nvswitch_event(event: XidEvent) -> bool:
-    """Whether the entry is about an NVSwitch, not a GPU."""
-    return event.text.startswith("SXid")
-
-
 def _event_device_text(event: XidEvent, index: Mapping[str, int]) -> str:
     """The GPU or NVSwitch that the entry is about, in words."""
     if event.bus in index:
         return f"GPU {index[event.bus]}"
-    return f"the {'NVSwitch' if _is_nvswitch_event(event) else 'GPU'} at {event.bus}"
+    return f"the {'NVSwitch' if event.of_nvswitch else 'GPU'} at {event.bus}"
 
 
 def unanswered_query_warnings(facts: Mapping[str, Any]) -> list[str]:
