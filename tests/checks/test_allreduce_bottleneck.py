@@ -244,6 +244,15 @@ def test_one_node_is_blamed_and_the_others_are_cleared() -> None:
     assert found.cleared["node-a"].startswith("node-a and node-c move 11.5 to 12.0 GB/s among themselves")
 
 
+@pytest.mark.parametrize(("other", "slow"), [("A10", set()), ("H100", {"node-b"})])
+def test_a_smaller_gpu_is_not_a_slow_one(other: str, slow: set[str]) -> None:
+    members = pool_of(cluster(node("node-a"), node("node-b"), node("node-c"))).members
+    for member, gpu in zip(members, ("H100", other, "H100"), strict=True):
+        member.steps["imported"] = {"gpu": gpu}
+    alone = {0: (3300.0, 0.0), 1: (600.0, 0.0), 2: (3290.0, 0.0)}
+    assert set(assign_blame(members, Isolation(alone=alone, between=ALIKE), {}, GATE).charges) == slow
+
+
 def test_the_nodes_own_word_becomes_the_reason_and_the_remedy() -> None:
     shaped = told(tc={"qdisc": "qdisc tbf 1: root rate 8Gbit burst 1b"})
     found = assign_blame(

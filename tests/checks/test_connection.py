@@ -10,6 +10,7 @@ import pytest
 from runbook.checks import connection
 from runbook.checks.connection import (
     join_progress_outcomes,
+    join_ranks,
     misnumbered_rank_outcomes,
     tcp_fallback_outcomes,
     wrong_host_outcomes,
@@ -18,7 +19,7 @@ from runbook.checks.connection import (
 from runbook.checks.context import Context
 from runbook.checks.network.live_traffic import Between
 from runbook.checks.ranks.evidence import rank_log_path
-from runbook.checks.ranks.pool import RankPool
+from runbook.checks.ranks.pool import Halt, RankPool
 from runbook.model.inventory import Infiniband, Inventory
 from runbook.model.verdict import Finding, Outcome, Verdict
 from runbook.transport.remote_program import Remote
@@ -246,3 +247,21 @@ def test_nccl_that_took_tcp_where_there_is_infiniband(tmp_path: Path, network: s
         log.write_text(f"node:7:7 [0] NCCL INFO Channel 00/0 : 1[0] -> 0[0] [receive] via NET/{network}/0\n")
     outcomes = tcp_fallback_outcomes(pool, at) or []
     assert sorted({finding.cause for outcome in outcomes for finding in outcome.findings}) == causes
+
+
+@pytest.mark.parametrize("met", [True, False])
+def test_ranks_that_only_take_long_are_waited_for_and_never_pass_without_meeting(
+    monkeypatch: pytest.MonkeyPatch, met: bool
+) -> None:
+    """Data flows between them, so that no stall is proven."""
+    pool, at = joining(node_a="joined", node_b="joined")
+    halts = [None, Halt("stalled", 4.0), Halt("stalled", 30.0), Halt("silent", 61.0)]
+    halts.append(None if met else Halt("late", 120.0))
+    monkeypatch.setattr(pool, "until", lambda *_, **__: halts.pop(0))
+    monkeypatch.setattr(pool, "order", lambda _: None)
+    monkeypatch.setattr(connection, "join_failure_outcomes", lambda *_: [])
+    outcomes = join_ranks(pool, at)
+    assert halts == []
+    assert pool.joined is met
+    assert (outcomes is None) is met
+    assert {one.verdict for one in outcomes or ()} <= {Verdict.UNKNOWN}

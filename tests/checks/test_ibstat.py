@@ -375,6 +375,8 @@ def test_what_is_down_on_every_node() -> None:
     assert spare_ports({"a": [up, down], "b": [up, port("mlx5_1")]}) == set()
     assert spare_ports({"a": [up, waits], "b": [up, waits]}) == set(), "nobody has set it up: no spare"
     assert spare_ports({"a": [up, down]}) == set(), "one node has nobody to be like"
+    odd = {"c": [], "d": [up]}
+    assert spare_ports({"a": [up, down], "b": [up, down], **odd}) == {"mlx5_1:1"}, "who has no such port says nothing"
 
 
 def test_nodes_that_differ_are_warned_of() -> None:

@@ -7,6 +7,7 @@ import io
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from itertools import combinations
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from runbook.checks.bandwidth.adapters import NodeAdapters
 from runbook.checks.bandwidth.allreduce_bottleneck import between_nodes_layer
 from runbook.checks.bandwidth.link_findings import LinkFindings, link_metrics, link_search_findings, measurements_csv
 from runbook.checks.bandwidth.normal_busbw import BandwidthSetting, link_gbps_floor
+from runbook.checks.bandwidth.pairing_rounds import Meeting
 from runbook.checks.bandwidth.slow_link_search import (
     MeasuredLink,
     PairMeasured,
@@ -123,6 +125,21 @@ def test_a_link_that_loses_packets_is_named_however_fast_it_is(count: int, part:
     )
     assert causes(found) == {name: ["link-lossy"] for name in lossy}
     assert "and most times 2.0% of the TCP segments or more are lost" in found.findings["n1"][0].says
+
+
+def test_a_node_with_fewer_ranks_is_as_fast_as_the_others() -> None:
+    """With an adapter for each rank, half the ranks carry half as much."""
+    nodes = ("n0", "n1", "n2", "n3")
+    measured = [
+        MeasuredLink(link, 0, meeting, moved(pairs / 8), {(pair, 100 + pair): FULL / 8 for pair in range(pairs)})
+        for one, other in combinations(nodes, 2)
+        for meeting in [Meeting(one, other)]
+        for link in meeting.links
+        for pairs in [4 if "n3" in (one, other) else 8]
+    ]
+    done = Search(nodes, {}, found=measured)
+    assert {each.gbytes for each in done.measured} == {FULL}
+    assert done.verdict.clean
 
 
 def test_a_node_that_loses_what_it_sends_is_named_alone() -> None:

@@ -204,8 +204,14 @@ def test_the_direction_of_a_loss_is_told_where_the_counts_prove_it(sent: int | N
     assert way in outcomes["node-a"].findings[0].says
 
 
-def test_lost_echoes_where_tcp_flows_freely_are_a_warning() -> None:
-    outcomes = judged(target("node-b", B, small=echo(20, 13, ms=0.2)), OPEN)
+@pytest.mark.parametrize("late", [0, 1, 2])
+def test_lost_echoes_where_tcp_flows_freely_are_a_warning(late: int) -> None:
+    """A busy peer answers late now and then, and a packet is sent again."""
+    trips = [
+        dial("node-a", "node-b", "open", kind="full", mode="trips", retransmitted=late),
+        dial("node-b", "node-a", "open", kind="full", mode="trips", retransmitted=0),
+    ]
+    outcomes = judged(target("node-b", B, small=echo(20, 13, ms=0.2)), [*OPEN, *trips])
     assert outcomes["node-a"].verdict is Verdict.PASS
     assert outcomes["node-a"].warnings[0].startswith("harmless: node-b or its network answers only so many pings")
 

@@ -21,17 +21,18 @@ def reading(
     port: dict[str, int | None] | None = None,
     gpu: tuple[str, str] | None = None,
     xids: list[str] | None = None,
+    bus: str = "",
 ) -> Counters:
     """`tcp`: segments sent, and sent again; `gpu`: its throttle reasons and uncorrectable errors."""
     interface = {"rx_packets": 0, "tx_packets": 0, **{limit.counter: 0 for limit in INTERFACE_LIMITS}, **(net or {})}
-    row = f"0, GPU-1, H100, 1200, 1980, 88, {gpu[0]}, {gpu[1]}\n" if gpu else ""
+    row = f"0, GPU-1, H100, 1200, 1980, 88, {gpu[0]}, {gpu[1]}, {bus}\n" if gpu else ""
     told = {
         "clock": clock,
         "interfaces": {"eth0": interface},
         "tcp": tcp and {"OutSegs": tcp[0], "RetransSegs": tcp[1]},
         "ports": {"mlx5_0:1": {**{limit.counter: 0 for limit in IB_PORT_LIMITS}, **port}} if port is not None else {},
         "machine": {},
-        "gpus": {"code": 0, "out": row, "fields": [*QUERY, ECC]} if gpu else None,
+        "gpus": {"code": 0, "out": row, "fields": [*QUERY, ECC, "pci.bus_id"]} if gpu else None,
         "xids": xids,
     }
     return cast(Counters, told)
@@ -55,6 +56,13 @@ def told(then: Counters, now: Counters) -> list[str]:
         (reading(gpu=("0x0000000000000040", "0")), reading(2.0, gpu=("0x0000000000000040", "0"))),  # for a moment
         (reading(gpu=("0x0000000000000000", "3")), reading(30.0, gpu=("0x0000000000000040", "3"))),
         (reading(xids=["[ 1.0] NVRM: Xid (PCI:0000:1b:00): 31, x"]), reading(30.0, xids=[])),
+        # the GPU of somebody else's job
+        (
+            reading(gpu=("0x0", "0"), bus="00000000:0A:00.0", xids=[]),
+            reading(30.0, gpu=("0x0", "0"), bus="00000000:0A:00.0", xids=["[ 9.0] NVRM: Xid (PCI:0000:1b:00): 31, x"]),
+        ),
+        # hot twice, hours apart
+        (reading(gpu=("0x40", "0")), reading(20_000.0, gpu=("0x40", "0"))),
     ],
 )
 def test_what_healthy_nodes_count_is_not_told(then: Counters, now: Counters) -> None:
