@@ -254,7 +254,7 @@ def test_ranks_that_only_take_long_are_waited_for_and_never_pass_without_meeting
     monkeypatch: pytest.MonkeyPatch, met: bool
 ) -> None:
     """Data flows between them, so that no stall is proven."""
-    pool, at = joining(node_a="joined", node_b="joined")
+    pool, at = joining(node_a="joined", node_b="joined", node_c="joined")
     halts = [None, Halt("stalled", 4.0), Halt("stalled", 30.0), Halt("silent", 61.0)]
     halts.append(None if met else Halt("late", 120.0))
     monkeypatch.setattr(pool, "until", lambda *_, **__: halts.pop(0))
