@@ -50,6 +50,7 @@ def told(then: Counters, now: Counters) -> list[str]:
         (reading(), reading(30.0, tcp=(60, 49))),  # a handful says nothing
         (reading(), reading(30.0, net={"rx_packets": 10_000_000, "rx_crc_errors": 90})),
         (reading(), reading(30.0, net={"rx_packets": 50_000, "rx_dropped": 450})),  # LLDP, VLANs of others
+        (reading(), reading(200.0, net={"rx_packets": 4_000, "rx_dropped": 110})),  # beside a job over RDMA
         (reading(port={"symbol_error": 5}), reading(3600.0, port={"symbol_error": 124})),
         (reading(port={"port_rcv_errors": 0}), reading(30.0, port={"port_rcv_errors": 300})),
         (reading(gpu=("0x0000000000000004", "0")), reading(30.0, gpu=("0x0000000000000005", "0"))),  # idle, power cap
