@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 from websockets.asyncio.client import ClientConnection, connect
@@ -60,6 +61,8 @@ FIRST_REDIAL_INTERVAL_S, MAX_REDIAL_INTERVAL_S = 1.0, 30.0
 """The pause before dialling again is drawn at random, up to FIRST_REDIAL_INTERVAL_S at first, up to twice as long after
 each failure, and never longer than MAX_REDIAL_INTERVAL_S."""
 
+T = TypeVar("T")
+
 MIN_STEADY_CONNECTION_S = 60.0
 """After a connection that lasted this long, failures are counted from one again."""
 
@@ -68,6 +71,7 @@ PROGRAMS_END_TIMEOUT_S = 10.0
 """How long supervisors may take to end what they started, when the agent ends."""
 
 MAX_WORKDIRS = 32
+MAX_REFUSAL_CHARACTERS = 1000  # the most characters of a reason: rules may list thousands of names
 """The most workdirs in which the agent looks for jobs."""
 
 FINAL_CLOSE_CODES = (REPLACED_CLOSE_CODE, REVOKED_CLOSE_CODE)
@@ -97,6 +101,9 @@ class Agent:
         self.tell = tell
         self.incarnation = os.urandom(16).hex()
         self.workdirs = dict.fromkeys(("~/.runbook", *rules.workdirs))
+        self._draining = False
+        with contextlib.suppress(OSError):
+            self._draining = folder.drained
         self._beat = Heartbeat(0)  # the latest look at the node; the number 0 means that there was none yet
         self._looked = time.monotonic()  # when that look ended
         self._channels: set[asyncio.Task[None]] = set()
@@ -214,7 +221,7 @@ class Agent:
         with contextlib.suppress(ConnectionClosed):
             for number in itertools.count(1):
                 seen = aged_heartbeat(self._beat, time.monotonic() - self._looked)
-                beat = msgspec.structs.replace(seen, number=number, draining=self.folder.drained)
+                beat = msgspec.structs.replace(seen, number=number, draining=self._draining)
                 text = message_json(beat)
                 if len(text) > MAX_CONTROL_MESSAGE_BYTES // 2:
                     text = message_json(msgspec.structs.replace(beat, jobs=beat.jobs[:16]))
@@ -224,24 +231,31 @@ class Agent:
     async def _look(self) -> None:
         """Look at the node every HEARTBEAT_INTERVAL_S, one look at a time, and tell the service manager that the agent
         lives. A look that hangs, as on a dead file server, is said once."""
-        looking: Future[Heartbeat] | None = None
+        looking: Future[tuple[Heartbeat, bool]] | None = None
         told = False
         while True:
             self._notify.say("WATCHDOG=1")
             if looking is not None and looking.done():
                 if (error := looking.exception()) is None:
-                    self._beat, self._looked, told = looking.result(), time.monotonic(), False
+                    (self._beat, self._draining), self._looked, told = looking.result(), time.monotonic(), False
                 else:
                     self.tell(f"the node could not be looked at: {type(error).__name__}: {error}")
                 looking = None
             if looking is None:
-                looking = _look_in_daemon_thread(self.identity.name, tuple(self.workdirs))
+                looking = _look_in_daemon_thread(self._look_now)
             elif not told and (age_s := time.monotonic() - self._looked) > MAX_LOOK_AGE_S:
                 told = True
                 self.tell(
                     f"a look at the node has not ended for {age_s:.0f} s: nothing newer is reported until it does"
                 )
             await asyncio.sleep(HEARTBEAT_INTERVAL_S if self._beat.number else FIRST_REDIAL_INTERVAL_S)
+
+    def _look_now(self) -> tuple[Heartbeat, bool]:
+        """What is seen of the node, and whether it was drained on the node itself; what cannot be read is as before."""
+        draining = self._draining
+        with contextlib.suppress(OSError):
+            draining = self.folder.drained
+        return make_heartbeat(self.identity.name, tuple(self.workdirs)), draining
 
     async def _opened(self, socket: ClientConnection, order: Open) -> None:
         """Open the channel that the server asks for, in a task of its own, or tell the server why not."""
@@ -250,7 +264,7 @@ class Agent:
             why = f"{MAX_AGENT_CHANNELS} channels are open on this node already"
         if why:
             self.tell(f"refused a channel for {order.person or 'somebody'}: {why}")
-            await socket.send(message_json(ChannelRefused(order.channel, why)))
+            await socket.send(message_json(ChannelRefused(order.channel, why[:MAX_REFUSAL_CHARACTERS])))
             return
         if order.workdir and len(self.workdirs) < MAX_WORKDIRS:
             self.workdirs.setdefault(order.workdir)
@@ -312,17 +326,21 @@ def supervisor_environment(base: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in base.items() if name not in SERVICE_MANAGER_VARIABLES}
 
 
-def _look_in_daemon_thread(name: str, workdirs: tuple[str, ...]) -> Future[Heartbeat]:
-    """A look at the node, under way in a thread that does not keep the agent from ending if it hangs."""
-    found: Future[Heartbeat] = Future()
+def _look_in_daemon_thread(look_now: Callable[[], T]) -> Future[T]:
+    """A look at the node, under way in a thread that does not keep the agent from ending if it hangs. No thread, while
+    no more can be started, is a failed look."""
+    found: Future[T] = Future()
 
     def look() -> None:
         try:
-            found.set_result(make_heartbeat(name, workdirs))
+            found.set_result(look_now())
         except BaseException as error:  # noqa: BLE001 - whatever it is, it belongs to whoever waits for the look
             found.set_exception(error)
 
-    threading.Thread(target=look, name="look", daemon=True).start()
+    try:
+        threading.Thread(target=look, name="look", daemon=True).start()
+    except RuntimeError as error:
+        found.set_exception(error)
     return found
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from runbook.causes.catalogue import finding_for
 from runbook.checks import CHECKS
-from runbook.cli.run import detach_launches, load_run_files
+from runbook.cli.run import detach_launches, load_run_files, unwritable_as_warning
 from runbook.engine.bad_nodes import suspected_nodes
 from runbook.engine.plan import Choice, Plan, PlannedStage, make_plan
 from runbook.engine.run import causes_of_outcomes, make_spares, progress_emitter
@@ -166,7 +166,8 @@ def _reopen_run_record(
         def emit(event: Event) -> None:
             event = redactor.anything(event)
             result(event)
-            keep(event)
+            with unwritable_as_warning(run_dir):  # a full disk: no reason to end a run
+                keep(event)
 
         yield emit, result
 

@@ -280,7 +280,8 @@ def event_readers(arguments: argparse.Namespace, run_dir: Path, *others: Emit) -
                     reader(event)
                     done = True
                 if not done:
-                    readers.remove(reader)
+                    with contextlib.suppress(ValueError):  # another thread has removed it meanwhile
+                        readers.remove(reader)
 
         try:
             yield emit

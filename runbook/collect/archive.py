@@ -28,7 +28,7 @@ import jinja2
 
 import runbook
 from runbook.launch.script import WINDOWS_DEVICES
-from runbook.model.safe_files import open_regular_file, path_exists
+from runbook.model.safe_files import open_regular_file, rename_if_free
 
 if TYPE_CHECKING:
     from runbook.collect.ask_nodes import NodeAnswer
@@ -310,14 +310,7 @@ def write_archive(data: bytes, out: Path) -> None:
             stream.write(data)
             stream.flush()
             os.fsync(stream.fileno())
-        try:
-            os.link(draft, out)  # fails if the file exists by now, which a rename would not
-        except FileExistsError:
-            raise
-        except OSError:  # a file system without hard links
-            if path_exists(out):
-                raise FileExistsError(str(out)) from None
-            Path(draft).rename(out)
+        rename_if_free(Path(draft), out)
     finally:
         with contextlib.suppress(OSError):
             Path(draft).unlink()

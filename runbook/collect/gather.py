@@ -160,7 +160,7 @@ def scrub_entries(found: Iterable[ArchiveFile | Absent], answers: list[NodeAnswe
             gathered.absent.append(one)
             continue
         if why := path_refusal(one.path):
-            gathered.absent.append(Absent(ascii(one.path)[:200], why, "left out", one.node, one.command))
+            gathered.absent.append(Absent(scrubber.text(ascii(one.path)[:200]), why, "left out", one.node, one.command))
         elif len(one.text) > room:
             why = f"the archive holds {MAX_ARCHIVE_CHARACTERS >> 20} MiB already"
             gathered.absent.append(Absent(one.path, why, "left out", one.node, one.command))

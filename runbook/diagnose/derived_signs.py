@@ -61,10 +61,13 @@ HYDRA_EXIT = re.compile(r"=\s+EXIT (?:STATUS|CODE): (?!9\b)[1-9]")
 """The line of that banner about a process that ended by itself, with an error."""
 MACHINE_RANK = re.compile(r"--(?:machine|node)[-_]rank[= ](\d{1,9})")
 """The number that a launcher's command line gives to its machine."""
-COUNTS_OF_ZERO = re.compile(
-    r"(?:[\s:|=]{1,40}0){1,64}[\s|,]{1,40}(?:ok|pass(?:ed)?|good|healthy)[\s|]{0,10}\Z", re.IGNORECASE
+PASSED_CHECK = re.compile(
+    r"(?:[\s:|=]{1,40}0){1,64}[\s|,]{1,40}(?:ok|pass(?:ed)?|good|healthy)[\s|]{0,10}\Z"
+    r"|\((?:ok|pass(?:ed)?)\)\s{0,10}\Z|\b(?:none|nothing) found\s{0,10}\Z"
+    r"|\b(?:raised|handled|fail\w{0,3}) as expected\b",
+    re.IGNORECASE,
 )
-"""The end of a row whose counts are all 0, with the verdict on them."""
+"""A line of a report of checks that passed: its counts are all 0, or it says so."""
 BRIDGE_ADDRESS = re.compile(r"172\.(?:1[7-9]|2\d|3[01])\.")
 """The beginning of the addresses that Docker gives to its bridges."""
 
@@ -188,9 +191,9 @@ def without_hydra_kills(hits: Sequence[Hit]) -> list[Hit]:
     return [hit for hit in hits if not (failed and hit.sign == "killed" and HYDRA_BANNER.search(hit.line.text))]
 
 
-def without_counts_of_zero(hits: Sequence[Hit]) -> list[Hit]:
-    """The hits without those in rows of a report of health that says: none of these, and fine."""
-    return [hit for hit in hits if not COUNTS_OF_ZERO.search(hit.line.text)]
+def without_passed_checks(hits: Sequence[Hit]) -> list[Hit]:
+    """The hits without those in lines about checks that passed, which name what they looked for."""
+    return [hit for hit in hits if not PASSED_CHECK.search(hit.line.text)]
 
 
 def without_dask_closing(hits: Sequence[Hit]) -> list[Hit]:

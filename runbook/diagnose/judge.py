@@ -14,13 +14,13 @@ from runbook.diagnose.derived_signs import (
     with_failed_fetches,
     with_summary_speakers,
     without_answered_lookups,
-    without_counts_of_zero,
     without_dask_closing,
     without_effects_of_cancelling,
     without_exit_crashes,
     without_found_providers,
     without_hydra_kills,
     without_ignored_exceptions,
+    without_passed_checks,
     without_survived_attempts,
 )
 from runbook.diagnose.log_lines import align_clocks
@@ -92,7 +92,7 @@ def judge_logs(scanner: Scanner) -> list[Cause]:
     heeded = without_ignored_exceptions(told)
     ignored = {hit.line.place for hit in told} - {hit.line.place for hit in heeded}
     for heed in (
-        without_counts_of_zero,
+        without_passed_checks,
         without_exit_crashes,
         without_answered_lookups,
         without_hydra_kills,
@@ -284,8 +284,11 @@ def _has_recovered(cause: Cause, seen: Mapping[str, Sequence[Hit]], scanner: Sca
         return True
     # After a run that ended well, the process with the store may leave before the others have looked there once more,
     # and NCCL's calls return errors as its communicators are given up.
+    farewells = ("store-gone", "nccl-gave-up", "coordinator-left")
     if all(
-        hit.sign in ("store-gone", "nccl-gave-up", "coordinator-left") and _is_after_good_end(hit, scanner)
+        _is_after_good_end(hit, scanner)
+        if hit.sign in farewells
+        else hit.line.number < scanner.last_progress.get(hit.line.source, 0)
         for hit in hits
     ) or all(hit.sign == "coordinator-left" and scanner.last_progress.get(hit.line.source) for hit in hits):
         return True
@@ -300,9 +303,9 @@ def _has_recovered(cause: Cause, seen: Mapping[str, Sequence[Hit]], scanner: Sca
 
 
 def _is_after_good_end(hit: Hit, scanner: Scanner) -> bool:
-    """Whether a run's log says that it ended well: before this line, or after it while the last step was before it."""
+    """Whether a run's log says that it ended well: before this line, or after it and with steps."""
     ended, stepped = (at.get(hit.line.source, 0) for at in (scanner.ended, scanner.last_progress))
-    return ended > 0 and (hit.line.number > ended or 0 < stepped < hit.line.number)
+    return ended > 0 and (hit.line.number > ended or stepped > 0)
 
 
 def _failed_before_the_next_run(hit: Hit, seen: Mapping[str, Sequence[Hit]], scanner: Scanner) -> bool:

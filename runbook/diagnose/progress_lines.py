@@ -97,7 +97,7 @@ RUN_ENDED = re.compile(
     UNLESS_FAILURE + rb"(?:.*?\b(?:training|run|\w{0,12}job|trial|benchmark|evaluation|everything|all|program)\b.{0,40}"
     rb"\b(?:done|finished|complete[ds]?|succeeded)\b|.*?\btraining end(?:ed|s)?\W{0,4}\Z|.*?'train_runtime': \d"
     rb"|.*?\bexited with (?:(?:return |exit )?code|status) 0\b|.*?\bfinished\W{1,3}rc=0\b|.*?\bcompleted\s+0:0\b"
-    rb"|.*?\bexit(?:s|ed)? successfully\b"
+    rb"|.*?\bexit(?:s|ed)? successfully\b|.*?\bapplication shutdown complete\b"
     rb"|.*?\b(?:process|task|experiment|pipeline|workflow|script)\b.{0,60}"
     rb"\b(?:completed successfully|status\W{1,3}completed\b)"
     # the last of all its steps

@@ -52,6 +52,21 @@ def path_exists(path: str | Path) -> bool:
     return os.path.exists(path)  # noqa: PTH110
 
 
+def rename_if_free(source: Path, target: Path) -> None:
+    """Renames a file in its folder, or to another on the same disk. Raises FileExistsError if the target is there: a
+    plain rename would replace it. Raises OSError."""
+    try:
+        os.link(source, target, follow_symlinks=False)
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without hard links
+        if os.path.lexists(target):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target)) from None
+        source.rename(target)
+    else:
+        source.unlink()
+
+
 def path_lookup_error(path: str | Path) -> str | None:
     """The reason, in words, why it cannot be told what is at the path; None if it can, or if nothing is there."""
     try:

@@ -18,6 +18,7 @@ from runbook.serve.agent_states import AgentState
 from runbook.serve.group_files import MAX_GROUP_BYTES, GroupFile
 from runbook.serve.group_form import (
     NEW_GROUP_TEMPLATE,
+    QUOTED_VALUE_CHARACTERS,
     WrongField,
     add_node,
     differing_fields,
@@ -90,9 +91,10 @@ def propose_change(workspace: Workspace, file: GroupFile, fields: Mapping[str, s
             changed += set_fields(editing, new)
             text = editing.text
     except WrongField as wrong:
-        raise Refused(f"{wrong.field}: {wrong}") from None
+        raise Refused(_with_hidden_names(f"{wrong.field}: {wrong}", look.linted.hidden)) from None
     except (Uneditable, ValueError) as error:
-        raise Refused(f"{error}: change it in the text of the file") from None
+        said = _with_hidden_names(str(error), look.linted.hidden)
+        raise Refused(f"{said}: change it in the text of the file") from None
     _refuse_too_large(text)
     after = lint_group_text(file.path, text)
     if after.closed:
@@ -104,6 +106,15 @@ def propose_change(workspace: Workspace, file: GroupFile, fields: Mapping[str, s
     if said and said != str(means.world_size):
         raise Refused(_world_size_mismatch_text(said, means))
     return Proposed(text, after, means, group_diff_lines(file.name, look.linted.shown, after.shown), changed)
+
+
+def _with_hidden_names(said: str, hidden: Mapping[str, str]) -> str:
+    """A sentence in which secrets that were put in for their names, or the beginnings of them that an error quotes, are
+    the names again."""
+    for name, secret in hidden.items():
+        for shown in (secret, secret[:QUOTED_VALUE_CHARACTERS]):
+            said = said.replace(shown, name) if shown else said
+    return said
 
 
 def _refuse_too_large(text: str) -> None:

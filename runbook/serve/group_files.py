@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from runbook.model.safe_files import open_file_below
+from runbook.model.safe_files import open_file_below, rename_if_free
 from runbook.serve.store import Store
 
 GROUP_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}")
@@ -135,12 +135,9 @@ class Groups:
         with self._lock:
             before = self._expected(name, seen)
             try:
-                os.link(
-                    before.path, self.path(new), follow_symlinks=False
-                )  # unlike a rename, a link never replaces a file
+                rename_if_free(before.path, self.path(new))
             except FileExistsError:
                 raise NameTaken(f"there is a group `{new}` already") from None
-            before.path.unlink()
             with self._store.write() as db:
                 db.execute("UPDATE group_versions SET name = ? WHERE name = ?", (new, name))
             self._keep(new, person, f"renamed from {name}", before.text)

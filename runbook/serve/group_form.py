@@ -37,6 +37,7 @@ _FIELD_KEYS: Mapping[str, KeyPath] = {
     **{name: ("launch", name) for name in ("launcher", "workdir", "retries", "spares", "grace", "detach")},
 }
 """The fields of the form that stand for one value of the file, and the keys of that value."""
+QUOTED_VALUE_CHARACTERS = 40  # how much of a wrong value an error quotes
 _NUMBER_KEYS = ("port", "processes", "retries")
 _MULTILINE_FIELDS = ("env", "launch_env")
 _ENV_LINE = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_]*)\s*=(.*)")
@@ -367,7 +368,7 @@ def _file_value(field: str, key: str, value: str) -> object:
         return value == "true"
     if key in _NUMBER_KEYS:
         if not re.fullmatch("[0-9]{1,9}", value):
-            raise WrongField(field, f"`{value[:40]}` is not a number")
+            raise WrongField(field, f"`{value[:QUOTED_VALUE_CHARACTERS]}` is not a number")
         return int(value)
     return value
 
@@ -377,5 +378,7 @@ def _parsed_gpus(field: str, value: str) -> object:
     WrongField."""
     parts = re.split(r"[,\s]+", value.strip("[] "))
     if not all(re.fullmatch("[0-9]{1,4}", part) for part in parts):
-        raise WrongField(field, f"`{value[:40]}` is neither how many GPUs nor a list of them: 8, or 0, 1, 3")
+        raise WrongField(
+            field, f"`{value[:QUOTED_VALUE_CHARACTERS]}` is neither how many GPUs nor a list of them: 8, or 0, 1, 3"
+        )
     return int(parts[0]) if len(parts) == 1 and "[" not in value else [int(part) for part in parts]

@@ -246,7 +246,10 @@ def launch_scripts(path: Path, text: str, shell: str) -> dict[str, bytes]:
     Where an environment has secrets, a script reads them from a file beside it, which only `runbook render` on the
     command line writes.
     """
-    plan, origins = _plan_of_text(path, text)
+    try:
+        plan, origins = _plan_of_text(path, text)
+    except FilesWrong as wrong:  # what it quotes of the file may be a secret
+        raise FilesWrong(RedactedProblems(wrong.problems[:1], lambda _file: text.split("\n")).problems) from None
     if plain := secret_spans(origins.document):
         message = f"the file holds a secret in plain text on line {plain[0].line}, which a script would carry"
         raise FilesWrong.of("secret.value", message, help="write `{env: NAME}` there")

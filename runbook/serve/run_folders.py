@@ -189,7 +189,8 @@ class Runs:
                     first = read_first_event(self.folder / id)
                     half_written = first is None and "events.jsonl" in seen  # such a folder is read again next time
                     changed.append(("" if half_written else seen, self._made(id, first)))
-            gone = [] if only else [id for id in known if id not in set(ids)]
+            there = set(ids)
+            gone = [] if only else [id for id in known if id not in there]
             if changed or gone:
                 values = ", ".join("?" for _ in ("seen", *_RUN_COLUMNS.split(",")))
                 entry = f"INSERT OR REPLACE INTO runs (seen, {_RUN_COLUMNS}) VALUES ({values})"

@@ -128,7 +128,11 @@ class Processes:
         """Start the run's own process, and write into its folder which one it is."""
         process = self._child(about["command"][1:], folder / CONSOLE_FILE, about["person"])
         of_process = {"pid": process.pid, "began": process_start_mark(process.pid), "begun": about.get("begun", 0) + 1}
-        write_file_below(folder, STARTED_FILE, data=json.dumps({**about, **of_process}))
+        try:
+            write_file_below(folder, STARTED_FILE, data=json.dumps({**about, **of_process}))
+        except OSError:
+            process.terminate()  # nobody could find it, or end it
+            raise
         return process
 
     def _cut_off(self, id: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
@@ -17,7 +18,14 @@ from profiles import one_in
 from runbook.engine import run_folder as run_folder_module
 from runbook.engine.run_folder import RUN_FOLDER_FILES, run_folder
 from runbook.model.errors import FilesWrong
-from runbook.model.safe_files import BadName, checked_file_name, make_folders_below, open_append_below, write_file_below
+from runbook.model.safe_files import (
+    BadName,
+    checked_file_name,
+    make_folders_below,
+    open_append_below,
+    rename_if_free,
+    write_file_below,
+)
 
 from .users import ATTACKER, PYTHON, VICTIM, common, folder_of, needs_users, run_as
 
@@ -47,6 +55,24 @@ def run(folder: Path, *arguments: str, **more: str) -> subprocess.CompletedProce
     return subprocess.run(
         argv, cwd=folder, env=environment(**more), capture_output=True, text=True, timeout=60, check=False
     )
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_a_file_is_renamed_only_where_nothing_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    if not links:  # as on exFAT
+        monkeypatch.setattr(os, "link", refuse)
+    one, other = tmp_path / "one", tmp_path / "other"
+    one.write_text("1")
+    other.symlink_to("nowhere")
+    with pytest.raises(FileExistsError):
+        rename_if_free(one, other)
+    assert one.read_text() == "1"
+    other.unlink()
+    rename_if_free(one, other)
+    assert (other.read_text(), one.exists()) == ("1", False)
 
 
 # A folder that is named.

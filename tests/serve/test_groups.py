@@ -19,6 +19,7 @@ import pytest
 
 from runbook.agent.protocol import Enrolment, GpuLoad, Heartbeat
 from runbook.files.inventory import examine_inventory
+from runbook.model.errors import FilesWrong
 from runbook.model.events import Progress
 from runbook.report.run_json import event_to_json
 from runbook.serve import group_actions as actions
@@ -28,6 +29,7 @@ from runbook.serve.agent_states import AgentState, RankState
 from runbook.serve.change_stream import Changed
 from runbook.serve.group_files import MAX_GROUP_BYTES, ChangedMeanwhile, NameTaken, NoGroup
 from runbook.serve.group_form import form_fields, open_group_text
+from runbook.serve.group_preview import launch_scripts
 from runbook.serve.pages import nodes
 from runbook.serve.pages.nodes import RankCell, rank_cells
 from runbook.serve.people import csrf_token
@@ -516,6 +518,24 @@ def test_a_secret_cannot_be_moved_to_where_it_is_shown(workspace: Workspace) -> 
     stolen = stolen.replace("env: {MY_API_KEY: hidden-secret-1}", "")
     with pytest.raises(actions.Refused):
         actions.propose_change(workspace, look.file, {"text": stolen})
+
+
+@pytest.mark.parametrize("field", ["port", "processes", "retries", "gpus", "backend", "interface", "spares", "master"])
+@pytest.mark.parametrize("secret", [SECRET, f"{SECRET}-{'b7' * 40}"])
+def test_a_secret_that_is_put_into_another_field_is_not_quoted(workspace: Workspace, field: str, secret: str) -> None:
+    (workspace.groups.folder / "pool.yml").write_text(WITH_SECRET.replace(SECRET, secret))
+    look = workspace.view("pool")
+    with pytest.raises(actions.Refused) as refused:
+        actions.propose_change(workspace, look.file, {field: "hidden-secret-1"})
+    assert SECRET not in str(refused.value)
+
+
+def test_what_is_wrong_in_a_file_is_told_without_what_it_holds(workspace: Workspace) -> None:
+    text = POOL + f'env: "DB_PASSWORD={SECRET}"\n'
+    (workspace.groups.folder / "pool.yml").write_text(text)
+    with pytest.raises(FilesWrong) as wrong:
+        launch_scripts(workspace.groups.folder / "pool.yml", text, "sh")
+    assert SECRET not in str(wrong.value)
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from profiles import examples
 from runbook.engine.run_folder import JOB_ENDING_FILE
 from runbook.serve import run_logs as logs
 from runbook.serve.pages.nodes import _launch_verdicts
-from runbook.serve.pages.runs import link_measurements
+from runbook.serve.pages.runs import _next_day, link_measurements
 from runbook.serve.rendering import moment
 from runbook.serve.run_folders import NoRun, RunFilter, Runs
 from runbook.serve.run_processes import Processes, Restarts, process_start_mark
@@ -685,3 +685,18 @@ def test_a_process_is_known_by_its_start() -> None:
 def test_any_time_has_a_text(at: float) -> None:
     """Nodes told times before they were checked, and a database keeps them."""
     assert moment(at)
+
+
+@pytest.mark.parametrize("zone", ["America/New_York", "UTC", "Asia/Kolkata"])
+def test_a_day_ends_when_the_next_begins(monkeypatch: pytest.MonkeyPatch, zone: str) -> None:
+    """Also on the day of 25 hours, and on that of 23."""
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    try:
+        for day in ("2026-11-01", "2026-03-08", "2026-12-31", "2028-02-28"):
+            ends = time.localtime(_next_day(time.mktime(time.strptime(day, "%Y-%m-%d"))))
+            assert (ends.tm_hour, ends.tm_min) == (0, 0)
+            assert time.localtime(time.mktime(ends) - 1).tm_mday == int(day[-2:])
+    finally:
+        monkeypatch.undo()
+        time.tzset()

@@ -33,14 +33,13 @@ from runbook.serve.workspace import Workspace, is_run_active, workspace_of
 
 RUNS_PER_PAGE = 50
 MAX_LINK_PAIRS = 200
-_DAY_S = 86400.0
 
 
 def _run_filter(request: Request) -> RunFilter:
     """The search that the query asks for. Raises RequestRefused for an invalid date."""
     ask = {name: request.query_params.get(name, "").strip()[:200] for name in RunFilter.__dataclass_fields__}
     since, until = _parse_day(ask.pop("since")), _parse_day(ask.pop("until"))
-    return RunFilter(**ask, since=since, until=None if until is None else until + _DAY_S)
+    return RunFilter(**ask, since=since, until=None if until is None else _next_day(until))
 
 
 def _parse_day(text: str) -> float | None:
@@ -50,6 +49,12 @@ def _parse_day(text: str) -> float | None:
         return time.mktime(time.strptime(text, "%Y-%m-%d"))
     except (ValueError, OverflowError):
         raise RequestRefused(422, "a date is written as 2026-11-23") from None
+
+
+def _next_day(begins: float) -> float:
+    """When the next day of this machine's calendar begins: a day with a change of clocks has 23 or 25 hours."""
+    day = time.localtime(begins)
+    return time.mktime((day.tm_year, day.tm_mon, day.tm_mday + 1, 0, 0, 0, 0, 0, -1))
 
 
 def _page_number(request: Request) -> int:
