@@ -42,6 +42,9 @@ MIN_RANK_FLOW_BYTES_PER_S = 8 * 1024
 LONG_OBSERVATION_S = 1.5
 """Seconds for which ranks are watched before a stall is reported: one lost packet stops a slow link for a while."""
 
+MAX_BUSY_LOOKS, MIN_BUSY_CPUS = 4, 0.5
+"""So many long looks are made at most while other programs use so many CPUs of a node, or more."""
+
 MIN_FULL_QUEUE_BYTES = 64 * 1024
 """Bytes that wait to be sent on a node. More, where other nodes have few, means that the node sends slowly."""
 
@@ -77,8 +80,8 @@ def halt_findings(pool: RankPool, halt: Halt, doing: str) -> FindingsByNode:
         return {}
     if broken:
         return with_evidence_folder(pool, lost_connection_findings(pool, broken, doing, seen))
-    gather_evidence(pool, watch_s=LONG_OBSERVATION_S)
-    if (flows := rank_traffic_rate(pool)) > MIN_RANK_FLOW_BYTES_PER_S * len(pool.members):
+    least = MIN_RANK_FLOW_BYTES_PER_S * len(pool.members)
+    if (flows := longer_traffic_rate(pool, least)) > least:
         return flowing_data_findings(pool, halt, doing, flows)
     if found := busy_elsewhere_findings(
         pool, doing
@@ -108,9 +111,7 @@ def flowing_data_findings(pool: RankPool, halt: Halt, doing: str, rate: float) -
         least = 0.0 if halt.promised is None else halt.promised / MIN_SLOW_DATA_FACTOR
         if rate > least:
             return {}
-        # TCP that has just lost packets, and ranks that wait for a CPU, send in bursts.
-        gather_evidence(pool, watch_s=LONG_OBSERVATION_S)
-        rate = max(rate, rank_traffic_rate(pool))
+        rate = max(rate, longer_traffic_rate(pool, least))
         if rate > least:
             return {}
     return with_evidence_folder(pool, slow_data_findings(pool, doing, rate, halt.promised))
@@ -168,6 +169,19 @@ def rank_traffic_rate(pool: RankPool) -> float:
         known = [bytes_ for bytes_ in moved if bytes_ is not None]
         total += (sum(known) if known else facts.get("carried") or 0) / max(0.1, facts["seconds"])
     return total / 2  # both ends count each byte
+
+
+def longer_traffic_rate(pool: RankPool, enough: float) -> float:
+    """The most bytes a second that flow in one of several long looks. TCP that has just lost packets sends in bursts,
+    and ranks that get no CPU send nothing: while other programs use the nodes' CPUs, up to MAX_BUSY_LOOKS are made."""
+    rate = 0.0
+    for _ in range(MAX_BUSY_LOOKS):
+        gather_evidence(pool, watch_s=LONG_OBSERVATION_S)
+        rate = max(rate, rank_traffic_rate(pool))
+        used = max((sum(one["cpu"] for one in facts.get("busy") or ()) for facts in pool.seen.values()), default=0.0)
+        if rate > enough or used < MIN_BUSY_CPUS:
+            break
+    return rate
 
 
 def slow_data_findings(pool: RankPool, doing: str, rate: float, promised: float | None) -> FindingsByNode:
