@@ -284,12 +284,15 @@ def _has_recovered(cause: Cause, seen: Mapping[str, Sequence[Hit]], scanner: Sca
         return True
     # After a run that ended well, the process with the store may leave before the others have looked there once more,
     # and NCCL's calls return errors as its communicators are given up.
-    farewells = ("store-gone", "nccl-gave-up", "coordinator-left")
-    if all(
-        _is_after_good_end(hit, scanner)
-        if hit.sign in farewells
-        else hit.line.number < scanner.last_progress.get(hit.line.source, 0)
-        for hit in hits
+    farewells = {"store-gone", "nccl-gave-up", "coordinator-left"}
+    if (
+        {hit.sign for hit in cause.evidence} <= farewells
+        and all(
+            _is_after_good_end(hit, scanner)
+            if hit.sign in farewells
+            else hit.line.number < scanner.last_progress.get(hit.line.source, 0)
+            for hit in hits
+        )
     ) or all(hit.sign == "coordinator-left" and scanner.last_progress.get(hit.line.source) for hit in hits):
         return True
     # A run that ended well has survived the cause if no rank is named for it, and either no line says that a process
