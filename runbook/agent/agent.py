@@ -71,8 +71,10 @@ PROGRAMS_END_TIMEOUT_S = 10.0
 """How long supervisors may take to end what they started, when the agent ends."""
 
 MAX_WORKDIRS = 32
-MAX_REFUSAL_CHARACTERS = 1000  # the most characters of a reason: rules may list thousands of names
 """The most workdirs in which the agent looks for jobs."""
+
+MAX_REFUSAL_CHARACTERS = 1000
+"""The most characters of a reason to refuse a channel: rules may list thousands of names."""
 
 FINAL_CLOSE_CODES = (REPLACED_CLOSE_CODE, REVOKED_CLOSE_CODE)
 """Close codes of a server that will never accept this agent again: the agent ends."""

@@ -32,12 +32,11 @@ from runbook.launch.launcher_lines import (
     NODE_COUNT_OPTIONS,
     RANKS_PER_NODE_OPTIONS,
     RENDEZVOUS_PORT_OPTIONS,
-    SLURM_OPTION_BY_LETTER,
     WORLD_SIZE_OPTIONS,
     LauncherLine,
     launcher_line,
+    long_options,
     option_values,
-    split_slurm_options,
 )
 from runbook.launch.shell_commands import ShellCommand, shell_commands
 from runbook.model.errors import FilesWrong
@@ -257,14 +256,7 @@ def _take_sbatch_options(script: _Script, number: int, raw: str) -> None:
     if script.begun:
         script.remark(number, "sbatch does not read this: a command stands above it")
         return
-    _take_launch_options(script, _Command(number, raw), "sbatch", _long_options(words))
-
-
-def _long_options(words: Sequence[str]) -> list[tuple[str, str]]:
-    """The options of sbatch, by their long names."""
-    return [
-        (SLURM_OPTION_BY_LETTER.get(name, name), value) for name, value, _ in option_values(split_slurm_options(words))
-    ]
+    _take_launch_options(script, _Command(number, raw), "sbatch", long_options("sbatch", words))
 
 
 def _take_launch_options(script: _Script, command: _Command, launcher: str, options: Iterable[tuple[str, str]]) -> None:

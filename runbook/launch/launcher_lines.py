@@ -22,7 +22,7 @@ NODE_COUNT_OPTIONS = ("nnodes", "num-nodes", "num-machines", "nodes")
 RENDEZVOUS_PORT_OPTIONS = ("master-port", "main-process-port")
 """Options for the rendezvous port."""
 
-SLURM_OPTION_BY_LETTER = {
+_SLURM_OPTION_BY_LETTER = {
     "A": "account",
     "a": "array",
     "B": "extra-node-info",
@@ -67,7 +67,7 @@ SLURM_OPTION_BY_LETTER = {
 """Long names of the options of srun and sbatch, by the letters that stand for them in their manual pages."""
 _MPI_OPTION_BY_LETTER = {"N": "npernode", "n": "np", "c": "np", "H": "host", "wd": "wdir"}
 _SHORT_OPTIONS = {
-    "srun": SLURM_OPTION_BY_LETTER,
+    **dict.fromkeys(("srun", "sbatch"), _SLURM_OPTION_BY_LETTER),
     **dict.fromkeys(("mpirun", "mpiexec"), _MPI_OPTION_BY_LETTER),
     "horovodrun": {"H": "hosts"},
     "deepspeed": {"H": "hostfile"},
@@ -146,7 +146,15 @@ def option_values(words: Sequence[str]) -> Iterator[tuple[str, str, int]]:
             yield found[1], "", index
 
 
-def split_slurm_options(words: Iterable[str]) -> list[str]:
+def long_options(launcher: str, words: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """The options among a launcher's words, or sbatch's, in their order: each a long name without dashes and with `_`
+    as `-`, and its value as `option_values` gives it."""
+    names = _SHORT_OPTIONS.get(launcher, {})
+    options = option_values(_split_slurm_options(words) if launcher in ("srun", "sbatch") else words)
+    return tuple((names.get(option, option.replace("_", "-")), value) for option, value, _ in options)
+
+
+def _split_slurm_options(words: Iterable[str]) -> list[str]:
     """The words, with `-N2` of srun or sbatch as `-N 2`."""
     return [part for word in words for part in ((word[:2], word[2:]) if _SHORT_WITH_VALUE.match(word) else (word,))]
 
@@ -215,10 +223,7 @@ def _make_launcher_line(name: str, launcher: str | None, words: Sequence[str]) -
     program = () if begin is None else tuple(words[begin:])
     if program and program[0] in ("-m", "--module"):
         program = ("python", "-m", *program[1:])
-    names = _SHORT_OPTIONS.get(name, {})
-    options = option_values(split_slurm_options(given) if name == "srun" else given)
-    found = ((names.get(option, option.replace("_", "-")), value) for option, value, _ in options)
-    return LauncherLine(name, launcher, tuple(found), program)
+    return LauncherLine(name, launcher, long_options(name, given), program)
 
 
 def _is_program_start(words: Sequence[str], *, of_torch: bool) -> bool:

@@ -15,6 +15,7 @@ from runbook.files.yaml_document import parse_document
 from runbook.importers.convert import draft_of_foreign_inventory, read_foreign_inventory
 from runbook.model.errors import FilesWrong, Problem
 from runbook.model.inventory import Inventory
+from runbook.model.playbook import LaunchSettings
 
 WHOLE = """\
     #!/bin/bash
@@ -43,6 +44,12 @@ def imported(text: str, file: str = "train.sbatch") -> tuple[Inventory, str]:
     return examined.inventory, ours
 
 
+def launch_in(text: str) -> LaunchSettings:
+    """The launch of our inventory."""
+    (stage,) = (stage for stage in load_launch(parse_document(text, "x.yml")).stages if stage.kind == "launch")
+    return stage.launch
+
+
 def refused(text: str, file: str = "train.sbatch") -> Problem:
     with pytest.raises(FilesWrong) as wrong:
         read_foreign_inventory(dedent(text), file)
@@ -57,11 +64,11 @@ def test_a_whole_script() -> None:
     ]
     assert found.rendezvous.port == 29400
     assert found.env == {"NCCL_DEBUG": "INFO", "OMP_NUM_THREADS": "4"}
-    (stage,) = (stage for stage in load_launch(parse_document(text, "x.yml")).stages if stage.kind == "launch")
-    assert stage.launch.launcher == "torchrun"
-    assert stage.launch.workdir == "/work"
+    launch = launch_in(text)
+    assert launch.launcher == "torchrun"
+    assert launch.workdir == "/work"
     assert "HEAD" not in text
-    assert stage.launch.command == ("train.py", "--data", "/data/c4", "--lr", "1e-4")
+    assert launch.command == ("train.py", "--data", "/data/c4", "--lr", "1e-4")
 
 
 def test_without_nodes_the_launch_is_told_for_a_playbook() -> None:
@@ -182,8 +189,8 @@ def test_what_never_runs_is_not_carried_over(where: str, before: bool) -> None:
     body, real = NEVER[where].replace("@", OTHER), "srun torchrun --nproc-per-node 8 train.py\n"
     found, text = imported("#!/bin/sh\n#SBATCH -w gn1\n" + (body + real if before else real + body))
     assert (len(found.nodes[0].gpus), found.env) == (8, {})
-    (stage,) = (stage for stage in load_launch(parse_document(text, "x.yml")).stages if stage.kind == "launch")
-    assert (stage.launch.command, "/wrong" in text) == (("train.py",), False)
+    launch = launch_in(text)
+    assert (launch.command, "/wrong" in text) == (("train.py",), False)
     told = " ".join(text.replace("#", " ").split())
     assert ("is never called" in told) is ("function" in where)
     assert ("its here-document is not carried over" in told) is ("function" not in where)
@@ -256,9 +263,9 @@ def test_a_url_without_a_password_is_copied() -> None:
 )
 def test_settings_are_carried_over_wherever_they_stand(lines: str, env: dict[str, str], workdir: str | None) -> None:
     found, text = imported(f"#!/bin/sh\n#SBATCH -w gn[1-2] --gpus-per-node=8\n{lines}\n")
-    (stage,) = (stage for stage in load_launch(parse_document(text, "x.yml")).stages if stage.kind == "launch")
-    assert (found.env, stage.launch.workdir) == (env, workdir)
-    assert stage.launch.command[-1] == "train.py"
+    launch = launch_in(text)
+    assert (found.env, launch.workdir) == (env, workdir)
+    assert launch.command[-1] == "train.py"
     assert "not carried over" not in text
 
 
@@ -288,8 +295,8 @@ def test_settings_are_carried_over_wherever_they_stand(lines: str, env: dict[str
 )
 def test_a_launch_is_found_wherever_it_stands_on_its_line(line: str) -> None:
     _, text = imported(f"#!/bin/bash\n#SBATCH -w gn1\n{line}\n")
-    (stage,) = (stage for stage in load_launch(parse_document(text, "x.yml")).stages if stage.kind == "launch")
-    assert stage.launch.command == ("train.py", "--lr", "1")
+    launch = launch_in(text)
+    assert launch.command == ("train.py", "--lr", "1")
 
 
 @pytest.mark.parametrize(
@@ -305,8 +312,8 @@ def test_a_launch_is_found_wherever_it_stands_on_its_line(line: str) -> None:
 )
 def test_what_only_looks_like_an_operator_stays_in_its_word(line: str, command: list[str]) -> None:
     _, text = imported(f"#!/bin/bash\n#SBATCH -w gn1\n{line}\n")
-    (stage,) = (stage for stage in load_launch(parse_document(text, "x.yml")).stages if stage.kind == "launch")
-    assert stage.launch.command == tuple(command)
+    launch = launch_in(text)
+    assert launch.command == tuple(command)
     assert "secret" not in text
 
 
@@ -343,8 +350,8 @@ def test_what_may_not_run_is_told_on_one_line_as_well(line: str) -> None:
 )
 def test_folders_follow_each_other_as_far_as_they_are_known(lines: str, workdir: str | None) -> None:
     _, text = imported(f"#!/bin/bash\n#SBATCH -w gn1\n{lines}\nsrun torchrun train.py\n")
-    (stage,) = (stage for stage in load_launch(parse_document(text, "x.yml")).stages if stage.kind == "launch")
-    assert stage.launch.workdir == workdir
+    launch = launch_in(text)
+    assert launch.workdir == workdir
 
 
 def test_a_host_that_only_the_script_knows_replaces_no_node() -> None:
@@ -428,8 +435,8 @@ def test_a_script_that_is_none_of_slurms_is_not_sent_to_it() -> None:
 )
 def test_what_a_shell_would_fill_in_is_filled_in(lines: str, command: list[str]) -> None:
     _, text = imported(f"#!/bin/bash\n#SBATCH -w gn1\n{lines}\n")
-    (stage,) = (stage for stage in load_launch(parse_document(text, "x.yml")).stages if stage.kind == "launch")
-    assert stage.launch.command == tuple(command)
+    launch = launch_in(text)
+    assert launch.command == tuple(command)
 
 
 @pytest.mark.parametrize(

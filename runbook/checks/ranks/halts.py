@@ -67,7 +67,8 @@ def halt_findings(pool: RankPool, halt: Halt, doing: str) -> FindingsByNode:
         )  # a rank that was only late, on a busy machine, has come to the call by now
         if found := behind_rank_findings(pool, doing):
             return with_evidence_folder(pool, found)
-    if not broken and (flows := rank_traffic_rate(pool)) > MIN_RANK_FLOW_BYTES_PER_S * len(pool.members):
+    least = MIN_RANK_FLOW_BYTES_PER_S * len(pool.members)
+    if not broken and (flows := rank_traffic_rate(pool)) > least:
         return flowing_data_findings(pool, halt, doing, flows)
     seen = examine_live_traffic(pool)
     if seen.findings:
@@ -80,7 +81,6 @@ def halt_findings(pool: RankPool, halt: Halt, doing: str) -> FindingsByNode:
         return {}
     if broken:
         return with_evidence_folder(pool, lost_connection_findings(pool, broken, doing, seen))
-    least = MIN_RANK_FLOW_BYTES_PER_S * len(pool.members)
     if (flows := longer_traffic_rate(pool, least)) > least:
         return flowing_data_findings(pool, halt, doing, flows)
     if found := busy_elsewhere_findings(
