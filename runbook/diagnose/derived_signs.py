@@ -59,6 +59,19 @@ HYDRA_BANNER = re.compile(r"=\s+KILLED BY SIGNAL: \d")
 """A line of the banner of Hydra, the process manager of MPICH and Intel MPI."""
 HYDRA_EXIT = re.compile(r"=\s+EXIT (?:STATUS|CODE): (?!9\b)[1-9]")
 """The line of that banner about a process that ended by itself, with an error."""
+_HELPERS = (
+    r"(?:nvidia-smi|dcgmi|rocm-smi|tensorboard|nvtop|htop|gpustat|[iv]ostat|mpstat|dstat|sar|tail|sleep|watch"
+    r"|node_exporter|dcgm-exporter)"
+)
+KILLED_HELPER = re.compile(
+    r"(?:\bKilled +|\b(?:kill(?:ed)?|reaped) process \d+ \(|\boom-kill:.{0,2000},task=)(?:\S{0,200}/)?"
+    + _HELPERS
+    + r"(?![\w.-])|(?<![\w.-])"
+    + _HELPERS
+    + r" invoked oom-killer",
+    re.IGNORECASE,
+)
+"""A line about the end, by SIGKILL, of a program that only looks on."""
 MACHINE_RANK = re.compile(r"--(?:machine|node)[-_]rank[= ](\d{1,9})")
 """The number that a launcher's command line gives to its machine."""
 PASSED_CHECK = re.compile(
@@ -114,7 +127,8 @@ def derive_signs(hits: HitsBySign) -> Iterator[Hit]:
     yield from _unanswered_arp(hits.get("no-route", ()))
     yield from _master_dials_itself(hits)
     yield from _different_world_sizes(hits.get("told-size", ()))
-    yield from _rank_twice(hits.get("global-rank", ()), hits.get("waits-for-rank-key", ()))
+    if "bind-in-use" not in hits:  # otherwise several jobs on one machine, each with all its ranks, use one port
+        yield from _rank_twice(hits.get("global-rank", ()), hits.get("waits-for-rank-key", ()))
     yield from _own_rank_twice(hits.get("own-rank", ()))
     yield from _world_twice(hits.get("global-rank", ()))
     yield from _two_machines_answer(hits.get("arp-reply", ()))
@@ -189,6 +203,11 @@ def without_hydra_kills(hits: Sequence[Hit]) -> list[Hit]:
         for hit in hits
     )
     return [hit for hit in hits if not (failed and hit.sign == "killed" and HYDRA_BANNER.search(hit.line.text))]
+
+
+def without_killed_helpers(hits: Sequence[Hit]) -> list[Hit]:
+    """The hits without lines about programs that were killed and only looked on, such as TensorBoard."""
+    return [hit for hit in hits if not KILLED_HELPER.search(hit.line.text)]
 
 
 def without_passed_checks(hits: Sequence[Hit]) -> list[Hit]:

@@ -20,6 +20,7 @@ from runbook.diagnose.derived_signs import (
     without_found_providers,
     without_hydra_kills,
     without_ignored_exceptions,
+    without_killed_helpers,
     without_passed_checks,
     without_survived_attempts,
 )
@@ -89,7 +90,7 @@ def judge_logs(scanner: Scanner) -> list[Cause]:
     """The causes that the scanned logs show, the root first; none if the logs are healthy."""
     hits: dict[str, list[Hit]] = defaultdict(list)
     told = align_clocks(scanner.hits)
-    heeded = without_ignored_exceptions(told)
+    heeded = without_killed_helpers(without_ignored_exceptions(told))
     ignored = {hit.line.place for hit in told} - {hit.line.place for hit in heeded}
     for heed in (
         without_passed_checks,
@@ -346,12 +347,22 @@ def _order_by_origins(found: Sequence[Cause]) -> list[Cause]:
     rest = list(found)
     while rest:
         tier = [cause for cause in rest if cause.tier is rest[0].tier]
-        names = {cause.cause for cause in tier}
-        free = [cause for cause in tier if not (names & {*explaining_causes(cause.cause)}) - {cause.cause}]
+        free = [cause for cause in tier if not any(_explains(other, cause) for other in tier)]
         chosen = (free or tier)[0]
         ordered.append(chosen)
         rest.remove(chosen)
     return ordered
+
+
+def _explains(cause: Cause, other: Cause) -> bool:
+    """Whether `other` follows from `cause`. What processes saw before the job was ended is not explained by that: it
+    may have been ended because of it."""
+    if cause.cause == other.cause or cause.cause not in explaining_causes(other.cause):
+        return False
+    if cause.cause != "terminated-from-outside":
+        return True
+    seen = {hit.line.source: hit.line.number for hit in other.evidence}  # the last line of each
+    return any(hit.line.number < seen.get(hit.line.source, hit.line.number + 1) for hit in cause.evidence)
 
 
 def _relate_to_root(cause: Cause, root: Cause) -> Cause:

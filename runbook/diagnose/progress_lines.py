@@ -106,6 +106,9 @@ RUN_ENDED = re.compile(
     rb"|(?:\W{0,3}|.*?\b(?:saved|written|wrote|uploaded|done|finished|ended|launcher|trainer)\b.{0,80}?\b)"
     rb"(?:rc|ret|exit[ _]?(?:code|status)?|return[ _]?code|status)\W{1,3}0\W{0,2}\Z"
     rb"|.*?\btest (?:is a success|successful|succeeded)\b"
+    # gromacs, lammps, openfoam, vasp, wrf, cp2k, quantum espresso
+    rb"|.*?\b(?:gromacs reminds you|total wall time: \d|finalising parallel run|general timing and accounting inform"
+    rb"|success complete wrf|program ended at)\b|.*?\bjob done\.\s*\Z"
     rb"|# (?:out of bounds values : 0 ok|avg bus bandwidth))",
     re.DOTALL,
 )
@@ -247,6 +250,7 @@ GOES_ON_LITERALS = (
     *("loss", "epoch", "it/s]", "s/it]", "iter", "tokens/s", "samples/s", "step", "it/s,", "s/it,", "bus bandwidth"),
     *("finished", "completed", "succeeded", "residual", "has connected to", "startup complete", "ready to roll"),
     *("images/s", "img/s", "examples/s", "[batch=", "hello world", "hello, world", "reporting for duty", "success: "),
+    '"post /',
 )
 """Literals of GOES_ON: a line without any of them does not match it."""
 
@@ -262,6 +266,7 @@ GOES_ON = re.compile(
     rb"|(?:(?<!-)\b|_)(?<!max_)(?<!num_)(?<!total_)step(?:\W{0,5}\d(?!\d*\((?:factor|bytes)\))|s\W{0,3}\d+ ?/ ?\d)"
     rb"|avg bus bandwidth|\bresidual\b\W{0,4}\d"
     rb"|client socket has connected to|application startup complete|ready to roll"
+    rb"|\"post /\S{0,200} http/\d(?:\.\d)?\" 20\d\b"  # a server's answer, where others are asked whether it lives
     rb"|\bhello,? world\b|\breporting for duty\b|\bsuccess: (?!0|false|no)\w"
     rb"|(?:training|job|run|all|benchmark|finished|completed)\b.{0,20}\b(?:finished|complete[ds]?|succeeded"
     rb"|successfully)\b))",

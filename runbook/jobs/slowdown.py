@@ -92,9 +92,14 @@ class Suspect:
         return self.node == other.node and (self.how == other.how or "both" in (self.how, other.how))
 
     def explained_by(self, reason: SlowReason) -> bool:
-        """Whether an adapter's reason explains the rate: a limit far above what the ways carry holds nothing back."""
-        return reason.gbytes is None or reason.gbytes * 1e9 <= MAX_ADAPTER_LIMIT_FACTOR * max(
-            way.rate for way in self.ways
+        """Whether an adapter's reason explains the rate: a limit far above what the ways carry holds nothing back, nor
+        does one far below."""
+        fastest = max(way.rate for way in self.ways) / 1e9
+        return reason.gbytes is None or (
+            reason.gbytes <= MAX_ADAPTER_LIMIT_FACTOR * fastest
+            and not reason.outrun(
+                sent=fastest if self.how == "sends" else 0.0, received=fastest if self.how == "gets" else 0.0
+            )
         )
 
 

@@ -200,10 +200,12 @@ def kernel_route(address: str) -> Route:
     """The route that the kernel would take, or its refusal, with the rules and routes behind that."""
     found = ask_route(["to", address])
     if "error" not in found and found["src"]:
-        # A policy rule may look at the source address, which a socket has only after a first lookup has chosen it.
+        # A policy rule may look at the source address, which a connection has only after a first lookup has chosen it.
         bound = ask_route([address, "from", found["src"]])
         if bound.get("error"):
             found["error"] = bound["error"]
+        elif "error" not in bound:
+            found = {**bound, "src": found["src"]}
     if found.get("error"):
         found["rules"] = (
             printed_json(run_if_installed("ip", ["-6" if ":" in address else "-4", "-j", "rule", "show"], 3)) or []
@@ -288,11 +290,12 @@ def probe_ping_target(target: dict[str, Any], lookup: Lookup, count: int, until:
 def routes_in_batch(addresses: list[str]) -> dict[str, Route]:
     """The kernel's routes to all of these, by two calls of `ip`; empty if `ip` refuses any of them."""
     bare = run_ip_batch(["route get to " + address for address in addresses])
-    sources = [way.get("prefsrc") for way in bare]
-    bound = run_ip_batch(["route get %s from %s" % (a, src) for a, src in zip(addresses, sources) if src])
-    if len(bare) != len(addresses) or len(bound) != len([src for src in sources if src]):
+    sources = {address: way["prefsrc"] for address, way in zip(addresses, bare) if way.get("prefsrc")}
+    bound = run_ip_batch(["route get %s from %s" % (address, source) for address, source in sources.items()])
+    if len(bare) != len(addresses) or len(bound) != len(sources):
         return {}
-    return {address: route_facts(way) for address, way in zip(addresses, bare)}
+    taken = {**dict(zip(addresses, bare)), **dict(zip(sources, bound))}
+    return {address: {**route_facts(way), "src": sources.get(address)} for address, way in taken.items()}
 
 
 def run_ip_batch(lines: list[str]) -> list[dict[str, Any]]:

@@ -149,6 +149,33 @@ def test_limits_that_somebody_set(tc: dict[str, str], says: str, gbytes: float |
 
 
 @pytest.mark.parametrize(
+    ("tc", "sent", "received"),
+    [
+        (
+            {
+                "qdisc": "qdisc htb 1: root refcnt 2 r2q 10 default 0x10",
+                "class": "class htb 1:20 root prio 0 rate 100Mbit ceil 100Mbit burst 1600b cburst 1600b",
+            },
+            1.0,
+            0.0,
+        ),
+        ({"qdisc": "qdisc tbf 20: parent 1:20 rate 100Mbit burst 32Kb lat 50ms"}, 1.0, 0.0),
+        ({"ingress": "filter parent ffff: protocol ip\n police 0x1 rate 100Mbit burst 10Kb action drop"}, 0.0, 1.0),
+    ],
+)
+def test_a_limit_of_other_traffic_explains_nothing(tc: dict[str, str], sent: float, received: float) -> None:
+    (reason,) = tc_limit_reasons("eth0", tc)
+    assert reason.outrun(sent, received)
+    assert not reason.outrun(received, sent)
+    assert not reason.outrun(0.014, 0.014)
+
+
+def test_a_burst_does_not_refute_a_limit_of_all_traffic() -> None:
+    (reason,) = tc_limit_reasons("eth0", {"qdisc": "qdisc tbf 1: root refcnt 2 rate 100Mbit burst 32Mb lat 50ms"})
+    assert not reason.outrun(1.0, 1.0)
+
+
+@pytest.mark.parametrize(
     "qdisc",
     [
         "",

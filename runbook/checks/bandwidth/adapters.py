@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from runbook.causes.catalogue import remedy_from_page
 from runbook.checks.context import Context, Facts
@@ -24,6 +25,11 @@ TC_RATE_UNITS = {"": 1e-9, "K": 1e-6, "M": 1e-3, "G": 1.0, "T": 1e3}
 """Gbit/s by the unit that `tc` prints."""
 TC_RATE = r"(\d+(?:\.\d+)?)([KMGT]?)bit"
 """A rate as `tc` prints it: a number, and the prefix of its unit."""
+
+MIN_OUTRUN_FACTOR = 1.5
+"""What carries more than this many times the rate of a limit is not held back by it."""
+
+PartOf = Literal["", "sent", "received"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +52,20 @@ class NodeAdapters:
 @dataclass(frozen=True, slots=True)
 class SlowReason:
     """Why a node is slow, by its own account. `gbytes`: the rate that this limits it to, in GB/s; None when it sets no
-    rate."""
+    rate. `part_of`: it holds for a class or a filter of what is `sent` or `received`, perhaps for other traffic than
+    the job's."""
 
     says: str
     command: str
     evidence: str
     gbytes: float | None
+    part_of: PartOf = ""
+
+    def outrun(self, sent: float, received: float) -> bool:
+        """Whether the node's fastest links, in GB/s, show that the limit is not for this traffic. They show nothing
+        about a limit of all traffic: it may allow bursts."""
+        carried = {"sent": sent, "received": received}.get(self.part_of, 0.0)
+        return self.gbytes is not None and carried > MIN_OUTRUN_FACTOR * self.gbytes
 
 
 def ask_adapters(at: Context) -> dict[str, NodeAdapters | Outcome]:
@@ -153,28 +167,29 @@ def tc_limit_reasons(name: str, tc: Mapping[str, str]) -> list[SlowReason]:
     """Limits that `tc` sets: on what leaves (tbf, htb, hfsc, cake, netem, fq) and on what arrives."""
     found: list[SlowReason] = []
 
-    def limit(rate: float | None, line: str, what: str = "", where: str = "root") -> bool:
+    def limit(rate: float | None, line: str, what: str = "", where: str = "root", part_of: PartOf = "") -> bool:
         if rate is not None:
             says = f"{what}{name} is limited to {bit_rate_text(rate)} by `tc`"
             remedy = remedy_from_page("node-slow", "shaper", name=shell_word(name), root_or_ingress=where)
-            found.append(SlowReason(says, remedy, line.strip(), rate / 8))
+            found.append(SlowReason(says, remedy, line.strip(), rate / 8, part_of))
         return rate is not None
 
     for line in tc.get("qdisc", "").splitlines():
         kind = line.partition("qdisc ")[2].partition(" ")[0]
         wanted = {"tbf": "rate", "cake": "bandwidth", "netem": "rate", "fq": "maxrate"}.get(kind)
-        limited = limit(tc_rate_after(wanted, line) if wanted else None, line)
+        part_of: PartOf = "sent" if " parent " in line else ""
+        limited = limit(tc_rate_after(wanted, line) if wanted else None, line, part_of=part_of)
         if not limited and kind == "netem" and re.search(r"\b(delay|loss|reorder|corrupt|duplicate)\b", line):
             remedy = remedy_from_page("node-slow", "shaper", name=shell_word(name), root_or_ingress="root")
             found.append(SlowReason(f"{name} is disturbed by `tc`: {line.strip()}", remedy, line.strip(), None))
     for line in tc.get("class", "").splitlines():
         if re.search(r"class (htb|hfsc) ", line):
-            limit(tc_rate_after("ceil", line) or tc_rate_after("ul m1 0bit d 0us m2", line), line)
+            limit(tc_rate_after("ceil", line) or tc_rate_after("ul m1 0bit d 0us m2", line), line, part_of="sent")
     ingress = tc.get("ingress", "")
     if "police" in ingress:
         where = "clsact" if "clsact" in tc.get("qdisc", "") else "ingress"
         line = next((line for line in ingress.splitlines() if "rate" in line), "")
-        limit(tc_rate_after("rate", ingress), line, "what arrives at ", where)
+        limit(tc_rate_after("rate", ingress), line, "what arrives at ", where, "received")
     return found
 
 

@@ -52,15 +52,7 @@ def assign_blame(
     every link. `gate` is in GB/s."""
     nodes = list(dict.fromkeys(member.rank.node for member in members))
     home = {member.label: member.rank.node for member in members}
-    own = {
-        node: [
-            reason
-            for reason in slow_adapter_reasons(wires[node], [other for name, other in wires.items() if name != node])
-            if reason.gbytes is None or reason.gbytes < gate
-        ]
-        for node in nodes
-        if node in wires
-    }
+    own = {node: own_slow_reasons(node, wires, found.between.rates, gate) for node in nodes}
     measured = tuple(_measured_rate_lines(found))
     charges = (
         _slow_rank_findings(members, found)
@@ -76,6 +68,23 @@ def assign_blame(
     if not charges:
         return Blame(common=_common_cause_text(found, gate), remedy=no_culprit_remedy(wires), measured=measured)
     return Blame(charges, cleared=_clearing_sentences(nodes, charges, found), measured=measured)
+
+
+def own_slow_reasons(
+    node: str, wires: Mapping[str, NodeAdapters], rates: Mapping[Link, float], below: float
+) -> list[SlowReason]:
+    """What the node's adapters say that explains a rate under `below`, by the `rates` of the links between nodes, both
+    in GB/s; nothing for a node whose adapters are not known."""
+    if node not in wires:
+        return []
+    sent = max((rate for link, rate in rates.items() if link.source == node), default=0.0)
+    received = max((rate for link, rate in rates.items() if link.destination == node), default=0.0)
+    others = [adapters for name, adapters in wires.items() if name != node]
+    return [
+        reason
+        for reason in slow_adapter_reasons(wires[node], others)
+        if (reason.gbytes is None or reason.gbytes < below) and not reason.outrun(sent, received)
+    ]
 
 
 def _slow_rank_findings(members: Sequence[RankMember], found: Isolation) -> dict[str, Finding]:

@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from runbook.causes.catalogue import finding_for, remedy_from_page
-from runbook.checks.bandwidth.adapters import NodeAdapters, SlowReason, interface_error_lines, slow_adapter_reasons
+from runbook.checks.bandwidth.adapters import NodeAdapters, SlowReason, interface_error_lines
 from runbook.checks.bandwidth.allreduce_blame import (
     inspection_remedy,
     no_culprit_remedy,
     node_charge_finding,
+    own_slow_reasons,
     slow_rail_evidence,
 )
 from runbook.checks.bandwidth.allreduce_bottleneck import LinkLayer, between_nodes_layer
@@ -188,13 +189,7 @@ class _FindingsOfLinks:
 
     def _reasons(self, node: str) -> list[SlowReason]:
         """What the node's own adapters say that explains a rate below the usual one."""
-        if node not in self.wires:
-            return []
-        others = [wires for name, wires in self.wires.items() if name != node]
-        usual = 0.95 * self.median
-        return [
-            one for one in slow_adapter_reasons(self.wires[node], others) if one.gbytes is None or one.gbytes < usual
-        ]
+        return own_slow_reasons(node, self.wires, self.rates, 0.95 * self.median)
 
     def _node(self, name: str) -> None:
         """Adds the finding for a slow node, with all its slow roles."""

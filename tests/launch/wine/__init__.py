@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SOURCE = Path(__file__).with_name("dump.c")
+WINE_FAILURES = (b"Application could not be started", b"wine: ", b"Inconsistency detected by ld.so")
+"""How the words begin by which Wine says that it did not start cmd, or by which its loader fails as it ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +102,8 @@ class Wine:
                 timeout=90,
                 check=False,
             )
-            # Once in some hundred times, on a busy machine, Wine fails to start cmd itself, and says it in these words.
-            if not done.stdout.startswith(b"Application could not be started") and not done.stderr.startswith(
-                b"wine: "
-            ):
+            # Once in some hundred times, on a busy machine, Wine itself fails, and not the script.
+            if not (done.stdout + done.stderr).startswith(WINE_FAILURES):
                 break
         return Ended(done.returncode, *(one.decode("utf-8", "replace") for one in (done.stdout, done.stderr)))
 
