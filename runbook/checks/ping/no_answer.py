@@ -410,54 +410,67 @@ def _router_refusal_finding(seen: Observations, pair: Pair) -> tuple[str, Findin
 
 
 def _wrong_gateway_finding(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
-    """The finding when the route to the peer leads through a gateway that is dead, or that is not needed since the peer
-    is in a network of our own."""
-    via, gateway = pair.route.get("via"), pair.target.get("gateway")
-    if not via or not gateway:
-        return None
-    address = ipaddress.ip_address(pair.numeric)
-    interface, mine = next(
-        (own for own in seen.prefixes(pair.source) if address in ipaddress.ip_interface(own[1]).network), ("", "")
+    """The finding when the route to the peer, or the peer's route back, leads through a gateway that is dead, or that
+    is not needed since the other is in a network of its own."""
+    return _gateway_finding(seen, pair) or (
+        _gateway_finding(seen, back) if (back := seen.pair(pair.peer, pair.source)) else None
     )
-    state = (gateway["neighbour"] or {}).get("state") or []
+
+
+def _gateway_finding(seen: Observations, way: Pair) -> tuple[str, Finding] | None:
+    """The finding when one end's route to the other leads through a dead or unneeded gateway. The gateway was looked at
+    only where the other did not answer."""
+    via, gateway = way.route.get("via"), way.target.get("gateway")
+    if not via:
+        return None
+    address = ipaddress.ip_address(way.numeric)
+    interface, mine = next(
+        (own for own in seen.prefixes(way.source) if address in ipaddress.ip_interface(own[1]).network), ("", "")
+    )
+    state = (gateway["neighbour"] or {}).get("state") or [] if gateway else []
     dead = "FAILED" in state or "INCOMPLETE" in state
     if not dead and not mine:
         return None
     owner = next((f" ({name})" for name in seen.owners.get(via, ()) if name in seen.answers), "")
-    says = f"{pair.source} sends packets for {pair.peer} ({pair.numeric}) to the gateway {via}{owner}"
+    says = f"{way.source} sends packets for {way.peer} ({way.numeric}) to the gateway {via}{owner}"
     says += ", which does not answer" if dead else ""
-    says += f", though {pair.peer} is in its own network {ipaddress.ip_interface(mine).network}" if mine else ""
+    says += f", though {way.peer} is in its own network {ipaddress.ip_interface(mine).network}" if mine else ""
+    if not gateway:
+        line = f"{way.source}: ip route get {way.numeric} from {way.route.get('src')}: via {via}"
+        return way.source, finding_for(
+            "no-route", says, (line,), (way.peer,), way="astray", source=way.source, via_typed=shell_word(via)
+        )
     routes = [route for route in gateway["routes"] if route.get("gateway") == via]
     # The kernel takes the narrowest route. The default route may be among those that match, and is never to be deleted.
     routes.sort(key=lambda route: (-prefix_length(str(route.get("dst"))), int(route.get("metric") or 0)))
     table = f" table {routes[0]['table']}" if routes and routes[0].get("table", "main") != "main" else ""
-    route = f"{routes[0]['dst']} via {via}{table}" if routes else f"{pair.numeric} via {via}"
-    lines = (f"{pair.source}: route {route}", f"{pair.source}: ip neigh show to {via}: {' '.join(state) or 'nothing'}")
+    route = f"{routes[0]['dst']} via {via}{table}" if routes else f"{way.numeric} via {via}"
+    lines = (f"{way.source}: route {route}", f"{way.source}: ip neigh show to {via}: {' '.join(state) or 'nothing'}")
     family = ip_family_switch(address)
     if mine and (not routes or routes[0]["dst"] == "default"):
-        return pair.source, finding_for(
+        return way.source, finding_for(
             "no-route",
             says,
             lines,
-            (pair.peer,),
+            (way.peer,),
             way="own-network",
             family=family,
             network=ipaddress.ip_interface(mine).network,
             interface=shell_word(interface),
             source=shell_word(mine.partition("/")[0]),
         )
-    return pair.source, finding_for(
+    return way.source, finding_for(
         "no-route",
         says,
         lines,
-        (pair.peer,),
+        (way.peer,),
         way="delete" if mine else "dead-gateway",
         family=family,
         route=quoted_route(route),
         via=via,
         via_typed=shell_word(via),
-        source=pair.source,
-        destination=shell_word(routes[0]["dst"] if routes else pair.numeric),
+        source=way.source,
+        destination=shell_word(routes[0]["dst"] if routes else way.numeric),
     )
 
 
