@@ -192,6 +192,16 @@ def test_what_every_machine_has_is_no_limit(qdisc: str) -> None:
     assert tc_limit_reasons("eth0", {"qdisc": qdisc, "class": "", "ingress": ""}) == []
 
 
+def test_a_slow_link_that_is_not_settled_is_named_and_accuses_nobody() -> None:
+    slow = Link("node-a", "node-c")
+    layer = LinkLayer({slow: 0.006, Link("node-c", "node-b"): 0.3, Link("node-b", "node-a"): 1.2}, unsettled=(slow,))
+    found = assign_blame(THREE, Isolation(between=layer), {}, GATE)
+    assert not found.charges
+    assert "node-a → node-c carries 6.00 MB/s" in found.common
+    assert "node-a sends slowly, or node-c receives slowly" in found.common
+    assert "alike" not in found.common
+
+
 def test_rates_of_tc() -> None:
     assert tc_rate_after("rate", "rate 500bit") == pytest.approx(5e-7)
     assert tc_rate_after("rate", "ceil 1Gbit") is None

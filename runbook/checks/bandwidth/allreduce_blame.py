@@ -20,7 +20,7 @@ from runbook.checks.bandwidth.slow_links import Link
 from runbook.checks.ranks.pool import RankMember
 from runbook.model.command_quoting import shell_word
 from runbook.model.remedy import Remedy
-from runbook.model.units import bandwidth_text, first_items_text, name_list_text
+from runbook.model.units import bandwidth_text, count_text, first_items_text, name_list_text
 from runbook.model.verdict import Finding
 
 MAX_SLOW_RANK_SHARE = 1 / 3
@@ -238,7 +238,9 @@ def _common_cause_text(found: Isolation, gate: float) -> str:
     if found.stopped:
         return f"which layer is slow could not be measured: {found.stopped}"
     parts = []
-    if found.between.rates:
+    if found.between.unsettled:
+        parts.append(_unsettled_links_text(found.between))
+    elif found.between.rates:
         alike = f"all links between nodes are alike, {found.between.span}"
         enough = min(found.between.rates.values()) >= gate
         parts.append(
@@ -249,6 +251,17 @@ def _common_cause_text(found: Isolation, gate: float) -> str:
     if found.inside.rates:
         parts.append(f"inside the nodes {found.inside.span}, no node stands out")
     return "; ".join(parts) or "no rank stands out"
+
+
+def _unsettled_links_text(layer: LinkLayer) -> str:
+    """In words, the slowest of the links that are slow without a node that is proven slow."""
+    link, more = layer.unsettled[0], len(layer.unsettled) - 1
+    others = f" (and {count_text(more, 'other link')})" if more else ""
+    return (
+        f"{link} carries {bandwidth_text(layer.rates[link])}{others}, where the fastest link carries "
+        f"{bandwidth_text(max(layer.rates.values()))}: {link.source} sends slowly, or {link.destination} receives "
+        "slowly; too few other links of theirs were measured to tell which"
+    )
 
 
 def no_culprit_remedy(wires: Mapping[str, NodeAdapters]) -> str:

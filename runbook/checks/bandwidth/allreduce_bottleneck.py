@@ -173,12 +173,14 @@ measured."""
 
 @dataclass
 class LinkLayer:
-    """Links of one kind: the GB/s of each in the ring and in the second look, and the rates of its pairs of ranks."""
+    """Links of one kind: the GB/s of each in the ring and in the second look, and the rates of its pairs of ranks.
+    `unsettled`: slow links with an end that was fast with nobody, and was not tried with enough others to be blamed."""
 
     first: dict[Link, float] = field(default_factory=dict)
     second: dict[Link, float] = field(default_factory=dict)
     pairs: dict[Link, dict[tuple[int, int], float]] = field(default_factory=dict)
     verdict: RingVerdict = field(default_factory=RingVerdict)
+    unsettled: tuple[Link, ...] = ()
 
     @property
     def rates(self) -> dict[Link, float]:
@@ -254,7 +256,13 @@ def between_nodes_layer(done: Search) -> LinkLayer:
     for each in done.found:
         rails.setdefault(each.link, {}).update(each.rails)
     verdict = RingVerdict(ends(Role.SENDS), ends(Role.RECEIVES), tuple(path for path in paths if slow([path])))
-    return LinkLayer(best, {}, rails, verdict)
+    proven = done.judge().proven
+    unsettled = tuple(
+        link
+        for link in sorted(best, key=best.__getitem__)
+        if slow([link]) and not (proven(link.source, Role.SENDS) and proven(link.destination, Role.RECEIVES))
+    )
+    return LinkLayer(best, {}, rails, verdict, unsettled)
 
 
 def _measure_inside_nodes(

@@ -158,7 +158,7 @@ def has_uneven_rates(alone: Mapping[int, tuple[float, float]]) -> bool:
 LONG_TRANSFER_FACTOR = 3.0
 """A long transfer takes this many times as long as a short one."""
 
-MAX_LINK_TRIES = 3
+MAX_LINK_TRIES = 5
 """How many times a link is tried at most, as long as no measurement of it counts."""
 
 MIN_EXPLAINED_SHARE = 0.5
