@@ -33,7 +33,9 @@ RANK_OBSERVATION_S = 0.4
 """Seconds for which a node watches its ranks: whether they use a CPU, and whether their connections carry data."""
 
 STACK_DUMP_WAIT_S = 0.25
-"""Seconds that a rank has to write down its stacks and its flight record."""
+"""Seconds that a rank usually takes at most to write down its stacks and its flight record."""
+STACK_DUMP_TIMEOUT_S = 2.0
+"""Seconds that a rank has for that: it may get no CPU."""
 
 MAX_BUSY_PROGRAMS = 4
 """How many busy programs of a node are shown."""
@@ -74,11 +76,15 @@ def _gather_node(pool: RankPool, name: str, watch_s: float) -> None:
                 member.remote.signal("SIGUSR1")
                 member.remote.tell({"do": "flight"})
                 asked.append(member)
-    if asked:
-        time.sleep(STACK_DUMP_WAIT_S)
-    for member in members:
-        if member in asked or member.over or member.failure:  # a stopped rank's files are out of date
+    # The files of a rank that was not asked and goes on are out of date.
+    awaited = [member for member in members if member in asked or member.over or member.failure]
+    ends = time.monotonic() + STACK_DUMP_TIMEOUT_S
+    while awaited:
+        if asked:
+            time.sleep(STACK_DUMP_WAIT_S)
+        for member in awaited:
             _read_rank_files(pool, session, member, facts["ranks"].get(str(member.rank.rank), {}).get("stack"))
+        awaited = [member for member in awaited if member in asked and not member.stack and time.monotonic() < ends]
 
 
 def _read_rank_files(pool: RankPool, session: Session, member: RankMember, native: str | None) -> None:
