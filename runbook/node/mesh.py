@@ -8,7 +8,8 @@ Says {"event": "listening", "ports": [...], "errors": [...]}, then takes orders 
 {"event": "dialled", "results": [...], "awake": ...}. A result is null if the dial opened at the first try and no
 segment had to be sent again. The connections of an order stay open until all are dialled, as ranks keep theirs: a
 firewall rule may count them. Listeners stay up until stdin ends, for peers that still dial. `awake` says how late this
-process ran since the order before, and how many connections it could not accept; an order without dials asks only that.
+process ran since the order before, how many connections it could not accept, and how many the kernel had no room for;
+an order without dials asks only that.
 
 Modes: "greet" reads the listener's greeting; "up" sends TRANSFER_BYTES bytes and waits for the receipt; "down" asks for
 TRANSFER_BYTES bytes; "knock" only opens, for a port on which another program listens; "trips" sends single bytes back
@@ -32,6 +33,7 @@ import time
 
 from runbook.node.event_loop import READ, WRITE, EventLoop, wait_in_loop
 from runbook.node.message import write_message
+from runbook.node.proc import kernel_counters
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -62,6 +64,7 @@ SOCKET_SHORTAGE_ERRNOS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOME
 SOCKET_WAIT_TIMEOUT_S = 5.0
 """Seconds for which a dial waits until another one gives a socket back."""
 MAX_OPEN_FILES = 16384  # the most open descriptors that are asked for
+MAX_WAITING_CONNECTIONS = 4096  # of a listener: every node dials the master's at once, each perhaps several times
 LISTENER_TIMEOUT_S = 10.0  # seconds that a listener waits for its peer
 LOOKUP_TIMEOUT_S = 10.0  # seconds that a dial waits for a name server
 UNMEASURED: Dialled = {
@@ -393,6 +396,12 @@ def listen_addresses(address: str, port: int) -> list[tuple[int, Any]]:
     return [(found[0], found[4]), *everywhere]
 
 
+def listen_overflows() -> int:
+    """How many connections found no room in the queue of a listener of this machine since boot. Their other end takes
+    them for open, and hears nothing until the kernel tries again. 0 if the kernel does not tell."""
+    return kernel_counters("/proc/net/netstat", "TcpExt:").get("ListenOverflows", 0)
+
+
 class MeshProgram:
     """The listeners of this program, and the orders that it takes."""
 
@@ -400,6 +409,7 @@ class MeshProgram:
         self.run_id = run_id
         self.loop = EventLoop()
         self.shut_out = 0  # how often this process had no descriptor for a connection
+        self.overflows = listen_overflows()
         self.over = False
 
     def listen(self, address: str, port: int) -> int:
@@ -416,7 +426,7 @@ class MeshProgram:
                 if family == socket.AF_INET6 and where[0] == "::":
                     listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
                 listener.bind(where)
-                listener.listen(512)
+                listener.listen(MAX_WAITING_CONNECTIONS)
             except OSError as error:
                 listener.close()
                 first = first or error
@@ -432,14 +442,14 @@ class MeshProgram:
         while True:
             yield (listener,), READ, None
             try:
-                sock, _ = listener.accept()
+                for _ in range(MAX_WAITING_CONNECTIONS):  # all that wait: at one in a turn the last would wait for long
+                    sock, _ = listener.accept()
+                    sock.setblocking(False)
+                    self.loop.start(serve_connection(sock, self.run_id))
             except OSError as error:
                 if error.errno in SOCKET_SHORTAGE_ERRNOS:
                     self.shut_out += 1
                     yield from wait_in_loop(0.05)
-                continue
-            sock.setblocking(False)
-            self.loop.start(serve_connection(sock, self.run_id))
 
     def orders(self) -> Conversation:
         """Takes orders from the lines of stdin; the end of stdin ends the program."""
@@ -458,8 +468,10 @@ class MeshProgram:
 
     def awake(self) -> AwakeFacts:
         shut_out, self.shut_out = self.shut_out, 0
+        before, self.overflows = self.overflows, listen_overflows()
         told = self.loop.report()
         told["shut_out"] = shut_out
+        told["overflows"] = max(0, self.overflows - before)
         return told
 
 

@@ -293,13 +293,14 @@ class NetworkInterface(TypedDict):
 
 class AwakeFacts(TypedDict):
     """How late a node program ran, in seconds, and the CPU `pressure` in per cent; `shut_out` counts connections that
-    it had no descriptor for."""
+    it had no descriptor for, `overflows` those that its kernel had no room for."""
 
     seconds: Seconds
     late_s: Seconds
     latest_s: Seconds
     pressure: Seconds | None
     shut_out: NotRequired[Count]
+    overflows: NotRequired[Count]
 
 
 class PingAnswer(TypedDict):

@@ -50,3 +50,24 @@ def test_a_machine_without_sockets_tells_nothing_of_the_way(error: int, monkeypa
 def test_a_dial_waits_for_a_socket(error: int, refused: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """None: it opened at its first try."""
     assert dialled(monkeypatch, error, [True] * refused + [False]) is None
+
+
+def test_connections_that_came_together_are_greeted_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[socket.socket] = []
+
+    class Recorded(socket.socket):
+        def __init__(self, *of: Any, **more: Any) -> None:
+            super().__init__(*of, **more)
+            made.append(self)
+
+    monkeypatch.setattr(socket, "socket", Recorded)
+    program = mesh.MeshProgram("run-1")
+    port = program.listen("127.0.0.1", 0)
+    came = [socket.create_connection(("127.0.0.1", port)) for _ in range(300)]
+    for _ in range(3):  # accepted, begun, written to
+        program.loop.turn()
+    for one in came:
+        one.setblocking(False)
+        assert one.recv(1000)
+    for one in made:
+        one.close()

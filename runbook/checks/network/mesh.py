@@ -331,8 +331,10 @@ MIN_CPU_GAP_S = 0.5
 
 
 def may_seem_silent(awake: AwakeFacts) -> bool:
-    """Whether a program ran so late, or was so short of descriptors, that its peers may have taken it for silent."""
-    return float(awake["latest_s"]) >= MIN_CPU_GAP_S or int(awake.get("shut_out", 0)) > 0
+    """Whether a program ran so late, or was so short of descriptors or its kernel of room, that its peers may have
+    taken it for silent."""
+    shut_out = int(awake.get("shut_out", 0)) + int(awake.get("overflows", 0))
+    return float(awake["latest_s"]) >= MIN_CPU_GAP_S or shut_out > 0
 
 
 def starved_node_finding(node: str, awake: AwakeFacts | None, what: str) -> Finding:
@@ -352,6 +354,11 @@ def starved_node_finding(node: str, awake: AwakeFacts | None, what: str) -> Find
         )
     if seen.get("shut_out"):
         lines.append(f"{node}: {seen['shut_out']} connections found no free descriptor there (`ulimit -n`)")
+    if seen.get("overflows"):
+        lines.append(
+            f"{node}: {seen['overflows']} connections found no room in a listener's queue there (ListenOverflows; "
+            "`sysctl net.core.somaxconn`)"
+        )
     return too_busy_finding(node, f"{what}; {late}", lines)
 
 
