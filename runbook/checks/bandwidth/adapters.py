@@ -30,6 +30,7 @@ MIN_OUTRUN_FACTOR = 1.5
 """What carries more than this many times the rate of a limit is not held back by it."""
 
 PartOf = Literal["", "sent", "received"]
+"""The part of a node's traffic that a limit may be about; "": all of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,8 +168,9 @@ def tc_limit_reasons(name: str, tc: Mapping[str, str]) -> list[SlowReason]:
     """Limits that `tc` sets: on what leaves (tbf, htb, hfsc, cake, netem, fq) and on what arrives."""
     found: list[SlowReason] = []
 
-    def limit(rate: float | None, line: str, what: str = "", where: str = "root", part_of: PartOf = "") -> bool:
+    def limit(rate: float | None, line: str, part_of: PartOf = "", where: str = "root") -> bool:
         if rate is not None:
+            what = "what arrives at " if part_of == "received" else ""
             says = f"{what}{name} is limited to {bit_rate_text(rate)} by `tc`"
             remedy = remedy_from_page("node-slow", "shaper", name=shell_word(name), root_or_ingress=where)
             found.append(SlowReason(says, remedy, line.strip(), rate / 8, part_of))
@@ -178,18 +180,18 @@ def tc_limit_reasons(name: str, tc: Mapping[str, str]) -> list[SlowReason]:
         kind = line.partition("qdisc ")[2].partition(" ")[0]
         wanted = {"tbf": "rate", "cake": "bandwidth", "netem": "rate", "fq": "maxrate"}.get(kind)
         part_of: PartOf = "sent" if " parent " in line else ""
-        limited = limit(tc_rate_after(wanted, line) if wanted else None, line, part_of=part_of)
+        limited = limit(tc_rate_after(wanted, line) if wanted else None, line, part_of)
         if not limited and kind == "netem" and re.search(r"\b(delay|loss|reorder|corrupt|duplicate)\b", line):
             remedy = remedy_from_page("node-slow", "shaper", name=shell_word(name), root_or_ingress="root")
             found.append(SlowReason(f"{name} is disturbed by `tc`: {line.strip()}", remedy, line.strip(), None))
     for line in tc.get("class", "").splitlines():
         if re.search(r"class (htb|hfsc) ", line):
-            limit(tc_rate_after("ceil", line) or tc_rate_after("ul m1 0bit d 0us m2", line), line, part_of="sent")
+            limit(tc_rate_after("ceil", line) or tc_rate_after("ul m1 0bit d 0us m2", line), line, "sent")
     ingress = tc.get("ingress", "")
     if "police" in ingress:
         where = "clsact" if "clsact" in tc.get("qdisc", "") else "ingress"
         line = next((line for line in ingress.splitlines() if "rate" in line), "")
-        limit(tc_rate_after("rate", ingress), line, "what arrives at ", where, "received")
+        limit(tc_rate_after("rate", ingress), line, "received", where)
     return found
 
 

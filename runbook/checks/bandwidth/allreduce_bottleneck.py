@@ -174,7 +174,8 @@ measured."""
 @dataclass
 class LinkLayer:
     """Links of one kind: the GB/s of each in the ring and in the second look, and the rates of its pairs of ranks.
-    `unsettled`: slow links with an end that was fast with nobody, and was not tried with enough others to be blamed."""
+    `unsettled`: slow links, the slowest first, with an end that was fast with nobody, whether `verdict` blames it or it
+    was tried with too few others."""
 
     first: dict[Link, float] = field(default_factory=dict)
     second: dict[Link, float] = field(default_factory=dict)
