@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import subprocess
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -48,10 +49,10 @@ def test_quoted_words_come_back_whatever_is_in_them(commands: list[list[str]], b
         "say a\\ b",
     ],
 )
-def test_as_many_commands_are_seen_as_a_shell_runs(line: str) -> None:
+def test_as_many_commands_are_seen_as_a_shell_runs(line: str, tmp_path: Path) -> None:
     program = "say() { echo called >&3; }\n" + line.replace("$(say x; say y)", "$(printf x)")
     done = subprocess.run(
-        ["sh", "-c", f"exec 3>&1\n{program}"], capture_output=True, text=True, timeout=30, check=True, cwd="/tmp"
+        ["sh", "-c", f"exec 3>&1\n{program}"], capture_output=True, text=True, timeout=30, check=True, cwd=tmp_path
     )
     seen = [one for one in shell_commands(line) if one.words()[:1] == ["say"] or one.words()[:2] == ["{", "say"]]
     assert len(seen) == done.stdout.count("called")
