@@ -107,7 +107,7 @@ RUN_ENDED = re.compile(
     rb"(?:rc|ret|exit[ _]?(?:code|status)?|return[ _]?code|status)\W{1,3}0\W{0,2}\Z"
     rb"|.*?\btest (?:is a success|successful|succeeded)\b"
     # gromacs, lammps, openfoam, vasp, wrf, cp2k, quantum espresso
-    rb"|.*?\b(?:gromacs reminds you|total wall time: \d|finalising parallel run|general timing and accounting inform"
+    rb"|.*?\b(?:gromacs reminds you|total wall time: \d{1,4}|finalising parallel run|general timing and accounting"
     rb"|success complete wrf|program ended at)\b|.*?\bjob done\.\s*\Z"
     rb"|# (?:out of bounds values : 0 ok|avg bus bandwidth))",
     re.DOTALL,
