@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from lab.jax_site import NoJax, jax_site
 from .test_launch import EXAMPLE, nothing_left, playbook
 from .test_launch_jax import EXAMPLE as JAX_EXAMPLE
 
-pytestmark = [pytest.mark.lab, pytest.mark.torch, pytest.mark.thorough]
+pytestmark = [pytest.mark.lab, pytest.mark.torch]
 
 STALL_S = 10
 EXAMPLES = {"torch": EXAMPLE, "jax": JAX_EXAMPLE}
@@ -74,8 +75,21 @@ ALONE = {
 CAUSES = {"stopped": "rank-stopped", "in a lock": "rank-behind", "spinning": "rank-behind"}
 
 
-@pytest.mark.parametrize(("kind", "rank"), [("torch", 3), ("torch", 0), ("jax", 3), ("jax", 0)])
-@pytest.mark.parametrize("stall", [*STALLS, "in a collective of its own"])
+def in_turns(cases: Iterable[tuple[object, ...]]) -> list[Any]:
+    """Every other one in `make test-all`, the others in `make test-scale`: each takes ten to ninety seconds."""
+    marks = itertools.cycle((pytest.mark.thorough, pytest.mark.scale))
+    return [pytest.param(*case, marks=next(marks)) for case in cases]
+
+
+@pytest.mark.parametrize(
+    ("stall", "kind", "rank"),
+    in_turns(
+        (stall, kind, rank)
+        for stall, ranks in zip([*STALLS, "in a collective of its own"], itertools.cycle([(3, 0), (0, 3)]))
+        for kind in EXAMPLES
+        for rank in ranks
+    ),
+)
 def test_a_stall_at_step_50_is_named_with_its_place(
     make: Make, kind: str, rank: int, stall: str, record_property: Callable[[str, object], None]
 ) -> None:
@@ -126,7 +140,9 @@ PACES = {
 OF_JAX = ("evaluations", "every rank at its own time")
 
 
-@pytest.mark.parametrize(("kind", "pace"), [*(("torch", pace) for pace in PACES), *(("jax", pace) for pace in OF_JAX)])
+@pytest.mark.parametrize(
+    ("kind", "pace"), in_turns([*(("torch", pace) for pace in PACES), *(("jax", pace) for pace in reversed(OF_JAX))])
+)
 def test_a_training_of_uneven_pace_is_left_alone(make: Make, kind: str, pace: str) -> None:
     """It lasts so long that its ranks are looked at once, as those of every watched training are: one may be late."""
     lab = make(kind)
