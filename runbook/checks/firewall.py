@@ -20,12 +20,12 @@ from runbook.checks.network.ephemeral_ports import (
 )
 from runbook.checks.network.mesh import REDIAL_TIMEOUT_S, Mesh, Want, starved_node_finding
 from runbook.checks.network.pairs import Pairs, choose_pairs, node_groupings, pairs_around_failures
-from runbook.checks.port import held_port_findings, promised_ports, unbindable_port_finding
+from runbook.checks.port import ask_port_holders, promised_ports, unbindable_port_finding
 from runbook.model.grouping import values_by_key
 from runbook.model.inventory import Node
 from runbook.model.units import count_text, name_list_text
 from runbook.model.verdict import Finding, Outcome
-from runbook.transport.node_answers import PORT_PROGRAM, AwakeFacts
+from runbook.transport.node_answers import AwakeFacts
 
 if TYPE_CHECKING:
     from runbook.checks.network.failed_dials import Trouble
@@ -248,19 +248,8 @@ def late_port_holder_findings(at: Context, mesh: Mesh) -> dict[str, list[Finding
     """By node, findings for the processes that hold ports which could not be bound: a process came after the `port`
     check, or the playbook has no such check."""
     taken = {name: [e["port"] for e in errors if e["port"]] for name, errors in mesh.occupied.items()}
-    nodes = [node for node in at.nodes if taken.get(node.name)]
-    if not nodes:
-        return {}
-
-    def arguments(node: Node) -> Facts:
-        return {"address": None, "speaks": at.data_address(node), "ports": taken[node.name]}
-
-    said = at.ask(PORT_PROGRAM, arguments, timeout_s=8.0, nodes=nodes)
-    answers = {node: said[node.name] for node in nodes}
-    port = at.inventory.rendezvous.port
-    return {
-        n.name: held_port_findings(n, answer, port) for n, answer in answers.items() if not isinstance(answer, Outcome)
-    }
+    told = ask_port_holders(at, taken, at.inventory.rendezvous.port)
+    return {name: found for name, found in told.items() if not isinstance(found, Outcome)}
 
 
 def unknown_holder_findings(node: Node, errors: Sequence[Facts]) -> list[Finding]:

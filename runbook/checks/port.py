@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -86,7 +86,7 @@ def port_outcome(at: Context, node: Node, answer: Mapping[str, Any], address: st
     port = at.inventory.rendezvous.port
     if where is not None and not where["local"]:
         findings.append(address_not_local_finding(at, node, where, address))
-    findings += held_port_findings(node, answer, port)
+    findings += _held_port_findings(node, answer, port)
     if findings:
         return Outcome.failed(node.name, *findings)
     warnings = few_ports_warning(at.facts(node.name))
@@ -103,7 +103,26 @@ def port_outcome(at: Context, node: Node, answer: Mapping[str, Any], address: st
     return Outcome.passed(node.name, proof, warnings=warnings)
 
 
-def held_port_findings(node: Node, answer: Mapping[str, Any], port: int) -> list[Finding]:
+def ask_port_holders(
+    at: Context, ports: Mapping[str, Sequence[int]], rendezvous_port: int
+) -> dict[str, list[Finding] | Outcome]:
+    """By node, findings for the processes that hold ports of these; the outcome of a node that could not be asked."""
+    nodes = [node for node in at.inventory.nodes if ports.get(node.name)]
+    if not nodes:
+        return {}
+
+    def arguments(node: Node) -> dict[str, Any]:
+        return {"address": None, "speaks": at.data_address(node), "ports": list(ports[node.name])}
+
+    answers = at.ask(PORT_PROGRAM, arguments, timeout_s=8.0, nodes=nodes)
+    told: dict[str, list[Finding] | Outcome] = {}
+    for node in nodes:
+        answer = answers[node.name]
+        told[node.name] = answer if isinstance(answer, Outcome) else _held_port_findings(node, answer, rendezvous_port)
+    return told
+
+
+def _held_port_findings(node: Node, answer: Mapping[str, Any], port: int) -> list[Finding]:
     """One finding for each process that holds ports. `port` is the rendezvous port: where a process holds it among
     others, the finding names that one."""
     held: dict[object, list[int]] = {}

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from runbook.cli.extras import not_installed_error
 from runbook.model.errors import FilesWrong
 from runbook.model.safe_text import visible_text
+from runbook.node.proc import raise_open_file_limit
 from runbook.report.standard_streams import report_error, stderr, stdout
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ SERVE_EXTRA_MODULES = ("starlette", "uvicorn", "httptools", "websockets", "prome
 def serve(arguments: argparse.Namespace) -> int:
     """Runs the server until SIGINT or SIGTERM, or runs the subcommand."""
     try:
-        from runbook.serve.server import raise_open_file_limit, tune_interpreter
+        from runbook.serve.server import tune_interpreter
         from runbook.serve.settings import make_data_folder, read_options
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in SERVE_EXTRA_MODULES:

@@ -72,7 +72,7 @@ class RankLogs:
         """Called with the text of a progress bar, whose line ends only with its epoch, if ever."""
         self._lock = threading.Lock()
         self._files: dict[str, _File] = {}
-        self.unwritten: str | None = None  # why the controller could not write a part of the logs
+        self.unwritten: dict[str, str] = {}  # by node, why a part of its logs could not be written on this machine
         with contextlib.suppress(OSError, BadName):
             if self._keeps:
                 make_folders_below(*self._place)
@@ -80,7 +80,8 @@ class RankLogs:
     def begin(self, names: Iterable[str]) -> None:
         """Creates these files, empty: a file that stays empty says that its process wrote nothing."""
         for name in names:
-            self._write(name, b"")
+            with contextlib.suppress(OSError, BadName):
+                self._write(name, b"")
 
     def at(self, name: str) -> int:
         """How many bytes of this log were fetched."""
@@ -148,7 +149,11 @@ class RankLogs:
         data = b"".join(kept)
         known = min(file.there, len(data))
         file.there -= known
-        self._write(file.name, data[known:])
+        try:
+            self._write(file.name, data[known:])
+        except (OSError, BadName) as error:
+            says = f"{self.folder / file.name}: {getattr(error, 'strerror', None) or error}"
+            self.unwritten.setdefault(place.node, says)
         if said:
             self._tell(place, file.name.rpartition(".")[2], said)
 
@@ -159,13 +164,9 @@ class RankLogs:
             return 0
 
     def _write(self, name: str, data: bytes) -> None:
-        if not self._keeps:
-            return
-        try:
+        if self._keeps:
             with open_append_below(*self._place, name) as out:
                 out.write(data)
-        except (OSError, BadName) as error:
-            self.unwritten = f"{self.folder / name}: {getattr(error, 'strerror', None) or error}"
 
 
 def progress_bar_text(line: bytes) -> bytes:

@@ -18,7 +18,7 @@ from runbook.causes.catalogue import finding_for
 from runbook.checks.context import Context, Facts, no_answer_outcome
 from runbook.checks.ping.host_names import gloo_announced_address, own_name_finding
 from runbook.checks.ping.observations import Observations
-from runbook.checks.port import held_port_findings
+from runbook.checks.port import ask_port_holders
 from runbook.jobs.attempt import LAUNCHER_LOGS_FOLDER, Attempt, job_description
 from runbook.jobs.kept_processes import KeptProcess, KeptProcesses, user_stop_finding, wait_until_done
 from runbook.launch.launcher_lines import is_python
@@ -219,17 +219,11 @@ def unlike_modules(ready: Mapping[str, Facts]) -> Iterator[tuple[str, Finding]]:
 
 def _held_port_outcome(at: Context, attempt: Attempt) -> dict[str, Outcome]:
     """The master's outcome if a process there holds the rendezvous port of this attempt; else empty."""
-    master = at.inventory.node(attempt.inventory.rendezvous.master)
-    port = attempt.port
-
-    def arguments(node: Node) -> Facts:
-        return {"address": None, "speaks": at.data_address(node), "ports": [port]}
-
-    answer = at.ask(node_answers.PORT_PROGRAM, arguments, timeout_s=8.0, nodes=[master])[master.name]
-    if isinstance(answer, Outcome):
-        return {master.name: answer}
-    found = held_port_findings(master, answer, port)
-    return {master.name: Outcome.failed(master.name, *found)} if found else {}
+    master = attempt.inventory.rendezvous.master
+    told = ask_port_holders(at, {master: [attempt.port]}, attempt.port)[master]
+    if isinstance(told, Outcome):
+        return {master: told}
+    return {master: Outcome.failed(master, *told)} if told else {}
 
 
 def _uses_jax_gloo(attempt: Attempt) -> bool:

@@ -104,7 +104,8 @@ def end_processes(
 
 def fetch_rest_of_logs(kept: KeptProcesses, *, enough: Callable[[], bool] = lambda: False) -> list[str]:
     """Fetches every log as far as it has been written by now. Stops early if a node sends nothing more, the reader has
-    `enough`, or the user presses for an end. The names of the nodes that still have a part of the logs."""
+    `enough`, or the user presses for an end. The names of the nodes that alone have a part of the logs: it did not
+    come, or could not be written on this machine."""
 
     def over() -> bool:
         return kept.at.hurry.is_set() or enough()
@@ -134,7 +135,9 @@ def fetch_rest_of_logs(kept: KeptProcesses, *, enough: Callable[[], bool] = lamb
     _call_each_node(kept, rest, ALL_LOGS_TIMEOUT_S, names, unless=over)
     kept.take_news(0.0)
     kept.logs.close()
-    return [name for name in names if kept.unread.get(name)]
+    for name, why in kept.logs.unwritten.items():
+        kept.at.say(f"part of the logs of {name} could not be written here: {why}", name)
+    return [name for name in names if kept.unread.get(name) or name in kept.logs.unwritten]
 
 
 def clean(kept: KeptProcesses, names: Collection[str]) -> None:

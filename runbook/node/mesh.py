@@ -33,7 +33,7 @@ import time
 
 from runbook.node.event_loop import READ, WRITE, EventLoop, wait_in_loop
 from runbook.node.message import write_message
-from runbook.node.proc import kernel_counters
+from runbook.node.proc import kernel_counters, raise_open_file_limit
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -63,7 +63,6 @@ SOCKET_SHORTAGE_ERRNOS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOME
 """The errors of a kernel that has no socket to give. They say nothing about the network."""
 SOCKET_WAIT_TIMEOUT_S = 5.0
 """Seconds for which a dial waits until another one gives a socket back."""
-MAX_OPEN_FILES = 16384  # the most open descriptors that are asked for
 MAX_WAITING_CONNECTIONS = 4096  # of a listener: every node dials the master's at once, each perhaps several times
 LISTENER_TIMEOUT_S = 10.0  # seconds that a listener waits for its peer
 LOOKUP_TIMEOUT_S = 10.0  # seconds that a dial waits for a name server
@@ -522,23 +521,9 @@ class Dialling:
         write_message({"event": "dialled", "results": self.results, "awake": self.mesh.awake()})
 
 
-def raise_descriptor_limit() -> None:
-    """Raises the limit of open descriptors as far as this login may: all nodes dial the master's listeners."""
-    try:
-        import resource
-
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        if 0 <= soft < MAX_OPEN_FILES:
-            resource.setrlimit(
-                resource.RLIMIT_NOFILE, (MAX_OPEN_FILES if hard < 0 else min(hard, MAX_OPEN_FILES), hard)
-            )
-    except (ImportError, OSError, ValueError):
-        pass
-
-
 def main() -> None:
     arguments = json.loads(sys.argv[1])
-    raise_descriptor_limit()
+    raise_open_file_limit()  # all nodes dial the master's listeners
     mesh = MeshProgram(arguments["run_id"])
     ports, errors = [], []
     for port, everywhere in arguments["listen"]:

@@ -25,6 +25,21 @@ MAX_SETTINGS = 100
 MAX_SETTING_CHARACTERS = 200
 MAX_ANSWER_INTEGER = 1 << 62  # the largest number in an answer
 MAX_RANK = 10_000_000
+MAX_OPEN_FILES = 16384  # the most open files that are asked for
+
+
+def raise_open_file_limit() -> None:
+    """Raises this process's limit of open files to MAX_OPEN_FILES, or as far as the machine allows: a shell's usual
+    limit of 1024 is too low for the connections of many nodes."""
+    try:
+        import resource
+
+        now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        wanted = MAX_OPEN_FILES if most == resource.RLIM_INFINITY else min(most, MAX_OPEN_FILES)
+        if now != resource.RLIM_INFINITY and now < wanted:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
+    except (ImportError, OSError, ValueError):
+        pass
 
 
 def read(path: str) -> str | None:

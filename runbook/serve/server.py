@@ -151,8 +151,6 @@ PARSE_PIECE_BYTES = 16 * 1024
 SHUTDOWN_TIMEOUT_S = 5
 """How long the server waits for answers in progress when it stops."""
 MAX_CONNECTIONS = 8000
-MAX_OPEN_FILES = 16384
-"""The limit of open files that the server sets for itself, as far as it may."""
 log = logging.getLogger("runbook.serve")
 
 
@@ -346,15 +344,3 @@ def tune_interpreter() -> None:
     second. So it goes through new objects as often as usual, but through all objects a thousand times less often."""
     sys.setswitchinterval(0.0005)
     gc.set_threshold(700, 10, 10_000)
-
-
-def raise_open_file_limit() -> None:
-    """Raise our limit of open files to MAX_OPEN_FILES, or as far as the machine allows: a shell's usual limit of 1024
-    is too low for the connections of a large fleet."""
-    with contextlib.suppress(ImportError, ValueError, OSError):
-        import resource
-
-        now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-        wanted = MAX_OPEN_FILES if most == resource.RLIM_INFINITY else min(most, MAX_OPEN_FILES)
-        if now != resource.RLIM_INFINITY and now < wanted:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))

@@ -24,7 +24,7 @@ from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node
 from runbook.model.remedy import Remedy
 from runbook.transport.bootstrap import bootstrap_command, last_evidence_lines
-from runbook.transport.stream import END_TIMEOUT_S, KEPT_STDERR_BYTES, SHOWN_STDERR_BYTES
+from runbook.transport.stream import END_TIMEOUT_S, SHOWN_STDERR_BYTES
 
 AGENT_SOCKET_FILE = "agents.sock"
 SERVER_GONE = "server-gone"
@@ -173,7 +173,7 @@ class AgentStream:
             self._socket.sendall(agent_frame(KILL_FRAME))
 
     def complaint(self) -> str:
-        return self._complaint[-SHOWN_STDERR_BYTES:].decode(errors="replace").strip()
+        return self._complaint.decode(errors="replace").strip()
 
     def why(self, says: str) -> Unreachable | None:
         """The fault of the node by what the server says of it; None when it knows none and bytes have come. A server
@@ -205,7 +205,7 @@ class AgentStream:
                     self._heard = True
                     yield data
                 elif kind == STDERR_FRAME:
-                    self._complaint = (self._complaint + data)[-KEPT_STDERR_BYTES:]
+                    self._complaint = (self._complaint + data)[-SHOWN_STDERR_BYTES:]
                 elif kind == OVER_FRAME:
                     self._status = _decoded_status(data)
                     return

@@ -24,7 +24,7 @@ from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node
 from runbook.transport.bootstrap import bootstrap_command, no_shell_failure
 from runbook.transport.frames import Failure, Frame
-from runbook.transport.stream import END_TIMEOUT_S, KEPT_STDERR_BYTES, SHOWN_STDERR_BYTES
+from runbook.transport.stream import END_TIMEOUT_S, SHOWN_STDERR_BYTES
 
 if TYPE_CHECKING:
     from runbook.transport.session import Session
@@ -281,7 +281,7 @@ class ContainerStream:
         if frame.event == "output" and frame.stream == 1:
             self._arrived.put(payload)
         elif frame.event == "output":
-            self._complaint = (self._complaint + payload)[-KEPT_STDERR_BYTES:]
+            self._complaint = (self._complaint + payload)[-SHOWN_STDERR_BYTES:]
         elif frame.event == "failed":
             self._failure = frame.error
             self._end()
@@ -325,7 +325,7 @@ class ContainerStream:
             self.outside.order({"do": "signal", "program": self._program, "signal": "SIGKILL"})
 
     def complaint(self) -> str:
-        return self._complaint[-SHOWN_STDERR_BYTES:].decode(errors="replace").strip()
+        return self._complaint.decode(errors="replace").strip()
 
     def why(self, says: str) -> Unreachable:
         if self.outside.lost:

@@ -88,9 +88,6 @@ class Stream(Protocol):
         """The last few KiB that the far end wrote to stderr so far: evidence when something went wrong."""
 
 
-KEPT_STDERR_BYTES = 1 << 16
-"""Bytes of the stderr of a program at the far end that are kept."""
-
 END_TIMEOUT_S = 6.0
 """How long a carrying program may live after the end of its stdin: as long as the supervisor at the far end needs to
 stop what it started."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import threading
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -104,16 +105,13 @@ def files(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if path.is_file()]
 
 
-def test_only_the_logs_of_ranks_that_are_wanted_are_fetched(tmp_path: Path) -> None:
-    """From a node that has written much for the others, with the real program of the node."""
-    (tmp_path / "here").mkdir()
-    made = made_up_attempts.kept(tmp_path / "here")
-    made.only = frozenset({1})
-    there = tmp_path / "work" / "job-1" / "node-a" / made.folder
+def with_logs_on_node_a(made: KeptProcesses, work: Path) -> list[str]:
+    """Lets every rank of node-a have a log there, read by the real program of the node. The names of what was read."""
+    there = work / "job-1" / "node-a" / made.folder
     there.mkdir(parents=True)
     for member in made.on("node-a"):
         (there / f"{member.place.name}.out").write_text(f"of rank {member.place.rank}\n")
-    for path in (tmp_path / "work", *(tmp_path / "work").rglob("*")):
+    for path in (work, *work.rglob("*")):
         path.chmod(0o700 if path.is_dir() else 0o600)
     made.folders = {"node-a": str(there)}
     read: list[str] = []
@@ -124,12 +122,32 @@ def test_only_the_logs_of_ranks_that_are_wanted_are_fetched(tmp_path: Path) -> N
         read.extend(said["read"])
         return said
 
-    session = cast("Session", SimpleNamespace(call=call, lost=None))
-    made.at.run.site.sessions["node-a"] = session
+    made.at.run.site.sessions["node-a"] = cast("Session", SimpleNamespace(call=call, lost=None))
+    return read
+
+
+def test_only_the_logs_of_ranks_that_are_wanted_are_fetched(tmp_path: Path) -> None:
+    """From a node that has written much for the others."""
+    (tmp_path / "here").mkdir()
+    made = made_up_attempts.kept(tmp_path / "here")
+    made.only = frozenset({1})
+    read = with_logs_on_node_a(made, tmp_path / "work")
     assert stop_attempt.fetch_rest_of_logs(made) == []
     wanted = f"{made.members[1].place.name}.out"
     assert set(read) == {wanted}
     assert [path.name for path in files(tmp_path / "here")] == [wanted]
+
+
+def test_logs_that_cannot_be_written_here_are_still_on_their_node(tmp_path: Path) -> None:
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "logs").write_text("not a folder")
+    made = made_up_attempts.kept(tmp_path / "here")
+    made.only = frozenset({0, 1})
+    with_logs_on_node_a(made, tmp_path / "work")
+    said: list[str] = []
+    made.at = replace(made.at, say=lambda text, *_, **__: said.append(text))
+    assert stop_attempt.fetch_rest_of_logs(made) == ["node-a"]
+    assert [text for text in said if text.startswith("part of the logs of node-a could not be written here: ")], said
 
 
 def test_who_has_enough_gets_no_more(tmp_path: Path) -> None:
@@ -154,4 +172,4 @@ def test_where_logs_are_only_told_nothing_of_them_is_kept(tmp_path: Path, monkey
     logs.begin(["rank-00000.node-a.l0.out"])
     made_up_attempts.come(logs, "rank-00000.node-a.l0.out", b"one\ntwo")
     logs.close()
-    assert (told, logs.unwritten, list(tmp_path.iterdir())) == (["one", "two"], None, [])
+    assert (told, logs.unwritten, list(tmp_path.iterdir())) == (["one", "two"], {}, [])
