@@ -55,6 +55,9 @@ PRIOR_FAILURE_SIGNS = (
 """Signs of lines in which other ranks report that a rank is gone, and of failures that raise exceptions: an exception
 after such a line may follow from it."""
 
+STEP_ENDED = re.compile(r"srun: Job step aborted|\S+: error: \*\*\* (?:STEP|JOB) \S+ ON \S+ CANCELLED AT ")
+"""The beginning of a line in which Slurm says that it ends a step."""
+TASK_KILLED = re.compile(r"srun: error: \S+ tasks? \S+ Killed")
 HYDRA_BANNER = re.compile(r"=\s+KILLED BY SIGNAL: \d")
 """A line of the banner of Hydra, the process manager of MPICH and Intel MPI."""
 HYDRA_EXIT = re.compile(r"=\s+EXIT (?:STATUS|CODE): (?!9\b)[1-9]")
@@ -203,6 +206,24 @@ def without_hydra_kills(hits: Sequence[Hit]) -> list[Hit]:
         for hit in hits
     )
     return [hit for hit in hits if not (failed and hit.sign == "killed" and HYDRA_BANNER.search(hit.line.text))]
+
+
+def without_kills_of_ended_steps(hits: Sequence[Hit]) -> list[Hit]:
+    """The hits without the tasks that Slurm killed because their step was over: srun tells first why a step ends, and
+    then how its other tasks ended."""
+    ended: dict[str, int] = {}
+    for hit in hits:
+        if STEP_ENDED.match(hit.line.text):
+            ended[hit.line.source] = min(hit.line.number, ended.get(hit.line.source, hit.line.number))
+
+    def follows(hit: Hit) -> bool:
+        return (
+            hit.sign == "killed"
+            and hit.line.number >= ended.get(hit.line.source, hit.line.number + 1)
+            and bool(TASK_KILLED.search(hit.line.text))
+        )
+
+    return [hit for hit in hits if not follows(hit)]
 
 
 def without_killed_helpers(hits: Sequence[Hit]) -> list[Hit]:

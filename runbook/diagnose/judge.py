@@ -21,6 +21,7 @@ from runbook.diagnose.derived_signs import (
     without_hydra_kills,
     without_ignored_exceptions,
     without_killed_helpers,
+    without_kills_of_ended_steps,
     without_passed_checks,
     without_survived_attempts,
 )
@@ -97,6 +98,7 @@ def judge_logs(scanner: Scanner) -> list[Cause]:
         without_exit_crashes,
         without_answered_lookups,
         without_hydra_kills,
+        without_kills_of_ended_steps,
         without_dask_closing,
         without_found_providers,
         without_effects_of_cancelling,
