@@ -431,7 +431,7 @@ def straggler_outcomes(pool: RankPool, doing: str) -> list[Outcome] | None:
     )
     seen = (
         *(f"{m.label}: {longest_hold_up(m)[0]:.2f} s" for m in (worst, *others)[:8]),
-        *busy_program_lines(pool, node),
+        *busy_program_lines(pool.seen.get(node)),
     )
     finding = finding_for("rank-behind", says, seen, worst.peers_among(others), way="slow-node", node=node)
     waited = finding_for("peer-died", f"not judged: waited for {worst.label}", (), (node,), node=node)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import chain, groupby
 from pathlib import Path
 
-from runbook.causes.catalogue import cause_pages as known_causes
+from runbook.causes.catalogue import cause_pages
 from runbook.diagnose.all_rules import make_scanner
 from runbook.diagnose.judge import NO_EVIDENCE, Cause, judge_logs
 from runbook.diagnose.progress_lines import Reached
@@ -80,7 +80,7 @@ def diagnose(arguments: argparse.Namespace) -> int:
         coverage.miss(str(run.path / RESULT_FILE), run.unread)
     if coverage.unread and (not causes or (causes[0].cause == NO_EVIDENCE and not causes[0].evidence)):
         causes = [_unread_files_cause(coverage)]
-    pages = known_causes()
+    pages = cause_pages()
     if arguments.output == "json":
         stdout.document(diagnosis_json(causes, pages, coverage))
     else:

@@ -164,7 +164,7 @@ def init_inventory(arguments: argparse.Namespace) -> int:
     """0 written; 2 wrong arguments; 3 a host was not reached: it is a comment in `--out`, and nothing is printed."""
     from runbook.cli.run import interrupt_on_termination
     from runbook.importers.survey import Login, parse_hosts, survey_hosts
-    from runbook.importers.survey_draft import draft_of_survey as draft_of_survey
+    from runbook.importers.survey_draft import draft_of_survey
 
     refuse_to_replace(arguments.out, force=arguments.force)
     if len(arguments.hosts) == 1 and is_cluster_source(arguments.hosts[0]):

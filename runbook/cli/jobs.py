@@ -19,7 +19,7 @@ from runbook.engine.run_folder import run_folder
 from runbook.files.node_sets import select_nodes
 from runbook.jobs.attach import OutputCallback, follow_job, kept_processes_of, supervise_job
 from runbook.jobs.attempt import ProcessSpec
-from runbook.jobs.known_jobs import NODE_LEFT_OUT_TEXT, Cluster, KnownJob, clean, living_processes, stop
+from runbook.jobs.known_jobs import NODE_LEFT_OUT_TEXT, Cluster, KnownJob, clean, names_of_living, stop
 from runbook.jobs.launch import Stall
 from runbook.jobs.logs import JobSecrets, job_secrets
 from runbook.jobs.stop_attempt import fetch_rest_of_logs
@@ -30,8 +30,7 @@ from runbook.model.errors import FilesWrong, Unreachable
 from runbook.model.inventory import Inventory
 from runbook.model.node_ranges import fold
 from runbook.model.redact import Redactor, known_inventory_secrets
-from runbook.model.safe_text import aligned_table, printable_line, unreachable_text, visible_text
-from runbook.model.safe_text import printable_lines as safe_lines
+from runbook.model.safe_text import aligned_table, printable_line, printable_lines, unreachable_text, visible_text
 from runbook.model.units import bytes_text, count_text, range_text, range_texts, seconds_text
 from runbook.model.verdict import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_UNKNOWN, Outcome, Verdict
 from runbook.report.folding import fold_unreached
@@ -223,13 +222,13 @@ def _print_outcome(outcome: Outcome) -> None:
         stdout.line(f"   {printable_line(finding.says)}")
         stdout.line(f"   fix       {printable_line(finding.remedy)}")
         for line in finding.evidence[:12]:
-            stdout.line(f"   evidence  {' '.join(safe_lines(line))}")
+            stdout.line(f"   evidence  {' '.join(printable_lines(line))}")
 
 
 def _stop(cluster: Cluster, arguments: argparse.Namespace) -> int:
     job = cluster.job(arguments.job, alive=True)
     done = stop(cluster, job, now=arguments.now)
-    lived = sum(map(len, living_processes(job).values()))
+    lived = sum(map(len, names_of_living(job).values()))
     stdout.line(f"{job.id}: {done.ended} of {lived} processes that lived were ended")
     for name, names in done.left.items():
         stuck = "a process in state D ends only when its device answers"
@@ -276,7 +275,7 @@ def _make_output_printer(arguments: argparse.Namespace) -> OutputCallback:
         if only and not only & set(place.ranks):
             return
         lead = f"[{range_text(place.ranks[0], place.ranks[-1])} {place.node}] "
-        text = "".join(f"{lead}{' '.join(safe_lines(line))}\n" for line in lines)
+        text = "".join(f"{lead}{' '.join(printable_lines(line))}\n" for line in lines)
         with lock:
             (stdout if stream == "out" else stderr).tell(text)
 

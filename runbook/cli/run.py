@@ -35,7 +35,7 @@ from runbook.model.events import Emit, Event
 from runbook.model.inventory import Inventory
 from runbook.model.node_ranges import fold
 from runbook.model.playbook import Playbook
-from runbook.model.redact import Redactor, is_searchable_secret
+from runbook.model.redact import Redactor, is_searchable_secret, short_secret_text
 from runbook.model.safe_files import is_file, open_append_below, write_file_below
 from runbook.model.safe_text import visible_text
 from runbook.model.units import count_text, range_text
@@ -201,7 +201,7 @@ def note_unknown_names(extra_vars: list[str], playbook: Playbook, origins: Origi
 
 def note_short_secrets(plan: Plan) -> None:
     for source in sorted({secret.source for secret in plan.secrets if not is_searchable_secret(secret.reveal())}):
-        stderr.line(f"warning: {source} is too short to be masked safely: it is shown as it is")
+        stderr.line(f"warning: {short_secret_text(source)}")
 
 
 def note_reach(playbook: Playbook) -> None:

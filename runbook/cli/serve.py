@@ -54,7 +54,7 @@ def enrol(arguments: argparse.Namespace, data: Path) -> int:
     from runbook.agent.protocol import Enrolment
     from runbook.transport.agent import AGENT_SOCKET_FILE, ask_enrolment_string
 
-    string = ask_enrolment_string(data / AGENT_SOCKET_FILE, account_name(), arguments.name)
+    string = ask_enrolment_string(data / AGENT_SOCKET_FILE, own_account_name(), arguments.name)
     stdout.line(string)
     where = (
         "on this machine, which alone reaches the server (--listen)" if Enrolment.of(string).local else "on the node"
@@ -90,7 +90,7 @@ def run(asked: ServeOptions) -> int:
     return 0
 
 
-def account_name() -> str:
+def own_account_name() -> str:
     """The name of the present account, or its number if it has no name, as in a container."""
     try:
         return getpass.getuser()
@@ -103,7 +103,7 @@ def starter_login_name(people: People) -> str:
     admin if no person has that name yet."""
     from runbook.serve.people import PERSON_NAME
 
-    name = account_name()
+    name = own_account_name()
     name = name if PERSON_NAME.match(name) else "admin"
     known = {one.name: one for one in people.all()}
     if name not in known:
@@ -139,7 +139,7 @@ def user(arguments: argparse.Namespace, data: Path) -> int:
         elif arguments.deed == "link":
             stdout.line(f"{arguments.url.rstrip('/')}/login/{people.link(arguments.name)}")
             stderr.line("it logs in once, within five minutes")
-        Audit(store).note(account_name(), "command line", f"serve user {arguments.deed} {arguments.name}", "")
+        Audit(store).note(own_account_name(), "command line", f"serve user {arguments.deed} {arguments.name}", "")
     return 0
 
 

@@ -14,9 +14,7 @@ from runbook.launch.job import UNUSED_SPARE, Job
 from runbook.model.errors import FilesWrong
 from runbook.model.inventory import Inventory
 from runbook.model.verdict import Outcome, Verdict
-
-SPARES_REOPEN_TIMEOUT_S = 30.0
-"""Seconds for connecting again to the spares that are to take over."""
+from runbook.transport.node_sessions import REOPEN_TIMEOUT_S
 
 RunStage = Callable[[Run, Plan, PlannedStage], list[Outcome]]
 """Runs a stage of a plan; its outcomes."""
@@ -109,7 +107,7 @@ class Spares:
         check_master_may_leave(self._plan, [*self._gone, *leaving])
         plan, launch = self._with(leaving, coming, rest)
         nodes = [node for node in plan.inventory.nodes if node.name in coming]
-        run.site.each(nodes, run.site.reopen, timeout_s=SPARES_REOPEN_TIMEOUT_S)
+        run.site.each(nodes, run.site.reopen, timeout_s=REOPEN_TIMEOUT_S)
         before = itertools.takewhile(lambda stage: stage.name != launch.name, plan.stages)
         stages = [stage for stage in before if stage.check.names_bad_nodes and stage.skip is None]
         if unasked := not any(stage.check.id == Firewall.id for stage in stages):

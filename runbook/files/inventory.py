@@ -154,7 +154,7 @@ class _Assembly:
                 continue
             address = normal_spelling(node.address)
             host = normal_spelling(node.ssh.host) if node.ssh.host else address
-            login = (address, host, node.ssh.port or 22, node.ssh.jump)
+            login = (address, host, node.ssh.usual_port, node.ssh.jump)
             first = seen.setdefault(login, node)
             entry = entries[node.name]
             keys: KeyPath = ("nodes", entry.key, "address")

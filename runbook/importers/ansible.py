@@ -84,7 +84,15 @@ SSH = (
     *("ansible.builtin.ssh", "ansible.builtin.paramiko_ssh", "ansible.netcommon.libssh"),
 )
 WINRM_CONNECTIONS = ("winrm", "psrp", "ansible.builtin.winrm", "ansible.builtin.psrp")
-SHELLS = {"cmd": "bat", "powershell": "ps1", "sh": None, "bash": None, "csh": None, "fish": None, "dash": None}
+SHELL_BY_ANSIBLE_NAME = {
+    "cmd": "bat",
+    "powershell": "ps1",
+    "sh": None,
+    "bash": None,
+    "csh": None,
+    "fish": None,
+    "dash": None,
+}
 SSH_ARGUMENT_VARIABLES = ("ansible_ssh_args", "ansible_ssh_common_args", "ansible_ssh_extra_args")
 _ONE_LINE = re.compile(r".+")
 _VARIABLE_PRECEDENCE = {
@@ -202,10 +210,10 @@ class VariableMeanings:
         return {}
 
     def shell(self, given: GivenVariable) -> FoundSettings:
-        if given.value not in SHELLS:
+        if given.value not in SHELL_BY_ANSIBLE_NAME:
             self._left(given, "a shell is sh, cmd or powershell")
             return {}
-        shell = SHELLS[str(given.value)]
+        shell = SHELL_BY_ANSIBLE_NAME[str(given.value)]
         return {("shell",): shell} if shell else {}
 
     def python(self, given: GivenVariable) -> FoundSettings:

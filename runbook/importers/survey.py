@@ -124,7 +124,7 @@ def _hosts_with_unique_names(hosts: list[SurveyHost]) -> list[SurveyHost]:
     for host in hosts:
         name = host.node.name
         if name in seen:
-            name = f"{name}-{host.node.ssh.port or 22}"
+            name = f"{name}-{host.node.ssh.usual_port}"
         seen.add(name)
         apart.append(replace(host, node=replace(host.node, name=name)))
     return apart
@@ -292,7 +292,7 @@ def _dialable_addresses(answers: HostAnswers) -> list[str]:
 
 def _answered_port(answers: HostAnswers) -> int:
     login = answers.survey.get("login")
-    return int(login[1]) if login else answers.host.node.ssh.port or 22
+    return int(login[1]) if login else answers.host.node.ssh.usual_port
 
 
 def _record_answers(

@@ -22,7 +22,7 @@ from runbook.checks.ranks.pool import dismiss_pool
 from runbook.jobs.attach import kept_processes_of, supervise_job
 from runbook.jobs.attempt import Attempt, ProcessSpec, make_attempt
 from runbook.jobs.kept_processes import ENDED_STATE, KeptProcesses, user_stop_finding
-from runbook.jobs.known_jobs import Cluster, KnownJob, clean, living_processes, stop
+from runbook.jobs.known_jobs import JOB_UNKNOWN_TEXT, Cluster, KnownJob, clean, names_of_living, stop
 from runbook.jobs.launch import RunningAttempt, Stall
 from runbook.jobs.logs import RankLogs, job_secrets
 from runbook.jobs.retry import judge_retry
@@ -346,7 +346,7 @@ class Follower:
             self._say(f"{name} answers again", node=name, data={"silent": {name: False}})
         for name in silent:
             error = cluster.unreached.get(name)
-            self._tell_silent(name, error.says if error else "it no longer knows the job")
+            self._tell_silent(name, error.says if error else JOB_UNKNOWN_TEXT)
 
     def _tell_silent(self, name: str, says: str) -> None:
         if name not in self._silent:
@@ -465,7 +465,7 @@ class ReplacedNodes:
         with Cluster(narrow_inventory(self._inventory, [node]), forks=self._forks) as cluster:
             try:
                 job = cluster.job(self._id)
-                if living_processes(job):
+                if names_of_living(job):
                     ended = f"what ran there of {job.attempt} is ended: it was replaced"
                     self._say(f"{name} answers again, and {ended}", name)
                     stop(cluster, job, why="its node was replaced")

@@ -16,6 +16,7 @@ from runbook.checks.context import Facts, no_answer_outcome
 from runbook.jobs.attempt import ProcessSpec
 from runbook.model.errors import FilesWrong, Unreachable
 from runbook.model.inventory import Inventory, Node
+from runbook.model.playbook import DEFAULT_GRACE_S
 from runbook.node.journal import STOPPED_BY_USER, Odd, attempt_folder, serial_of, verify_journal_place
 from runbook.transport.node_sessions import Site
 from runbook.transport.remote_program import ProgramNotStarted
@@ -59,7 +60,7 @@ class KnownJob:
     @property
     def grace_s(self) -> float:
         """Seconds from TERM to KILL, at most MAX_REPORTED_GRACE_S."""
-        return min(float(self.about.get("grace_s") or 30.0), MAX_REPORTED_GRACE_S)
+        return min(float(self.about.get("grace_s") or DEFAULT_GRACE_S), MAX_REPORTED_GRACE_S)
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -287,7 +288,7 @@ class Stopped:
 def stop(cluster: Cluster, job: KnownJob, *, now: bool = False, why: str = STOPPED_BY_USER) -> Stopped:
     """Stops a job: every keeper gets TERM, gives its process the job's grace and records `why`. With `now`, and to all
     that outlive the grace, KILL."""
-    before = living_processes(job)
+    before = names_of_living(job)
     grace = 0.0 if now else min(job.grace_s, MAX_STOP_GRACE_S)
     unsure = {name: _silence_reason(cluster, name) for name in job.absent}
     refused: dict[str, str] = {}
@@ -320,7 +321,7 @@ def _attempts_to_end(job: KnownJob) -> list[str]:
     return sorted(found & known, key=serial_of)
 
 
-def living_processes(job: KnownJob) -> dict[str, list[str]]:
+def names_of_living(job: KnownJob) -> dict[str, list[str]]:
     """By node, the names of the job's processes that live, those of damaged journals included."""
     found: dict[str, list[str]] = {}
     for journal in job.alive:
@@ -335,7 +336,7 @@ def living_processes(job: KnownJob) -> dict[str, list[str]]:
 def ask_living_processes(cluster: Cluster, job: KnownJob) -> tuple[dict[str, list[str]], dict[str, str]]:
     """By node, the names of the job's processes that live now; and by node, why it does not say: processes there were
     not seen to end."""
-    found = [living_processes(known) for known in cluster.jobs(job.id) if known.id == job.id]
+    found = [names_of_living(known) for known in cluster.jobs(job.id) if known.id == job.id]
     silent = {name: _silence_reason(cluster, name) for name in job.folders if name in cluster.unreached}
     return (found[0] if found else {}), silent
 
@@ -365,7 +366,7 @@ class Cleaned:
 
 def clean(cluster: Cluster, job: KnownJob) -> Cleaned:
     """Removes the job's folders, unless a process of it lives on any node."""
-    if lives := living_processes(job):
+    if lives := names_of_living(job):
         return Cleaned([], lives, {})
     removed, unsure = [], {name: _silence_reason(cluster, name) for name in job.absent}
     still: dict[str, list[str]] = {}

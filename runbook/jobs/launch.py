@@ -47,6 +47,7 @@ from runbook.model.inventory import Node
 from runbook.model.units import count_text, seconds_text
 from runbook.model.verdict import Finding, Outcome, Verdict
 from runbook.node.journal import STOPPED_BY_USER
+from runbook.transport.node_sessions import REOPEN_TIMEOUT_S
 
 PROGRESS_INTERVAL_S = 10.0
 """Seconds between two reports of a watched job's progress."""
@@ -155,7 +156,7 @@ class Launch(Check):
 
 def _reconnect_lost_nodes(at: Context) -> None:
     """Connects again to the nodes that were lost, and records those that stay unreachable."""
-    for name, error in at.run.site.each(at.nodes, at.run.site.reopen, timeout_s=30.0).items():
+    for name, error in at.run.site.each(at.nodes, at.run.site.reopen, timeout_s=REOPEN_TIMEOUT_S).items():
         if isinstance(error, Unreachable):
             at.run.site.failures[name] = error
 

@@ -22,7 +22,7 @@ from runbook.jobs.attempt import ProcessSpec
 from runbook.jobs.known_jobs import Cluster, KnownJob
 from runbook.launch.script import LAUNCH_SCRIPT_NAME
 from runbook.model.inventory import Inventory, Node
-from runbook.model.redact import Redactor, is_searchable_secret, known_inventory_secrets
+from runbook.model.redact import Redactor, is_searchable_secret, known_inventory_secrets, short_secret_text
 from runbook.model.safe_files import BadName, make_folders_below, open_append_below
 from runbook.model.secrets import Secret
 from runbook.transport.remote_program import MESSAGE_MARK
@@ -259,5 +259,5 @@ def _unmaskable_secret_texts(inventory: Inventory, given: Mapping[str, Mapping[s
                     f"{value.source} is not set here, and {node.name} does not give it: it cannot be masked"
                 )
             elif not is_searchable_secret(text):
-                sentences.append(f"{value.source} is too short to be masked safely: it is shown as it is")
+                sentences.append(short_secret_text(value.source))
     return sentences

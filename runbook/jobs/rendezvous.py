@@ -42,7 +42,7 @@ from runbook.model.inventory import Inventory
 from runbook.model.units import first_items_text, seconds_text
 from runbook.model.verdict import Finding
 from runbook.node.journal import BARRIER_FOLDER_WHY_PREFIX, BARRIER_WHY_PREFIX
-from runbook.node.proc import SHELLS
+from runbook.node.proc import SHELL_PROCESSES
 from runbook.transport.node_answers import RankConnections
 
 
@@ -207,7 +207,7 @@ class Arrival:
     @property
     def own(self) -> Facts | None:
         """The rank's own process: the first that is no shell."""
-        return next((one for one in self.processes if one["comm"] not in SHELLS), None)
+        return next((one for one in self.processes if one["comm"] not in SHELL_PROCESSES), None)
 
     @property
     def waits(self) -> bool:

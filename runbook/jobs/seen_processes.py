@@ -15,7 +15,7 @@ from runbook.jobs.logs import log_tail
 from runbook.jobs.watch import exception_at_end
 from runbook.launch.ranks import network_environment
 from runbook.model.units import bytes_text, first_items_text
-from runbook.node.proc import SHELLS
+from runbook.node.proc import SHELL_PROCESSES
 from runbook.transport.node_answers import RankConnections
 
 MIN_WORKING_CPU_SHARE = 0.05
@@ -291,7 +291,7 @@ def _member_rank_processes(
     stacks = {int(pid): main_thread_frames(text) for pid, text in seen["own_stacks"].items()}
     of_ranks: dict[int, list[Mapping[str, Any]]] = {}
     for process in sorted(seen["processes"], key=lambda one: int(one["pid"])):
-        if process["rank"] in member.place.ranks and process["comm"] not in SHELLS:
+        if process["rank"] in member.place.ranks and process["comm"] not in SHELL_PROCESSES:
             of_ranks.setdefault(process["rank"], []).append(process)
     spied = main_thread_frames(seen["stack"] or "") if len(of_ranks) == 1 else ()
     for of_rank in of_ranks.values():

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from runbook.causes.catalogue import finding_for
 from runbook.checks.context import Facts
 from runbook.checks.network.live_traffic import Between
-from runbook.checks.ranks.evidence import rank_stopped
+from runbook.checks.ranks.evidence import busy_program_lines, rank_stopped
 from runbook.jobs.attempt import ProcessSpec
 from runbook.jobs.kept_processes import KeptProcess, KeptProcesses, peer_failure_finding
 from runbook.jobs.logs import log_tail
@@ -129,7 +129,8 @@ def judge_stall(
     if not found:
         nobody = _no_culprit_findings(kept, last, since, steps)
         return JudgedStall(nobody, works, goes_on or _starved_ranks_text(last.ranks), bool(last.talks))
-    more = {node: (*_busy_process_lines(last.frozen.get(node), last.ranks), *steps) for node in found}
+    starved = any(rank.starved for rank in last.ranks)
+    more = {node: (*(busy_program_lines(last.frozen.get(node)) if starved else ()), *steps) for node in found}
     findings = {node: [one.with_evidence(*more[node]) for one in each] for node, each in found.items()}
     return JudgedStall(findings, works, goes_on)
 
@@ -467,15 +468,6 @@ def _lingering_rank_findings(kept: KeptProcesses, ranks: Sequence[SeenProcess], 
         return one.node, told
 
     return values_by_key(map(late, outside))
-
-
-def _busy_process_lines(facts: Facts | None, ranks: Sequence[SeenProcess]) -> list[str]:
-    """Lines about other processes that use the CPUs of a node, if any rank gets none."""
-    return [
-        f"pid {one['pid']} of {one['user']} uses {one['cpu']:.0%} of a CPU: {one['command']}"
-        for one in (facts or {}).get("busy", ())[:4]
-        if any(rank.starved for rank in ranks)
-    ]
 
 
 def _waiting_text(waiting: Sequence[SeenProcess]) -> str:

@@ -34,6 +34,11 @@ class Ssh:
     host_keys: str = "strict"  # strict | accept-new
     connect_timeout_s: float = 5.0
 
+    @property
+    def usual_port(self) -> int:
+        """The port to dial, as long as `~/.ssh/config` names no other."""
+        return self.port or 22
+
 
 @dataclass(frozen=True, slots=True)
 class Slurm:

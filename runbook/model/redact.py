@@ -53,6 +53,11 @@ def is_searchable_secret(text: str) -> bool:
     return len(text.strip()) >= MIN_SECRET_CHARACTERS
 
 
+def short_secret_text(source: str) -> str:
+    """The warning about a secret that cannot be masked because it is too short."""
+    return f"{source} is too short to be masked safely: it is shown as it is"
+
+
 class Forms:
     """The forms in which known secrets may be written: as they are, encoded as a whole, with quotes doubled for a
     shell, in pieces. `find` tells where they stand in a view of a text."""

@@ -25,9 +25,16 @@ import shlex
 import time
 from typing import NamedTuple
 
-from runbook.node.proc import all_pids, descriptor_targets, process_environment, process_stat, read, tcp_sockets
-from runbook.node.proc import process_arguments as arguments_of
-from runbook.node.proc import process_uid as owner_of
+from runbook.node.proc import (
+    all_pids,
+    descriptor_targets,
+    process_arguments,
+    process_environment,
+    process_stat,
+    process_uid,
+    read,
+    tcp_sockets,
+)
 from runbook.node.tools import feed_from_stream, find_tool, run_status
 from runbook.node.tools import run as run_tool
 
@@ -468,7 +475,7 @@ def processes_answer(ports: list[tuple[int, int]], known: Accounts) -> tuple[Col
     uids: set[int] = set()
     hidden = 0
     for pid in sorted(all_pids()):
-        its, uid = process_stat(pid), owner_of(pid)
+        its, uid = process_stat(pid), process_uid(pid)
         if its is None or uid is None:
             continue
         uids.add(uid)
@@ -487,7 +494,9 @@ def processes_answer(ports: list[tuple[int, int]], known: Accounts) -> tuple[Col
         except OSError:
             hidden += 1
         if why:
-            words = (word if len(word) <= MAX_ARGUMENT_CHARACTERS else "(a long word)" for word in arguments_of(pid))
+            words = (
+                word if len(word) <= MAX_ARGUMENT_CHARACTERS else "(a long word)" for word in process_arguments(pid)
+            )
             shown = " ".join(words) or "(kernel)"
             lines.append("%d %s %s [%s] %s" % (pid, account_of_uid(uid, known)[0], its.state, ", ".join(why), shown))
     if hidden:

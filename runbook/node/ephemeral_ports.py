@@ -52,7 +52,7 @@ def look(_arguments: dict[str, Any]) -> EphemeralPorts:
     if len(words) != 2:
         return {"low": None, "high": None}
     low, high = int(words[0]), int(words[1])
-    reserved = parse_port_ranges(read(RESERVED_PORTS_FILE) or "") & set(range(low, high + 1))
+    reserved = ports_in_text(read(RESERVED_PORTS_FILE) or "") & set(range(low, high + 1))
     rows = [row for row in tcp_sockets() if low <= row.port <= high]
     taken = {port for port in range(low, high + 1) if port not in reserved and not is_port_free(port)}
     told: EphemeralPorts = {
@@ -75,7 +75,7 @@ def look(_arguments: dict[str, Any]) -> EphemeralPorts:
     return told
 
 
-def parse_port_ranges(text: str) -> set[int]:
+def ports_in_text(text: str) -> set[int]:
     """The ports in a text like `8080,50000-50010`."""
     found: set[int] = set()
     for part in text.split(","):

@@ -16,8 +16,7 @@ import re
 import threading
 import time
 
-from runbook.node.proc import account_name, command_line, process_run_id, read
-from runbook.node.proc import process_uid as owner_of
+from runbook.node.proc import account_name, command_line, process_run_id, process_uid, read
 from runbook.node.tools import find_tool, run, sendable_result
 
 TYPE_CHECKING = False
@@ -91,7 +90,7 @@ def count_pci_gpus() -> int | None:
 
 def gpu_process_facts(pid: int, run_id: str) -> GpuProcess:
     """The user of a process, its command line, and whether it belongs to this run; {} if it cannot be seen."""
-    uid = owner_of(pid)
+    uid = process_uid(pid)
     if uid is None:
         return {}
     return {

@@ -75,10 +75,10 @@ from runbook.node.proc import (
     process_stat,
     process_uid,
     process_variable,
+    signal_processes,
     sleep_seconds,
 )
-from runbook.node.proc import signal_processes as send
-from runbook.node.tools import find_tool, run
+from runbook.node.tools import run_if_installed
 from runbook.node.training_steps import USUAL_STEP_PATTERN, step_in_line
 
 TYPE_CHECKING = False
@@ -181,7 +181,7 @@ def stop(order: dict[str, Any]) -> KeptAnswer:
     found, damaged = attempt_journals(folder, alive)
     leave_stop_reason(folder, order, found)
     for facts in found:
-        send([facts["keeper"]] if facts["keeper_lives"] else living_pids(facts, alive), signal.SIGTERM)
+        signal_processes([facts["keeper"]] if facts["keeper_lives"] else living_pids(facts, alive), signal.SIGTERM)
     signal_processes_without_journal(damaged, signal.SIGTERM)
     return {"kept": found}
 
@@ -204,8 +204,8 @@ def kill(order: dict[str, Any]) -> KeptAnswer:
         chosen, damaged = attempt_journals(folder, alive)
         leave_stop_reason(folder, order, chosen)
         for facts in chosen:
-            send([facts["keeper"]] if facts["keeper_lives"] else [], signal.SIGKILL)
-            send(living_pids(facts, alive), signal.SIGKILL)
+            signal_processes([facts["keeper"]] if facts["keeper_lives"] else [], signal.SIGKILL)
+            signal_processes(living_pids(facts, alive), signal.SIGKILL)
         signal_processes_without_journal(damaged, signal.SIGKILL)
         lives = any(facts["lives"] for facts in chosen) or any(one["pids"] for one in damaged)
         if not lives or time.monotonic() > deadline:
@@ -587,12 +587,11 @@ def is_same_process(pid: int | None, its_born: int | None) -> bool:
 
 def gpu_memory() -> dict[int, int]:
     """Bytes of GPU memory by pid, as far as nvidia-smi shows them."""
-    tool = find_tool("nvidia-smi")
-    if tool is None:
-        return {}
-    said = run([tool, "--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits"], 3.0)
+    said = run_if_installed(
+        "nvidia-smi", ["--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits"], 3.0
+    )
     found: dict[int, int] = {}
-    for line in said["out"].splitlines():
+    for line in said.get("out", "").splitlines():
         pid, _, size = line.partition(",")
         if pid.strip().isdecimal() and size.strip().isdecimal():
             found[int(pid)] = found.get(int(pid), 0) + int(size) * 1024 * 1024
@@ -615,7 +614,7 @@ def resource_use(those: Iterable[int], gpus: dict[int, int]) -> dict[str, float 
 def signal_processes_without_journal(damaged: list[DocumentFields], number: int) -> None:
     """Signals the living processes without a journal."""
     for one in damaged:
-        send(one["pids"], number)
+        signal_processes(one["pids"], number)
 
 
 # Files.

@@ -32,7 +32,7 @@ SIGNAL_WHY_PREFIX = "signal "
 """The beginning of `why` if a signal ended the keeper and nobody left a reason: a reboot, a scheduler, `kill`."""
 
 MAX_TEXT_CHARACTERS = 1 << 15  # the most characters of a text
-MAX_UNIX_TIME_S = 1e11  # seconds since 1970
+MAX_UNIX_TIME_S = 1e11  # seconds since 1970: the system has no date for much later times
 FILE_NAME_PATTERN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+@=-]{0,239}\Z")  # a name that a file may have
 
 

@@ -36,7 +36,7 @@ from runbook.node.journal import (
     OOM_KILLS_INTERVAL_S,
     SIGNAL_WHY_PREFIX,
 )
-from runbook.node.message import write_message as say_it
+from runbook.node.message import write_message
 from runbook.node.own_files import (
     expanded_path,
     names_in_folder,
@@ -107,7 +107,7 @@ class Journal:
 
 def report_to_supervisor(told: dict[str, Any]) -> None:
     try:
-        say_it(told)
+        write_message(told)
     except OSError:
         pass  # the supervisor is gone; the journal has all facts
 

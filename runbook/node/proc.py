@@ -17,7 +17,7 @@ SLURM_JOB_VARIABLE = "SLURM_JOB_ID"  # set in processes of a Slurm job
 ESTABLISHED, SYN_SENT, TIME_WAIT, LISTEN = "01", "02", "06", "0A"  # states in the kernel's TCP tables
 RETRANSMIT_TIMER = "01:"  # the beginning of a socket's timer while segments are sent again
 MAX_COMMAND_CHARACTERS = 200
-SHELLS = ("sh", "bash", "dash")
+SHELL_PROCESSES = ("sh", "bash", "dash")
 """Names of processes that only start the program of a script."""
 
 SETTING_NAME = re.compile(r"(?:TORCH|NCCL|GLOO)_[A-Z0-9_]{1,80}\Z")  # a variable of torch, NCCL or gloo
@@ -150,7 +150,7 @@ def settings_of_ranks(those: Iterable[int]) -> dict[str, dict[str, str]]:
     found: dict[str, dict[str, str]] = {}
     for pid in those:
         rank, its = process_rank(pid), process_stat(pid)
-        if rank is None or its is None or its.comm in SHELLS or str(rank) in found:
+        if rank is None or its is None or its.comm in SHELL_PROCESSES or str(rank) in found:
             continue
         try:
             told = [one.decode("utf-8", "replace").partition("=") for one in process_environment(pid)]

@@ -38,6 +38,7 @@ from runbook.node.proc import (
     command_line,
     descriptor_targets,
     kernel_kills,
+    process_arguments,
     process_rank,
     process_stat,
     process_uid,
@@ -47,7 +48,6 @@ from runbook.node.proc import (
     socket_inodes,
     status_field,
 )
-from runbook.node.proc import process_arguments as arguments_of
 from runbook.node.tcp_info import tcp_connections
 from runbook.node.tools import find_tool, run, run_if_installed
 
@@ -257,7 +257,7 @@ def py_spy_dumps(leaders: dict[str, int]) -> dict[str, str]:
     said: dict[str, str] = {}
 
     def one(rank: str, pid: int) -> None:
-        python = (arguments_of(pid) or [""])[0]
+        python = (process_arguments(pid) or [""])[0]
         beside = os.path.join(os.path.dirname(python), "py-spy")
         program = beside if os.path.isabs(beside) and os.access(beside, os.X_OK) else find_tool("py-spy")
         if program is None:

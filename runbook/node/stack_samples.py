@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 
 from runbook.node.cpu_waits import cpu_time, cpu_wait_share
-from runbook.node.proc import SHELLS, process_rank, process_stat, sleep_seconds, socket_inodes
+from runbook.node.proc import SHELL_PROCESSES, process_rank, process_stat, sleep_seconds, socket_inodes
 from runbook.node.rank_processes import busy_processes, note_cpu_shares, own_stacks, processes_by_pid, session_processes
 from runbook.node.tcp_info import sent_to_each_address, tcp_connections
 
@@ -32,7 +32,7 @@ def look(arguments: dict[str, Any]) -> StackSamples:
     for leader in leaders:
         for entry in session_processes(before, leader):
             rank = process_rank(entry.pid)
-            if rank is not None and entry.stat.comm not in SHELLS:
+            if rank is not None and entry.stat.comm not in SHELL_PROCESSES:
                 chosen.setdefault(rank, entry.pid)  # processes with a higher pid are the rank's data loaders
     found: dict[int, RankSamples] = {rank: {"states": "", "stacks": [], "waited": None} for rank in chosen}
     cpu_before = {pid: cpu_time(pid) for pid in chosen.values()}

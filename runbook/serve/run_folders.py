@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from runbook.model.errors import FilesWrong
 from runbook.model.events import Progress, RunStarted
 from runbook.model.safe_files import open_file_below, read_json_below
+from runbook.node.journal import MAX_UNIX_TIME_S
 from runbook.report.run_json import Result, event_from_json, read
 from runbook.report.run_record import finite_number
 from runbook.serve.store import Store
@@ -212,7 +213,7 @@ class Runs:
         result = read_json(path / "result.json")
         by = read_started_file(path)
         told = finite_number(first.time if first else by.get("at"))
-        began = told if told and 0 < told < MAX_TIME_S else path.lstat().st_mtime
+        began = told if told and 0 < told < MAX_UNIX_TIME_S else path.lstat().st_mtime
         nodes = first.nodes if first else ()
         goes_on = by and _is_run_result(result) and (begins_again(path, by) or is_launch_left_running(result))
         return (
@@ -230,10 +231,6 @@ class Runs:
             _text_or_empty(by.get("group")),
         )
 
-
-MAX_TIME_S = 1e11
-"""The latest time, in seconds since 1970, that the record of a run may name: the system has no date for much later
-ones, and a damaged file may name any."""
 
 _RUN_COLUMNS = "id, began, seconds, playbook, inventory, verdict, stopped_at, causes, nodes, person, job, run_group"
 

@@ -752,12 +752,9 @@ ANSWER_TYPES: dict[str, Any] = {
 class Asked(str, Generic[AnswerType]):
     """The name of a node program that knows the type of the program's answer, so that a call by it is typed."""
 
-    answer: type[AnswerType]
-
     def __new__(cls, name: str, answer: type[AnswerType]) -> Asked[AnswerType]:
-        asked = super().__new__(cls, name)
-        asked.answer = ANSWER_TYPES[name] = answer
-        return asked
+        ANSWER_TYPES[name] = answer
+        return super().__new__(cls, name)
 
 
 ADAPTERS_PROGRAM = Asked("adapters", Adapters)

@@ -42,6 +42,9 @@ MAX_PARALLEL_RETRIES = 2
 SLOW_MACHINE_CAUSES = ("ssh-timeout", "ssh-unreachable", "container-unreachable", "kubernetes-unreachable")
 """The causes that a login may end with only because this machine was too slow."""
 
+REOPEN_TIMEOUT_S = 30.0
+"""Seconds for connecting again to nodes that were lost, or that come as spares."""
+
 CLOSE_TIMEOUT_S = 2.0
 """How long `Site.close` waits for an answer beyond its deadline."""
 

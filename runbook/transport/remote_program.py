@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 from runbook.model.errors import Unreachable
 from runbook.node.message import MESSAGE_MARK as MARK_TEXT
 from runbook.transport import node_answers
-from runbook.transport.frames import MAX_FRAME_LINE_BYTES as LONGEST_MESSAGE
-from runbook.transport.frames import Failure, Frame, UnexpectedAnswer
+from runbook.transport.frames import MAX_FRAME_LINE_BYTES, Failure, Frame, UnexpectedAnswer
 
 if TYPE_CHECKING:
     from runbook.transport.session import Session
@@ -31,7 +30,7 @@ MAX_UNFINISHED_LINE_BYTES = 64 * 1024
 MAX_STDERR_CHARACTERS = 64 * 1024
 """Characters of a program's stderr after which no more is kept."""
 
-MAX_MESSAGES_BYTES = LONGEST_MESSAGE
+MAX_MESSAGES_BYTES = MAX_FRAME_LINE_BYTES
 """The most bytes of messages from one program in all. The messages of a rank grow by some hundred bytes a second."""
 
 MAX_PROGRAM_OUTPUT_BYTES = 256 << 20
@@ -99,7 +98,7 @@ class _Text:
     stream that is not `marked` is all log text.
 
     `on_message` gets the bytes that follow MESSAGE_MARK, and whether their line is whole; it returns whether they were
-    a message. Raises UnexpectedAnswer for a message of more than LONGEST_MESSAGE.
+    a message. Raises UnexpectedAnswer for a message of more than MAX_FRAME_LINE_BYTES.
     """
 
     on_message: Callable[[bytes, bool], bool]
@@ -139,9 +138,9 @@ class _Text:
             kept = len(whole_line) - len(MESSAGE_MARK)  # MESSAGE_MARK may have begun to arrive
             self.on_log(whole_line[:kept].decode(errors="replace"))
             self._hold(whole_line[kept:])
-        elif len(self.pending) > LONGEST_MESSAGE:
+        elif len(self.pending) > MAX_FRAME_LINE_BYTES:
             self.pending = bytearray()  # else the end of the program would read it once more
-            raise UnexpectedAnswer(f"a message of more than {LONGEST_MESSAGE >> 20} MiB")
+            raise UnexpectedAnswer(f"a message of more than {MAX_FRAME_LINE_BYTES >> 20} MiB")
 
     def _hold(self, piece: bytes) -> None:
         """Keep a piece of an unfinished line, and note whether MESSAGE_MARK is in the line, also when two pieces share

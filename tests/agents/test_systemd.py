@@ -16,7 +16,7 @@ from runbook.agent import systemd
 from runbook.agent.folder import AgentFolder, Identity, State
 from runbook.agent.systemd import UNIT_NAME, Notify, unit_text, unit_user
 from runbook.cli.main import main
-from runbook.cli.serve import account_name
+from runbook.cli.serve import own_account_name
 from runbook.model.errors import FilesWrong
 
 FORBIDDEN = ("PrivateDevices", "MemoryDenyWriteExecute", "KillMode=process")
@@ -125,4 +125,4 @@ def test_a_user_without_an_account_is_told_so(
     assert "no home for the agent's files" in capsys.readouterr().err
     for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
         monkeypatch.delenv(name, raising=False)
-    assert account_name() == f"uid-{os.getuid()}"
+    assert own_account_name() == f"uid-{os.getuid()}"

@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from runbook.checks.network.live_traffic import Between
-from runbook.checks.ranks.evidence import gather_evidence, main_thread_stack, rank_progress_text
+from runbook.checks.ranks.evidence import gather_evidence, last_dumped_stack, rank_progress_text
 from runbook.checks.ranks.halts import outcomes_of_halt
 from runbook.checks.ranks.pool import Halt, RankMember, RankPool
 from runbook.model.errors import Unreachable
@@ -261,6 +261,6 @@ Current thread 0x00007f02 (most recent call first):
   File "/torch/distributed_c10d.py", line 2501 in all_reduce
   File "./rank.py", line 449 in main
 """
-    assert main_thread_stack(text)[0] == 'File "/torch/distributed_c10d.py", line 2501 in all_reduce'
-    assert main_thread_stack("") == ()
-    assert main_thread_stack(text.partition("Current")[0]) == ()
+    assert last_dumped_stack(text)[0] == 'File "/torch/distributed_c10d.py", line 2501 in all_reduce'
+    assert last_dumped_stack("") == ()
+    assert last_dumped_stack(text.partition("Current")[0]) == ()

@@ -221,7 +221,7 @@ def isolate_bottleneck(pool: RankPool, at: Context, gate: float) -> Isolation:
         found.alone = ranks.alone()
         if has_uneven_rates(found.alone):
             gather_evidence(pool)
-            found.busy = {node: busy_program_lines(pool, node) for node in by_node}
+            found.busy = {node: busy_program_lines(pool.seen.get(node)) for node in by_node}
         if inside:
             at.say("too slow: measuring inside each node")
             _measure_inside_nodes(ranks, found.inside, inside, numbers, gate)

@@ -15,6 +15,7 @@ from runbook.model.grouping import values_by_key
 from runbook.model.inventory import Node
 from runbook.model.units import count_text
 from runbook.model.verdict import Finding
+from runbook.transport.node_answers import EPHEMERAL_PORTS_PROGRAM
 
 NO_PORT_CAUSE = "ephemeral-ports-exhausted"
 
@@ -94,7 +95,7 @@ def _count_sockets(at: Context, names: Collection[str]) -> dict[str, Facts]:
     out."""
 
     def one(node: Node) -> Facts:
-        return at.session(node).call("ephemeral_ports", {}, timeout_s=SOCKET_COUNT_TIMEOUT_S)
+        return at.session(node).call(EPHEMERAL_PORTS_PROGRAM, {}, timeout_s=SOCKET_COUNT_TIMEOUT_S)
 
     found = at.each(one, at.reached(names), timeout_s=SOCKET_COUNT_TIMEOUT_S + 1.0)
     return {

@@ -148,7 +148,7 @@ def ssh_port(at: Context, peer: Node) -> list[tuple[str, int, str]]:
     """The peer's SSH port, on which a program surely listens: for hosts that drop everything else."""
     if peer.connection != "ssh":
         return []
-    return [(at.data_address(peer), peer.ssh.port or 22, "ssh")]
+    return [(at.data_address(peer), peer.ssh.usual_port, "ssh")]
 
 
 def name_and_address_findings(seen: Observations) -> dict[str, list[Finding]]:

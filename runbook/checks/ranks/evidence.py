@@ -9,9 +9,9 @@ import contextlib
 import json
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from runbook.causes.catalogue import finding_for
 from runbook.model.command_quoting import shell_word
@@ -93,7 +93,7 @@ def _read_rank_files(pool: RankPool, session: Session, member: RankMember, nativ
     number = member.rank.rank
     place = member.rank.file_stem
     dump = _node_file_text(session, f"stack-{number}.txt")
-    member.stack = main_thread_stack(dump)
+    member.stack = last_dumped_stack(dump)
     if dump or native:
         _keep_evidence_file(pool, f"{place}.stack", dump + (f"\npy-spy:\n{native}" if native else ""))
     if "imported" in member.steps and (recorded := _node_file_text(session, f"flight-{number}.json")):
@@ -116,7 +116,7 @@ def _keep_evidence_file(pool: RankPool, name: str, text: str) -> None:
         write_file_below(pool.run.run_dir, "hang", name, data=pool.run.redactor.text(text))
 
 
-def main_thread_stack(text: str) -> tuple[str, ...]:
+def last_dumped_stack(text: str) -> tuple[str, ...]:
     """The last stack of the main thread in a dump by faulthandler, innermost frame first; empty when there is none."""
     dumps = re.split(r"^(?:(?:Current thread|Thread) 0x[0-9a-f]+|Stack \(most recent).*$", text, flags=re.MULTILINE)
     for block in reversed(dumps):
@@ -167,13 +167,13 @@ def stack_lines(members: Sequence[RankMember]) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def busy_program_lines(pool: RankPool, node: str) -> tuple[str, ...]:
-    """Other programs that used a CPU of the node when the ranks were last looked at, the busiest first, as lines of
-    evidence."""
+def busy_program_lines(seen: Mapping[str, Any] | None) -> tuple[str, ...]:
+    """Other programs that used a CPU of a node when its ranks were last looked at, the busiest first, as lines of
+    evidence. `seen`: what was seen there, if anything."""
     return tuple(
         f"pid {one['pid']} of {one['user']} uses {one['cpu']:.0%} of a CPU: {one['command']}"
-        for one in (pool.seen.get(node) or {}).get("busy", ())
-    )[:MAX_BUSY_PROGRAMS]
+        for one in (seen or {}).get("busy", ())[:MAX_BUSY_PROGRAMS]
+    )
 
 
 def telling_frames(stack: Sequence[str]) -> list[str]:

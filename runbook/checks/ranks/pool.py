@@ -18,7 +18,7 @@ from typing import Any
 from runbook.checks.capped_output import OutputFile
 from runbook.checks.context import MAX_NODE_QUIET_S, Run
 from runbook.launch.launchers import ranks_spec
-from runbook.launch.preconditions import STOP_EXIT_CODES as STOPS
+from runbook.launch.preconditions import STOP_EXIT_CODES
 from runbook.launch.ranks import Rank, rank_layout
 from runbook.launch.script import make_script
 from runbook.model.errors import Unreachable
@@ -30,7 +30,8 @@ from runbook.transport.remote_program import Message, Remote
 from runbook.transport.session import Session
 
 RANK_MESSAGES = node_answers.Messages(
-    {**node_answers.RANK_MESSAGE_TYPES, **dict.fromkeys(STOPS, node_answers.ScriptStopped)}, among_foreign_output=True
+    {**node_answers.RANK_MESSAGE_TYPES, **dict.fromkeys(STOP_EXIT_CODES, node_answers.ScriptStopped)},
+    among_foreign_output=True,
 )
 """The messages about a rank: from the launch script that starts it, and from the program of the rank itself."""
 
@@ -356,7 +357,7 @@ class RankPool:
             member.over, member.code, member.lost = True, member.remote.code, member.remote.lost
             return
         event = message.get("event")
-        if "started" not in member.steps and message.get("step") != "started" and event not in STOPS:
+        if "started" not in member.steps and message.get("step") != "started" and event not in STOP_EXIT_CODES:
             return  # no rank speaks yet: what `activate` prints may look like any message
         if not self._may_say(member, message):
             return
@@ -369,7 +370,7 @@ class RankPool:
         if event == "step":
             member.step = message["step"]
             member.steps[member.step] = message
-        elif event == "failed" or event in STOPS:
+        elif event == "failed" or event in STOP_EXIT_CODES:
             member.failure = message
         elif event in ("row", "finished"):
             member.finished_size = int(message["row"]["size"] if event == "row" else message["size"])

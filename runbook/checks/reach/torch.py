@@ -54,7 +54,7 @@ def torch_findings(pool: RankPool | None, node: Node, imported: set[str]) -> tup
         if member.asleep:
             return [stopped_process_finding(member, member.asleep, "while starting")], []
     starved = [one["cpu"] for member in waiting for one in member.processes if is_ready_python(one)]
-    if starved and max(starved) < MIN_RUNNABLE_CPU_SHARE and (busy := busy_program_lines(pool, node.name)):
+    if starved and max(starved) < MIN_RUNNABLE_CPU_SHARE and (busy := busy_program_lines(pool.seen.get(node.name))):
         seen = f"torch was not imported in time: the rank was ready to run and had {max(starved):.0%} of a CPU"
         return [], [too_busy_finding(node.name, seen, busy)]
     silent = [member for member in waiting if "started" not in member.steps]

@@ -67,7 +67,7 @@ def same_login(file: InventoryFile) -> Iterator[Problem]:
         ssh = node.ssh
         if node.connection != "ssh" or ssh.host is None:
             continue
-        login = (normal_spelling(ssh.host), ssh.port or 22, ssh.jump, ssh.user)
+        login = (normal_spelling(ssh.host), ssh.usual_port, ssh.jump, ssh.user)
         one = first.setdefault((*login, node.container, node.inside), node)
         if normal_spelling(one.address) != normal_spelling(node.address):
             twins[node.name] = one
@@ -102,7 +102,7 @@ def _other_owner(owners: Mapping[str, Node], node: Node, key: tuple[str, ...]) -
     owner = owners.get(normal_spelling(value)) if value is not None else None
     if owner is None or owner is node or normal_spelling(owner.address) == normal_spelling(node.address):
         return None
-    return None if key[0] == "ssh" and (owner.ssh.port or 22) != (node.ssh.port or 22) else owner
+    return None if key[0] == "ssh" and owner.ssh.usual_port != node.ssh.usual_port else owner
 
 
 def _address_or_host(node: Node, key: tuple[str, ...]) -> str | None:
@@ -221,7 +221,7 @@ def _jumps_to_self(node: Node) -> bool:
         return False
     own = {normal_spelling(node.ssh.host or node.address), node.name.lower()}
     hops = [hop.rpartition("@")[2] for hop in (node.ssh.jump or "").split(",")]
-    ports = {str(node.ssh.port or 22), ""}
+    ports = {str(node.ssh.usual_port), ""}
     return any(normal_spelling(host) in own and port in ports for host, port in map(_host_and_port, hops))
 
 

@@ -119,7 +119,7 @@ def port_is_ssh(file: InventoryFile) -> Iterator[Problem]:
     port = file.inventory.rendezvous.port
     if not master or not is_soundly_given(file, *_PORT_KEY) or not are_all_trusted(file, "ssh", "connection"):
         return
-    if port == (file.inventory.nodes[0].ssh.port or 22) and file.inventory.nodes[0].connection == "ssh":
+    if port == file.inventory.nodes[0].ssh.usual_port and file.inventory.nodes[0].connection == "ssh":
         message = f"port {port} is where sshd of the master `{master}` listens: rank 0 cannot"
         yield Problem(
             "inventory.port-is-ssh", message, file.document.span(*_PORT_KEY), "take another, for example 29500"
@@ -198,7 +198,7 @@ def ports_with_ssh(file: InventoryFile) -> Iterator[Problem]:
     if not ranges or not is_value_meant(file, *_PORTS_KEY):
         return
     nodes = trusted_nodes(file, "ssh", "connection")
-    taken = sorted({node.ssh.port or 22 for node in nodes if node.connection == "ssh"})
+    taken = sorted({node.ssh.usual_port for node in nodes if node.connection == "ssh"})
     for place, (low, high) in enumerate(ranges):
         at = bisect_left(taken, low)
         if at < len(taken) and taken[at] <= high:

@@ -17,6 +17,7 @@ from runbook.model.events import Event, Progress, RunFinished, StageFinished
 from runbook.model.safe_files import BadName, checked_file_name, open_file_below
 from runbook.model.units import count_text
 from runbook.model.verdict import Verdict
+from runbook.node.journal import MAX_UNIX_TIME_S
 from runbook.report.run_json import event_from_json
 from runbook.report.run_record import Record, StageRecord, finite_number
 
@@ -32,8 +33,6 @@ MAX_STAGE_WARNINGS = 20
 """Warnings and stalls of a running stage that are kept, the latest ones."""
 
 MAX_LISTED_FILES = 2000
-MAX_EPOCH_S = 1e11
-"""Seconds since the epoch; a number from here on is no time."""
 
 
 @dataclass(slots=True)
@@ -223,7 +222,7 @@ def mappings_in(value: object) -> list[Mapping[str, object]]:
 def _checked_event(event: Event) -> Event:
     """The event; ValueError if its time is not a valid one."""
     times = [event.time, event.seconds] if isinstance(event, StageFinished | RunFinished) else [event.time]
-    if any((found := finite_number(time)) is None or not 0 <= found < MAX_EPOCH_S for time in times):
+    if any((found := finite_number(time)) is None or not 0 <= found < MAX_UNIX_TIME_S for time in times):
         raise ValueError("not an event: its time is none")
     return event
 
