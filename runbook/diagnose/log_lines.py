@@ -250,23 +250,23 @@ days."""
 
 
 def first_time(text: str) -> tuple[float, float] | None:
-    """(seconds, period) of the first time in a line; None without one. With a year: the seconds by UTC, and 0. Without
-    a year or a day: the seconds since the clock began, and after how many seconds it begins again. A time without a
-    zone counts as UTC, as containers have it."""
-    for clock in TIMESTAMP_PATTERNS:
-        if found := clock.search(text[:200]):
-            told = found.groupdict()
-            seconds = int(told["h"]) * 3600 + int(told["m"]) * 60 + float(told["s"].replace(",", "."))
-            if "day" not in told:
-                return seconds, DAY_S
-            month = int(told["month"]) if "month" in told else MONTHS.get(told["name"].lower(), 0)
-            day = int(told["day"])
-            if not (1 <= month <= 12 and 1 <= day <= 31):
-                continue
-            if "year" not in told:
-                return (month * 31 + day) * DAY_S + seconds, YEAR_S
-            days = date(int(told["year"]), month, 1).toordinal() + day
-            return days * DAY_S + seconds - _utc_offset_s(told["zone"]), 0.0
+    """(seconds, period) of the first time in a line that tells its day, or else its hour; None without one. With a
+    year: the seconds by UTC, and 0. Without a year or a day: the seconds since the clock began, and after how many
+    seconds it begins again. A time without a zone counts as UTC, as containers have it."""
+    shown = [found for clock in TIMESTAMP_PATTERNS if (found := clock.search(text[:200]))]
+    for found in sorted(shown, key=lambda found: ("day" not in found.groupdict(), found.start())):
+        told = found.groupdict()
+        seconds = int(told["h"]) * 3600 + int(told["m"]) * 60 + float(told["s"].replace(",", "."))
+        if "day" not in told:
+            return seconds, DAY_S
+        month = int(told["month"]) if "month" in told else MONTHS.get(told["name"].lower(), 0)
+        day = int(told["day"])
+        if not (1 <= month <= 12 and 1 <= day <= 31):
+            continue
+        if "year" not in told:
+            return (month * 31 + day) * DAY_S + seconds, YEAR_S
+        days = date(int(told["year"]), month, 1).toordinal() + day
+        return days * DAY_S + seconds - _utc_offset_s(told["zone"]), 0.0
     return None
 
 

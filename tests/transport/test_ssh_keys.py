@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,6 +31,11 @@ def lock(key: Path) -> None:
     )
 
 
+def _accepts(address: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as dialled:
+        return dialled.connect_ex(str(address)) == 0
+
+
 @pytest.fixture
 def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: Path) -> Iterator[Path]:
     """An agent that holds the key, and another before it."""
@@ -39,7 +45,7 @@ def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: Path) -> Iterato
     process = subprocess.Popen(["ssh-agent", "-D", "-a", address], stdout=subprocess.DEVNULL)
     try:
         monkeypatch.setenv("SSH_AUTH_SOCK", str(address))
-        while not address.exists():
+        while not _accepts(address):  # it is bound before it is listened on
             assert process.poll() is None
         subprocess.run(["ssh-add", "-q", other, key], check=True, timeout=120)
         yield address
