@@ -216,6 +216,17 @@ def test_lost_echoes_where_tcp_flows_freely_are_a_warning(late: int) -> None:
     assert outcomes["node-a"].warnings[0].startswith("harmless: node-b or its network answers only so many pings")
 
 
+def test_lost_echoes_hide_no_blackhole_where_tcp_loses_only_large_packets() -> None:
+    """`ping` on a busy machine reads some answers too late."""
+    trips = [
+        dial(*way, "open", kind="full", mode="trips", retransmitted=0)
+        for way in (("node-a", "node-b"), ("node-b", "node-a"))
+    ]
+    seen = {**target("node-b", B, small=echo(100, 54, ms=0.2), full=LOST), "again": echo(60, 12, ms=0.2)}
+    outcomes = judged(seen, [*dials_of("lost"), *trips])
+    assert {one.cause for name in outcomes for one in outcomes[name].findings} == {"mtu-blackhole"}
+
+
 @pytest.mark.parametrize(("first", "second", "warned"), [(99, 200, False), (99, 199, True), (98, 195, True)])
 def test_a_few_lost_echoes_are_at_most_a_warning(first: int, second: int, *, warned: bool) -> None:
     seen = {**target("node-b", B, small=echo(100, first, ms=0.2)), "again": echo(200, second, ms=0.2)}
