@@ -26,6 +26,7 @@ MAX_EXIT_LINES = 12  # the most lines of a process between an exception that not
 # The most lines of a warning of Open MPI's, from the one that tells a code to the one that tells what it does.
 MAX_OPENMPI_WARNING_LINES = 8
 MAX_CANCELLED_LINES = 400  # the most lines that the tasks of a cancelled step print as they end
+MAX_CANCELLED_S = 1800.0  # no site gives tasks longer than that to end
 MAX_DASK_CLOSING_LINES = 12  # the most lines that a worker of Dask prints from its order to end to its end
 MAX_SUMMARY_LINES = 6  # the most lines of one process in torchrun's summary
 MAX_REJECTION_S = 0.2  # a host that is up, or its firewall, rejects a connection within that time
@@ -258,18 +259,23 @@ def without_found_providers(hits: Sequence[Hit]) -> list[Hit]:
 
 def without_effects_of_cancelling(hits: Sequence[Hit]) -> list[Hit]:
     """The hits without those of tasks that end, after Slurm has told why it ends the job: whatever they report then
-    follows from that, until the ranks of another attempt have met."""
-    ended: dict[str, int] = {}
+    follows from that, until the ranks of another attempt have met, or so much later that it is another attempt's."""
+    ended: dict[str, Line] = {}
     begun: dict[str, int] = {}
     for hit in hits:
         if hit.sign == "step-cancelled" and " DUE TO " in hit.line.text:
-            ended.setdefault(hit.line.source, hit.line.number)
-        if hit.sign == "all-registered" and hit.line.number > ended.get(hit.line.source, hit.line.number):
+            ended.setdefault(hit.line.source, hit.line)
+        if hit.sign == "all-registered" and hit.line.number > ended.get(hit.line.source, hit.line).number:
             begun.setdefault(hit.line.source, hit.line.number)
 
     def follows(line: Line) -> bool:
-        behind = line.number - ended.get(line.source, line.number)
-        return 0 < behind <= MAX_CANCELLED_LINES and line.number < begun.get(line.source, line.number + 1)
+        end = ended.get(line.source, line)
+        late_s = line.when - end.when if line.when is not None and end.when is not None else 0.0
+        return (
+            0 < line.number - end.number <= MAX_CANCELLED_LINES
+            and late_s <= MAX_CANCELLED_S
+            and line.number < begun.get(line.source, line.number + 1)
+        )
 
     return [hit for hit in hits if hit.sign in SAID_BY_SLURM or not follows(hit.line)]
 

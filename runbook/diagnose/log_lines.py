@@ -54,7 +54,7 @@ TIMESTAMP_PATTERNS = (
         r"(?P<zone> ?[+-]\d\d:?\d\d\b)?"
     ),
     re.compile(
-        r"(?:^|[\s\[])[IWEF](?P<month>\d\d)(?P<day>\d\d) (?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d\.\d+)"
+        r"(?:^|[\s\[])[IWEF](?P<month>[01]?\d)(?P<day>\d\d) (?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d\.\d+)"
     ),  # glog, c10d
     re.compile(
         r"\b(?P<name>[A-Z][a-z]{2}) +(?P<day>\d{1,2}) (?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d(?:\.\d+)?)"

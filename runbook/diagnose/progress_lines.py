@@ -40,7 +40,7 @@ UNLESS_FAILURE = (
     rb"^(?!.*\b(?:(?:(?<!expected )fail\w*|errors?|exceptions?)\b(?=\W{0,3}[=:])(?!"
     + NO_VALUE
     + rb")|(?:fail\w*|exception)\b(?!\W{0,3}[=:])|abort\w*|cancel+ed|kill\w*|timed out|time-?out (?:after|waiting)"
-    rb"|terminat\w+|waiting|will|not (?:yet )?(?:done|finish\w*|complete\w*))|.*(?:" + BEFORE_STEPS + rb"))"
+    rb"|(?<!normal )terminat\w+|waiting|will|not (?:yet )?(?:done|finish\w*|complete\w*))|.*(?:" + BEFORE_STEPS + rb"))"
 )
 """The beginning of a pattern that matches no line with a failure, or with work before the first step."""
 
@@ -96,8 +96,8 @@ trainers for each epoch."""
 RUN_ENDED = re.compile(
     UNLESS_FAILURE + rb"(?:.*?\b(?:training|run|\w{0,12}job|trial|benchmark|evaluation|everything|all|program)\b.{0,40}"
     rb"\b(?:done|finished|complete[ds]?|succeeded)\b|.*?\btraining end(?:ed|s)?\W{0,4}\Z|.*?'train_runtime': \d"
-    rb"|.*?\bexited with (?:(?:return |exit )?code|status) 0\b|.*?\bfinished\W{1,3}rc=0\b|.*?\bcompleted\s+0:0\b"
-    rb"|.*?\bexit(?:s|ed)? successfully\b|.*?\bapplication shutdown complete\b"
+    rb"|.*?\bexit(?:ed|ing) with (?:(?:return |exit )?code|status) 0\b|.*?\bfinished\W{1,3}rc=0\b"
+    rb"|.*?\bcompleted\s+0:0\b|.*?\bexit(?:s|ed)? successfully\b|.*?\bapplication shutdown complete\b"
     rb"|.*?\b(?:process|task|experiment|pipeline|workflow|script)\b.{0,60}"
     rb"\b(?:completed successfully|status\W{1,3}completed\b)"
     # the last of all its steps
@@ -106,9 +106,10 @@ RUN_ENDED = re.compile(
     rb"|(?:\W{0,3}|.*?\b(?:saved|written|wrote|uploaded|done|finished|ended|launcher|trainer)\b.{0,80}?\b)"
     rb"(?:rc|ret|exit[ _]?(?:code|status)?|return[ _]?code|status)\W{1,3}0\W{0,2}\Z"
     rb"|.*?\btest (?:is a success|successful|succeeded)\b"
-    # gromacs, lammps, openfoam, vasp, wrf, cp2k, quantum espresso
+    # gromacs, lammps, openfoam, vasp, wrf, cp2k, gaussian, htcondor, fds, quantum espresso
     rb"|.*?\b(?:gromacs reminds you|total wall time: \d{1,4}|finalising parallel run|general timing and accounting"
-    rb"|success complete wrf|program ended at)\b|.*?\bjob done\.\s*\Z"
+    rb"|success complete wrf|program ended at|normal termination (?:of|\(return value 0)"
+    rb"|stop: \w{1,20} completed successfully)\b|.*?\bjob done\.\s*\Z"
     rb"|# (?:out of bounds values : 0 ok|avg bus bandwidth))",
     re.DOTALL,
 )
