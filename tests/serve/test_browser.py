@@ -171,7 +171,7 @@ def test_an_admin_does_everything_by_mouse_and_no_name_is_markup(browser: Browse
         tab.wait_for_url(server.url + "/admin")
         assert "eve" not in people.inner_text()
         tab.get_by_role("button", name="Log out").click()
-        assert tab.get_by_role("heading", name="Log in").is_visible()
+        tab.get_by_role("heading", name="Log in").wait_for()
         tab.goto(server.url + "/admin")
         assert tab.url == server.url + "/login?next=%2Fadmin"
         assert shown.said == []
