@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lab.processes import wait_until
 
 from runbook.node import job_control, own_files, proc
 from runbook.node.journal import attempt_folder
@@ -213,7 +214,8 @@ def test_only_the_logins_own_processes_count(monkeypatch: pytest.MonkeyPatch) ->
     with subprocess.Popen(["sleep", "60"], env=tags | {"PATH": os.environ["PATH"]}) as program:
         try:
             key = ("job", "²", "rank-00000.node-7.l0")
-            assert job_control.living_processes().get(key) == [program.pid]
+            # for a moment after its start a process shows no environment
+            wait_until("it is found", lambda: job_control.living_processes().get(key) == [program.pid])
             assert job_control.living_attempts("/w/job/node-7", {key: [program.pid]}) == []
             monkeypatch.setattr(job_control, "process_uid", lambda _: os.getuid() + 1)
             assert key not in job_control.living_processes()
