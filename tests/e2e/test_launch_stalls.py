@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,13 @@ import pytest
 from lab import Lab
 from lab.cli import runbook_cli
 from lab.jax_site import NoJax, jax_site
+from profiles import one_in
 
 from .test_launch import EXAMPLE, nothing_left, playbook
 from .test_launch_jax import EXAMPLE as JAX_EXAMPLE
 
-pytestmark = [pytest.mark.lab, pytest.mark.torch]
+pytestmark = [pytest.mark.lab, pytest.mark.torch, pytest.mark.thorough]
+"""Each takes ten to ninety seconds: every other one is in `make test-scale`."""
 
 STALL_S = 10
 EXAMPLES = {"torch": EXAMPLE, "jax": JAX_EXAMPLE}
@@ -75,19 +77,17 @@ ALONE = {
 CAUSES = {"stopped": "rank-stopped", "in a lock": "rank-behind", "spinning": "rank-behind"}
 
 
-def in_turns(cases: Iterable[tuple[object, ...]]) -> list[Any]:
-    """Every other one in `make test-all`, the others in `make test-scale`: each takes ten to ninety seconds."""
-    marks = itertools.cycle((pytest.mark.thorough, pytest.mark.scale))
-    return [pytest.param(*case, marks=next(marks)) for case in cases]
-
-
 @pytest.mark.parametrize(
     ("stall", "kind", "rank"),
-    in_turns(
-        (stall, kind, rank)
-        for stall, ranks in zip([*STALLS, "in a collective of its own"], itertools.cycle([(3, 0), (0, 3)]))
-        for kind in EXAMPLES
-        for rank in ranks
+    one_in(
+        2,
+        (
+            (stall, kind, rank)
+            for stall, ranks in zip([*STALLS, "in a collective of its own"], itertools.cycle([(3, 0), (0, 3)]))
+            for kind in EXAMPLES
+            for rank in ranks
+        ),
+        thorough=2,
     ),
 )
 def test_a_stall_at_step_50_is_named_with_its_place(
@@ -141,7 +141,8 @@ OF_JAX = ("evaluations", "every rank at its own time")
 
 
 @pytest.mark.parametrize(
-    ("kind", "pace"), in_turns([*(("torch", pace) for pace in PACES), *(("jax", pace) for pace in reversed(OF_JAX))])
+    ("kind", "pace"),
+    one_in(2, [*(("torch", pace) for pace in PACES), *(("jax", pace) for pace in reversed(OF_JAX))], thorough=2),
 )
 def test_a_training_of_uneven_pace_is_left_alone(make: Make, kind: str, pace: str) -> None:
     """It lasts so long that its ranks are looked at once, as those of every watched training are: one may be late."""
