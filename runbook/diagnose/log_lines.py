@@ -48,7 +48,7 @@ ESCAPES = re.compile(
 )
 
 MONTHS = {name: at for at, name in enumerate("jan feb mar apr may jun jul aug sep oct nov dec".split(), 1)}
-TIMESTAMP_PATTERNS = (
+DATE_PATTERNS = (
     re.compile(
         r"\b(?P<year>20\d\d)[-/](?P<month>\d\d)[-/](?P<day>\d\d)[T _](?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d(?:[.,]\d+)?)"
         r"(?P<zone> ?[+-]\d\d:?\d\d\b)?"
@@ -59,8 +59,8 @@ TIMESTAMP_PATTERNS = (
     re.compile(
         r"\b(?P<name>[A-Z][a-z]{2}) +(?P<day>\d{1,2}) (?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d(?:\.\d+)?)"
     ),  # syslog, dmesg -T
-    re.compile(r"^\D{0,20}(?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d(?:[.,]\d+)?)\b"),
 )
+TIME_OF_DAY = re.compile(r"^\D{0,20}(?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d(?:[.,]\d+)?)\b")
 
 # A name with a digit is taken as a host, but not the name of a module or error: urllib3, h5py, cv2.error.
 NOT_A_HOST = r"(?!python|pip|mount\.|[\w.]+(?:Error|Exception|Timeout|\.error)\b)"
@@ -253,21 +253,23 @@ def first_time(text: str) -> tuple[float, float] | None:
     """(seconds, period) of the first time in a line that tells its day, or else its hour; None without one. With a
     year: the seconds by UTC, and 0. Without a year or a day: the seconds since the clock began, and after how many
     seconds it begins again. A time without a zone counts as UTC, as containers have it."""
-    shown = [found for clock in TIMESTAMP_PATTERNS if (found := clock.search(text[:200]))]
-    for found in sorted(shown, key=lambda found: ("day" not in found.groupdict(), found.start())):
+    begin = text[:200]
+    dates = [found for pattern in DATE_PATTERNS if (found := pattern.search(begin))]
+    for found in sorted(dates, key=re.Match.start):
         told = found.groupdict()
-        seconds = int(told["h"]) * 3600 + int(told["m"]) * 60 + float(told["s"].replace(",", "."))
-        if "day" not in told:
-            return seconds, DAY_S
         month = int(told["month"]) if "month" in told else MONTHS.get(told["name"].lower(), 0)
         day = int(told["day"])
         if not (1 <= month <= 12 and 1 <= day <= 31):
             continue
         if "year" not in told:
-            return (month * 31 + day) * DAY_S + seconds, YEAR_S
+            return (month * 31 + day) * DAY_S + _seconds_of_day(found), YEAR_S
         days = date(int(told["year"]), month, 1).toordinal() + day
-        return days * DAY_S + seconds - _utc_offset_s(told["zone"]), 0.0
-    return None
+        return days * DAY_S + _seconds_of_day(found) - _utc_offset_s(told["zone"]), 0.0
+    return (_seconds_of_day(clock), DAY_S) if (clock := TIME_OF_DAY.search(begin)) else None
+
+
+def _seconds_of_day(time: re.Match[str]) -> float:
+    return int(time["h"]) * 3600 + int(time["m"]) * 60 + float(time["s"].replace(",", "."))
 
 
 def _utc_offset_s(zone: str | None) -> float:
