@@ -143,7 +143,7 @@ def links_proof(done: Search) -> str:
     """What the search proves, in the same words for every node, so that a report folds a thousand nodes into one
     line."""
     verdict, best = done.verdict, done.best
-    pairs = {frozenset((link.source, link.destination)) for link in best if Link(link.destination, link.source) in best}
+    pairs = {frozenset(link.ends) for link in best if Link(link.destination, link.source) in best}
     every = len(done.nodes) * (len(done.nodes) - 1) // 2
     among = "every pair" if len(pairs) == every else f"{len(pairs):,} of {every:,} pairs"
     delays = [each.moved.us for each in done.found if each.moved.us is not None]

@@ -339,9 +339,46 @@ def test_a_rank_that_is_slow_by_itself_explains_its_lanes() -> None:
     assert verdict.charges["node-b"].cause == "allreduce-slow"
 
 
+def test_a_rank_that_was_fast_on_another_link_is_not_behind() -> None:
+    """Its threads waited for a CPU while it was measured alone; what is slow is one direction of two nodes."""
+    two = pool_of(cluster(node("node-a"), node("node-b"))).members
+    slow = Link("node-a", "node-b")
+    layer = LinkLayer({slow: 0.006, Link("node-b", "node-a"): 12.0}, verdict=RingVerdict(paths=(slow,)))
+    found = assign_blame(two, Isolation(alone={0: (4.5, 0.69), 1: (19.2, 0.0)}, between=layer), {}, GATE)
+    assert {charge.cause for charge in found.charges.values()} == {"allreduce-slow"}
+    assert "node-a sends slowly, or node-b receives slowly" in found.charges["node-a"].says
+
+
+def test_a_rank_that_was_fast_on_a_link_is_not_behind_where_others_are_open() -> None:
+    """One link of node-b was never judged, and one is slow: node-b received fast, so its CPU is not why."""
+    slow, unjudged = Link("node-b", "node-c"), Link("node-b", "node-a")
+    fast = dict.fromkeys([Link("node-a", "node-b"), Link("node-c", "node-a"), Link("node-a", "node-c")], 12.0)
+    alone = {0: (9.4, 0.2), 1: (2.8, 0.84), 2: (9.4, 0.2)}
+    layer = LinkLayer({slow: 0.006, **fast}, unsettled=(slow,), unjudged=(unjudged,))
+    found = assign_blame(THREE, Isolation(alone=alone, between=layer), {}, GATE)
+    assert not found.charges
+    assert "node-b sends slowly, or node-c receives slowly" in found.common
+
+
+def test_a_link_of_which_no_measurement_counts_is_not_called_fast() -> None:
+    layer = LinkLayer({Link("node-b", "node-a"): 12.0}, unjudged=(Link("node-a", "node-b"),))
+    found = assign_blame(THREE, Isolation(between=layer), {}, GATE)
+    assert not found.charges
+    assert "node-a → node-b could not be judged" in found.common
+    assert "fast enough" not in found.common
+
+
 def test_a_machine_where_all_wait_for_cpus_blames_nobody() -> None:
     alone = {0: (10.0, 0.6), 1: (5.0, 0.8), 2: (9.0, 0.7)}
-    assert not assign_blame(THREE, Isolation(alone=alone, between=ALIKE), {}, GATE).charges
+    found = assign_blame(THREE, Isolation(alone=alone, busy={"node-a": ("pid 7",)}, between=ALIKE), {}, GATE)
+    assert not found.charges
+    assert "every rank waited for a CPU for 60% to 80% of the time" in found.common
+    assert "top -b" in found.remedy
+    assert "pid 7" in found.measured
+    on_gpus = pool_of(cluster(node("node-a"), node("node-b"), node("node-c"))).members
+    for member in on_gpus:
+        member.steps["imported"] = {"gpu": "H100"}
+    assert "CPU" not in assign_blame(on_gpus, Isolation(alone=alone, between=ALIKE), {}, GATE).common
     assert has_uneven_rates({0: (1.0, 0.0), 1: (3.0, 0.0)})
     assert not has_uneven_rates({0: (2.0, 0.0), 1: (3.0, 0.0)})
     assert not has_uneven_rates({})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import random
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 
 from runbook.checks.bandwidth.adapters import NodeAdapters
-from runbook.checks.bandwidth.allreduce_bottleneck import between_nodes_layer
+from runbook.checks.bandwidth.allreduce_bottleneck import RingVerdict, between_nodes_layer
 from runbook.checks.bandwidth.link_findings import LinkFindings, link_metrics, link_search_findings, measurements_csv
 from runbook.checks.bandwidth.normal_busbw import BandwidthSetting, link_gbps_floor
 from runbook.checks.bandwidth.pairing_rounds import Meeting
@@ -505,6 +506,25 @@ def test_the_floor_is_what_is_promised_or_usual() -> None:
     assert link_gbps_floor(BandwidthSetting("gloo", (1, 1), link_gbps=100.0)) is None
     assert link_gbps_floor(BandwidthSetting("nccl", (8, 8))) is None
     assert link_gbps_floor(BandwidthSetting("nccl", (8,), adapters=((400.0,) * 8,))) is None
+
+
+@pytest.mark.parametrize("count", [3, 4, 6])
+def test_a_slow_node_is_named_though_many_transfers_had_no_cpu(count: int) -> None:
+    """Most of them say so: a rate that is low for want of a CPU does not count, and is asked for again in time."""
+    right = 0
+    for seed in range(60):
+        chance = random.Random(seed)
+
+        def rate(_source: str, destination: str, chance: random.Random = chance) -> PairMeasured:
+            full = 0.005 if destination == "n2" else chance.uniform(0.6, 1.2)
+            if chance.random() > 0.3:
+                return moved(full)
+            return moved(min(full, 10 ** chance.uniform(-2, 0)), waited=chance.choice([1e9] * 9 + [0]))
+
+        layer = between_nodes_layer(searched(count, rate, enough=0.3))
+        right += layer.verdict == RingVerdict(receiving=("n2",))
+        assert layer.verdict in (RingVerdict(), RingVerdict(receiving=("n2",)))
+    assert right >= 54
 
 
 def test_a_slow_link_whose_first_measurement_did_not_count_is_found_all_the_same() -> None:

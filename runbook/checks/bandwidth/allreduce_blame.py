@@ -16,6 +16,7 @@ from runbook.checks.bandwidth.adapters import (
 )
 from runbook.checks.bandwidth.allreduce_bottleneck import Isolation, LinkLayer
 from runbook.checks.bandwidth.normal_busbw import rate_range_text
+from runbook.checks.bandwidth.slow_link_search import is_short_of_cpus, unjudged_link_text
 from runbook.checks.bandwidth.slow_links import Link
 from runbook.checks.ranks.pool import RankMember
 from runbook.model.command_quoting import shell_word
@@ -55,7 +56,7 @@ def assign_blame(
     own = {node: own_slow_reasons(node, wires, found.between.rates, gate) for node in nodes}
     measured = tuple(_measured_rate_lines(found))
     charges = (
-        _slow_rank_findings(members, found)
+        _slow_rank_findings(members, found, gate)
         or _inside_node_findings(found.inside, home, wires)
         or _between_nodes_findings(found.between, own, members, wires)
     )
@@ -66,7 +67,13 @@ def assign_blame(
         errors = tuple(interface_error_lines(wires[node])) if node in wires else ()
         charges[node] = charge.with_evidence(*errors)
     if not charges:
-        return Blame(common=_common_cause_text(found, gate), remedy=no_culprit_remedy(wires), measured=measured)
+        starved = is_short_of_cpus(found.alone) and not any(map(_gpu_of, members))
+        common, remedy = _common_cause_text(found, gate), no_culprit_remedy(wires)
+        if starved:
+            common = f"{_short_of_cpus_text(found.alone)}; {common}"
+            remedy = remedy_from_page("allreduce-slow", "cpu")
+            measured += tuple(line for lines in found.busy.values() for line in lines)
+        return Blame(common=common, remedy=remedy, measured=measured)
     return Blame(charges, cleared=_clearing_sentences(nodes, charges, found), measured=measured)
 
 
@@ -87,16 +94,27 @@ def own_slow_reasons(
     ]
 
 
-def _slow_rank_findings(members: Sequence[RankMember], found: Isolation) -> dict[str, Finding]:
+def _gpu_of(member: RankMember) -> str | None:
+    """The model of the rank's GPU, or None for a rank on CPUs."""
+    return member.steps.get("imported", {}).get("gpu")
+
+
+def _slow_rank_findings(members: Sequence[RankMember], found: Isolation, gate: float) -> dict[str, Finding]:
     """By node, a finding for ranks that are slow even when no other rank takes part, and whose links are slow too: the
-    reason is the CPU, GPU or memory of their node."""
-    kind = {member.rank.rank: member.steps.get("imported", {}).get("gpu") for member in members}
+    reason is the CPU, GPU or memory of their node. `gate` is in GB/s."""
+    kind = {member.rank.rank: _gpu_of(member) for member in members}
     best_of: dict[object, float] = {}  # by model of GPU: a smaller one is not slow
     for rank, (rate, _) in found.alone.items():
         best_of[kind.get(rank)] = max(rate, best_of.get(kind.get(rank), 0.0))
     least = min((waited for _, waited in found.alone.values()), default=0.0)
-    verdict = found.between.verdict
-    involved = {*verdict.ends, *(end for link in verdict.paths for end in (link.source, link.destination))}
+    between = found.between
+    verdict = between.verdict
+    involved = {
+        *verdict.ends,
+        *(end for link in (*verdict.paths, *between.unsettled, *between.unjudged) for end in link.ends),
+    }
+    # What a rank moved on one link, its CPU or GPU could move on each.
+    involved -= {end for link, rate in between.rates.items() if rate >= gate for end in link.ends}
     charges: dict[str, Finding] = {}
     for member in members:
         best = best_of.get(kind[member.rank.rank], 0.0)
@@ -106,9 +124,9 @@ def _slow_rank_findings(members: Sequence[RankMember], found: Isolation) -> dict
         if rate >= MAX_SLOW_RANK_SHARE * best and not queued:
             continue
         node = member.rank.node
-        if not verdict.clean and node not in involved:
-            continue  # its links are fine, so this does not explain a slow AllReduce
-        cpu = not member.steps.get("imported", {}).get("gpu")
+        if not between.all_fast and node not in involved:
+            continue  # it was fast on a link, so this does not explain the slow ones
+        cpu = not kind[member.rank.rank]
         why = f" (its threads waited {waited:.0%} of the time for a CPU)" if waited > 0.2 and cpu else ""
         says = (
             f"{member.label} is slow by itself, before anything crosses a link: it adds tensors up at "
@@ -162,14 +180,14 @@ def _between_nodes_findings(
             node, says, own.get(node, []), inspection_remedy(node, wires), slow_rail_evidence(layer, links, members)
         )
     for link in verdict.paths:
-        ends = [link.source, link.destination]
+        ends = link.ends
         explained = [node for node in ends if own.get(node)]
         says = f"{link} carries {bandwidth_text(rates[link])}, where the fastest link carries {best}"
         if explained:  # one end reports that it is the limit
             for node in explained:
                 charges.setdefault(node, node_charge_finding(node, f"{node} is slow: {says}", own[node], ""))
             continue
-        two = len({end for each in rates for end in (each.source, each.destination)}) == 2
+        two = len({end for each in rates for end in each.ends}) == 2
         says += (
             f": {link.source} sends slowly, or {link.destination} receives slowly; a third node would show which"
             if two
@@ -240,6 +258,10 @@ def _common_cause_text(found: Isolation, gate: float) -> str:
     parts = []
     if found.between.unsettled:
         parts.append(_unsettled_links_text(found.between))
+    elif found.between.unjudged:
+        parts.append(unjudged_link_text(found.between.unjudged[0]))
+        if found.between.rates:
+            parts.append(f"the other links between nodes carry {found.between.span}")
     elif found.between.rates:
         alike = f"all links between nodes are alike, {found.between.span}"
         enough = min(found.between.rates.values()) >= gate
@@ -251,6 +273,12 @@ def _common_cause_text(found: Isolation, gate: float) -> str:
     if found.inside.rates:
         parts.append(f"inside the nodes {found.inside.span}, no node stands out")
     return "; ".join(parts) or "no rank stands out"
+
+
+def _short_of_cpus_text(alone: Mapping[int, tuple[float, float]]) -> str:
+    """How long the ranks waited for a CPU, in words."""
+    waited = [share for _, share in alone.values()]
+    return f"every rank waited for a CPU for {min(waited):.0%} to {max(waited):.0%} of the time, even alone"
 
 
 def _unsettled_links_text(layer: LinkLayer) -> str:

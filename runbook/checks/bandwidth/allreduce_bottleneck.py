@@ -17,6 +17,7 @@ from runbook.checks.bandwidth.slow_link_search import (
     Search,
     Unfinished,
     has_uneven_rates,
+    is_short_of_cpus,
     search_slow_links,
     switch_by_node,
 )
@@ -65,7 +66,7 @@ def disjoint_rounds(links: Iterable[Link]) -> list[list[Link]]:
     of ends, else three."""
     found: list[tuple[set[str], list[Link]]] = []
     for link in links:
-        ends = {link.source, link.destination}
+        ends = {*link.ends}
         for taken, members in found:
             if not taken & ends:
                 taken |= ends
@@ -98,7 +99,7 @@ def links_to_remeasure(measured: Mapping[Link, float], gate: float) -> list[Link
     wanted: list[Link] = []
 
     def partner(choice: Mapping[str, Sequence[str]], link: Link) -> str | None:
-        free = [end for end in choice.get(circle[link.source], ()) if end not in (link.source, link.destination)]
+        free = [end for end in choice.get(circle[link.source], ()) if end not in link.ends]
         chosen = min(free, key=lambda end: used.get(end, 0), default=None)
         if chosen is not None:
             used[chosen] = used.get(chosen, 0) + 1
@@ -175,13 +176,19 @@ measured."""
 class LinkLayer:
     """Links of one kind: the GB/s of each in the ring and in the second look, and the rates of its pairs of ranks.
     `unsettled`: slow links, the slowest first, with an end that was fast with nobody, whether `verdict` blames it or it
-    was tried with too few others."""
+    was tried with too few others. `unjudged`: links of which no measurement counts."""
 
     first: dict[Link, float] = field(default_factory=dict)
     second: dict[Link, float] = field(default_factory=dict)
     pairs: dict[Link, dict[tuple[int, int], float]] = field(default_factory=dict)
     verdict: RingVerdict = field(default_factory=RingVerdict)
     unsettled: tuple[Link, ...] = ()
+    unjudged: tuple[Link, ...] = ()
+
+    @property
+    def all_fast(self) -> bool:
+        """Whether every link is known not to be slow."""
+        return self.verdict.clean and not self.unsettled and not self.unjudged
 
     @property
     def rates(self) -> dict[Link, float]:
@@ -219,7 +226,7 @@ def isolate_bottleneck(pool: RankPool, at: Context, gate: float) -> Isolation:
         ranks = MeasuringRanks(pool, at, BOTTLENECK_DEADLINE_S)
         at.say("too slow: measuring every rank alone")
         found.alone = ranks.alone()
-        if has_uneven_rates(found.alone):
+        if has_uneven_rates(found.alone) or is_short_of_cpus(found.alone):
             gather_evidence(pool)
             found.busy = {node: busy_program_lines(pool.seen.get(node)) for node in by_node}
         if inside:
@@ -263,7 +270,7 @@ def between_nodes_layer(done: Search) -> LinkLayer:
         for link in sorted(best, key=best.__getitem__)
         if slow([link]) and not (proven(link.source, Role.SENDS) and proven(link.destination, Role.RECEIVES))
     )
-    return LinkLayer(best, {}, rails, verdict, unsettled)
+    return LinkLayer(best, {}, rails, verdict, unsettled, tuple(done.never_counted))
 
 
 def _measure_inside_nodes(

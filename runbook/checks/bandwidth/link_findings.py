@@ -19,7 +19,7 @@ from runbook.checks.bandwidth.allreduce_blame import (
     slow_rail_evidence,
 )
 from runbook.checks.bandwidth.allreduce_bottleneck import LinkLayer, between_nodes_layer
-from runbook.checks.bandwidth.slow_link_search import MeasuredLink, Search
+from runbook.checks.bandwidth.slow_link_search import MeasuredLink, Search, unjudged_link_text
 from runbook.checks.bandwidth.slow_links import Endpoint, Judgement, Link, LinksVerdict, Role
 from runbook.checks.network.mesh import too_busy_finding
 from runbook.checks.ranks.pool import RankMember
@@ -341,9 +341,8 @@ class _FindingsOfLinks:
                     seen = f"{gbps_text(worst)} ({worst / self.median:.0%} of the median){losses}"
                     found.setdefault(link.source, []).append(f"{link} was slow once, {seen}, and nothing confirms it")
         for link in self.done.never_counted[:MAX_SHOWN_LINKS]:
-            if not self.found.keys() & {link.source, link.destination}:
-                text = f"{link} could not be judged: it was slow each time, and each time one of its nodes had no CPU"
-                found.setdefault(link.source, []).append(text)
+            if not self.found.keys() & {*link.ends}:
+                found.setdefault(link.source, []).append(unjudged_link_text(link))
         normal = self.verdict.normal
         if len(self.done.nodes) > 2 and 1 - normal.suspect > MIN_MENTIONED_NOISE:
             text = (

@@ -9,6 +9,7 @@ measured again; idle nodes are paired too, so that every round loads the network
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -18,6 +19,9 @@ MAX_ALL_MEASURED_NODES = 8
 """With up to this many nodes every pair is measured."""
 MAX_EXTRA_ROUNDS = 9
 """How many rounds may follow the first ones: what is not settled by then is reported as unsettled."""
+
+MetCounts = Counter[frozenset[str]]
+"""How many measurements there are of each pair of nodes."""
 
 MAX_LEAF_PROBES = 2
 """How many other links between the same two leaves are measured beside a slow one."""
@@ -66,23 +70,26 @@ class Schedule:
             return [Meeting(*pair) for pair in self._first[number]]
         if judged is None or number >= len(self) + MAX_EXTRA_ROUNDS:
             return []
-        met = {frozenset((each.link.source, each.link.destination)) for each in measured}
+        met = Counter(frozenset(each.link.ends) for each in measured)
         booked = _Round(self.nodes, self.leaf_of)
         if not judged.common:
-            self._settle(booked, judged, met)
-            for one, other in again:
-                booked.add(Meeting(one, other))
+            self._confirm(booked, judged, met)
+        # Before the suspects: pairs that are known bring them nothing new.
+        for one, other in again:
+            booked.add(Meeting(one, other))
+        if not judged.common:
+            self._test(booked, judged, met)
         second = self._inside and number == len(self._first)
         if not booked.meetings and not second:
             return []
         # A node of unknown leaf may share an uplink with any other: beside its meeting alone, the idle nodes rest.
         if not any(each.alone and not {each.one, each.other} <= self.leaf_of.keys() for each in booked.meetings):
-            for one, other in self._company(booked, met if second else set(), cross=not second):
+            for one, other in self._company(booked, met if second else Counter(), cross=not second):
                 booked.add(Meeting(one, other, asked=second))
         return booked.meetings
 
-    def _settle(self, booked: _Round, judged: Judgement, met: set[frozenset[str]]) -> None:
-        """Books the pairs whose result is needed, the most decisive first."""
+    def _confirm(self, booked: _Round, judged: Judgement, met: MetCounts) -> None:
+        """Books the pairs that may confirm a suspicion, the most decisive first."""
         for leaf in judged.leaves_to_cross:
             for number, node in enumerate(self._of(leaf.name)):
                 booked.with_partner(node, self._elsewhere(node, judged, leaf.role), met, long=True, last=number % 2 > 0)
@@ -93,11 +100,15 @@ class Schedule:
             partners = self._proven(end.name, judged, [end.role])
             booked.with_partner(end.name, partners, met, long=True, alone=True)
         for link, long in judged.links_to_repeat:
-            booked.add(Meeting(link.source, link.destination, long=long, alone=long))
+            booked.add(Meeting(*link.ends, long=long, alone=long))
         for link in judged.links_to_surround:
             self._probe(booked, link, judged, met)
-        for node, roles in judged.suspects.items():
-            booked.with_partner(node, self._proven(node, judged, roles), met)
+
+    def _test(self, booked: _Round, judged: Judgement, met: MetCounts) -> None:
+        """Books proven partners for suspects, and for nodes that were not measured yet."""
+        partners_of = {node: self._proven(node, judged, roles) for node, roles in judged.suspects.items()}
+        for node in sorted(partners_of, key=lambda node: least_met(node, partners_of[node], met)):
+            booked.with_partner(node, partners_of[node], met)
         for node in judged.untested(self.nodes):
             booked.with_partner(node, self._proven(node, judged, list(Role)), met)
 
@@ -119,7 +130,7 @@ class Schedule:
         partners = self._proven(node, judged, [role])
         return [other for other in partners if self.leaf_of.get(other) not in (leaf, None)]
 
-    def _probe(self, booked: _Round, link: Link, judged: Judgement, met: set[frozenset[str]]) -> None:
+    def _probe(self, booked: _Round, link: Link, judged: Judgement, met: MetCounts) -> None:
         """Books other links from the one leaf to the other, between proven nodes."""
         senders = [node for node in self._of(self.leaf_of[link.source]) if judged.proven(node, Role.SENDS)]
         receivers = [node for node in self._of(self.leaf_of[link.destination]) if judged.proven(node, Role.RECEIVES)]
@@ -132,7 +143,7 @@ class Schedule:
                 booked.add(Meeting(one, free[0]))
                 found += 1
 
-    def _company(self, booked: _Round, met: set[frozenset[str]], *, cross: bool) -> Iterator[tuple[str, str]]:
+    def _company(self, booked: _Round, met: MetCounts, *, cross: bool) -> Iterator[tuple[str, str]]:
         """Pairs of idle nodes. With `cross`, half of the first round's pairs come first; then pairs inside the groups
         that have not met; then the rest in any order."""
         for one, other in self._first[0][::2] if cross else ():
@@ -185,21 +196,24 @@ class _Round:
         self,
         node: str,
         partners: Sequence[str],
-        met: set[frozenset[str]],
+        met: MetCounts,
         *,
         long: bool = False,
         alone: bool = False,
         last: bool = False,
     ) -> None:
-        """Books a meeting of the node with the first free partner, preferably one that it has not met. `last`: the
-        partner sends first."""
-        if node not in self._free:
-            return
+        """Books a meeting of the node with the free partner that it has met least often, the first of several. `last`:
+        the partner sends first."""
         free = [other for other in partners if other in self._free]
-        fresh = (other for other in free if frozenset((node, other)) not in met)
-        if (partner := next(fresh, None) or next(iter(free), None)) is not None:
+        if node in self._free and free:
+            partner = min(free, key=lambda other: met[frozenset((node, other))])
             one, other = (partner, node) if last else (node, partner)
             self.add(Meeting(one, other, long=long, alone=alone))
+
+
+def least_met(node: str, partners: Iterable[str], met: MetCounts) -> int:
+    """How often the node has met the one of these partners that it has met least often."""
+    return min((met[frozenset((node, other))] for other in partners), default=0)
 
 
 def nodes_of_leaves(nodes: Sequence[str], leaf_of: Mapping[str, str]) -> list[list[str]]:

@@ -6,7 +6,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from runbook.checks.bandwidth.pairing_rounds import Meeting, Schedule
@@ -31,6 +31,9 @@ RANK_ALONE_S = 0.4
 MIN_EVEN_RATE_SHARE = 0.5
 """When the slowest rank reaches less than this part of the fastest, ranks are measured again before one is blamed:
 other programs run as well."""
+
+MIN_SHORT_OF_CPUS_SHARE = 0.3
+"""When every rank waited for a CPU for this share of the time, a slow job lacks CPUs first of all."""
 
 TRANSFER_STALL_TIMEOUT_S = 10.0
 """Seconds of a stall, in which nothing moves at all. Even over a link of 100 kbit/s a message takes less."""
@@ -149,6 +152,11 @@ def _parse_measurement(said: Mapping[str, Any]) -> PairMeasured:
     )
 
 
+def is_short_of_cpus(alone: Mapping[int, tuple[float, float]]) -> bool:
+    """Whether the threads of every rank, measured alone, waited for a CPU for much of the time."""
+    return min((waited for _, waited in alone.values()), default=0.0) >= MIN_SHORT_OF_CPUS_SHARE
+
+
 def has_uneven_rates(alone: Mapping[int, tuple[float, float]]) -> bool:
     """Whether ranks differ so much, measured alone, that they are measured again."""
     rates = [rate for rate, _ in alone.values()]
@@ -158,7 +166,7 @@ def has_uneven_rates(alone: Mapping[int, tuple[float, float]]) -> bool:
 LONG_TRANSFER_FACTOR = 3.0
 """A long transfer takes this many times as long as a short one."""
 
-MAX_LINK_TRIES = 5
+MAX_LINK_TRIES = 8
 """How many times a link is tried at most, as long as no measurement of it counts."""
 
 MIN_EXPLAINED_SHARE = 0.5
@@ -266,7 +274,7 @@ class Search:
     @property
     def too_busy(self) -> list[str]:
         """Nodes that were measured and had no CPU each time, so that nothing is known about them."""
-        tried = {name for each in self.found for name in (each.link.source, each.link.destination)}
+        tried = {name for each in self.found for name in each.link.ends}
         return [name for name in self.judge().untested(self.nodes) if name in tried] if self.found else []
 
 
@@ -300,7 +308,7 @@ def search_slow_links(
         new = [
             _link_measurement(link, done.rounds, each, pairs[each], moved) for each in meetings for link in each.links
         ]
-        done.found += flag_counting_measurements(done.found, new)
+        done.found += flag_counting_measurements(done.found, new, enough)
         done.rounds += 1
         judged = done.judge()
     return done
@@ -340,13 +348,18 @@ def _link_measurement(
     return MeasuredLink(link, number, meeting, together, {way: moved[way].gbytes for way in ways})
 
 
-def flag_counting_measurements(before: Sequence[MeasuredLink], new: Sequence[MeasuredLink]) -> list[MeasuredLink]:
-    """The new measurements with `counts`: a slow one does not count if an end had no CPU meanwhile."""
-    usual = estimate_normal(each.moved.gbytes for each in (*before, *new))
-    return [
-        MeasuredLink(each.link, each.round, each.meeting, each.moved, each.rails, not is_cpu_starved(each.moved, usual))
-        for each in new
-    ]
+def flag_counting_measurements(
+    before: Sequence[MeasuredLink], new: Sequence[MeasuredLink], enough: float = math.inf
+) -> list[MeasuredLink]:
+    """The new measurements with `counts`: a slow one does not count if an end had no CPU meanwhile, unless it reached
+    `enough` GB/s all the same."""
+    usual = estimate_normal(min(enough, each.moved.gbytes) for each in (*before, *new))
+    return [replace(each, counts=each.moved.gbytes >= enough or not is_cpu_starved(each.moved, usual)) for each in new]
+
+
+def unjudged_link_text(link: Link) -> str:
+    """Why nothing is known about a link of which no measurement counts, in words."""
+    return f"{link} could not be judged: it was slow each time, and each time one of its nodes had no CPU"
 
 
 def is_cpu_starved(moved: PairMeasured, usual: Normal) -> bool:

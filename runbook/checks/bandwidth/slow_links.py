@@ -80,6 +80,11 @@ class Link:
     def __str__(self) -> str:
         return f"{self.source} → {self.destination}"
 
+    @property
+    def ends(self) -> tuple[str, str]:
+        """The source and the destination."""
+        return self.source, self.destination
+
     def end(self, role: Role) -> Endpoint:
         return Endpoint(self.source if role is Role.SENDS else self.destination, role)
 
@@ -543,7 +548,7 @@ class Judgement:
         found = []
         for link in links:
             leaves = self.leaves_of(link)
-            own: set[object] = {link.source, link.destination}
+            own: set[object] = {*link.ends}
             if leaves:
                 own.add(frozenset((leaves.source, leaves.destination)))
             if not taken & own:
