@@ -151,6 +151,7 @@ def derive_signs(hits: HitsBySign) -> Iterator[Hit]:
     yield from _raised_oddly(hits)
     yield from _raised_first(hits)
     yield from _own_proxy_failed(hits)
+    yield from _gpu_memory_refused(hits)
     yield from _answered_no_gpu(hits)
     yield from _gpu_of_rank_missing(hits)
     for sign, group, name in DIFFERING_VALUE_SIGNS:
@@ -769,6 +770,12 @@ def _own_proxy_failed(hits: HitsBySign) -> Iterator[Hit]:
     for hit in hits.get("proxy-failed", ())[:1] if closed else ():
         if all(_may_precede(hit.line, line) for line in closed):
             yield Hit("own-proxy-failed", hit.line)
+
+
+def _gpu_memory_refused(hits: HitsBySign) -> Iterator[Hit]:
+    """`gpu-memory-refused`: memory of a GPU was to be registered for RDMA, and its address is bad."""
+    if hits.get("gpu-buffer"):
+        yield from (Hit("gpu-memory-refused", hit.line) for hit in hits.get("memory-refused", ()))
 
 
 def _answered_no_gpu(hits: HitsBySign) -> Iterator[Hit]:

@@ -53,7 +53,7 @@ PROGRESS = re.compile(
     rb"|\bexit(?:ed)?\b.{0,16}\b(?:code|status)?[ =:]*0\b"
     rb"|\bcode: 0\b|\bsav(?:ed?|ing)\b.{0,20}\b(?:checkpoint|model|to)\b|\bgoodbye\b"
     rb"|destroy_process_group\(\) was not called|has not been destroyed before|destroy complete|\bfailed=0\b"
-    rb"|\b(?:\d+|tests?) passed\b"
+    rb"|\b(?:\d+|tests?) passed\b|\.\.\. passed\s*\Z|\bpi is approximately \d"
     # a result
     rb"|\b(?:final|best|test|validation|evaluation) metrics\W{0,4}[:{]"
     rb"|all_?reduce ok|out of bounds values : 0 ok|avg bus bandwidth|\b\d+ packets transmitted"
@@ -128,7 +128,7 @@ _GOOD_OUTCOME = (
     rb"|and|at|on|in|of|for|with|from|as|by|has|have|is|are|was|were|the|to)\b"
 )
 LAST_WORDS = re.compile(
-    rb"\A(?!.*\b(?:info|debug|notice|trace|warn(?:ing)?|deprecat\w+|newly initialized|hint|note)\b"
+    rb"\A(?!.*\b(?:info|debug|notice|trace|warn|\w*warning|deprecat\w+|newly initialized|hint|note)\b"
     rb"|\[?[iw](?:\d{4})? )(?:"
     # a rank, node or the like, and a word for what became of it that is no good word
     rb"(?:.*[\]:)>|] +)?(?:the )?"

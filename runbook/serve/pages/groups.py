@@ -533,63 +533,28 @@ _API_GROUPS_PATH = "/api/v1/groups"
 _API_GROUP_PATH = f"{_API_GROUPS_PATH}/{{name}}"
 _MAX_FORM_BYTES = 4 * MAX_GROUP_BYTES  # in a form a byte may take three (%XX)
 
+
+def _operator_form(path: str, handler: Handler, says: str) -> Page:
+    """A form that operators send, with or without the text of a group."""
+    return Page(path, ("POST",), handler, "operator", says=says, most_bytes=_MAX_FORM_BYTES)
+
+
 PAGES = [
     Page("/groups", ("GET",), show_groups, "viewer", says="Groups", nav="Groups"),
-    Page("/groups", ("POST",), submit_new_group, "operator", says="Create a group"),
-    Page("/move", ("POST",), submit_node_move, "operator", says="Move nodes between groups"),
+    _operator_form("/groups", submit_new_group, "Create a group"),
+    _operator_form("/move", submit_node_move, "Move nodes between groups"),
     Page(_GROUP_PATH, ("GET",), show_group, "viewer", says="A group"),
-    Page(_GROUP_PATH, ("POST",), submit_group_save, "operator", says="Change a group", most_bytes=_MAX_FORM_BYTES),
-    Page(
-        f"{_GROUP_PATH}/preview",
-        ("POST",),
-        show_preview,
-        "operator",
-        says="Preview a change of a group",
-        most_bytes=_MAX_FORM_BYTES,
-    ),
-    Page(f"{_GROUP_PATH}/rename", ("POST",), rename, "operator", says="Rename a group"),
-    Page(f"{_GROUP_PATH}/order", ("POST",), submit_node_shift, "operator", says="Order the nodes of a group"),
-    Page(f"{_GROUP_PATH}/delete", ("POST",), submit_group_deletion, "operator", says="Delete a group"),
-    Page(
-        f"{_GROUP_PATH}/start",
-        ("POST",),
-        submit_group_start,
-        "operator",
-        says="Start a group",
-        most_bytes=_MAX_FORM_BYTES,
-    ),
-    Page(
-        f"{_GROUP_PATH}/stop",
-        ("POST",),
-        _make_end_handler(),
-        "operator",
-        says="Stop a group",
-        most_bytes=_MAX_FORM_BYTES,
-    ),
-    Page(
-        f"{_GROUP_PATH}/kill",
-        ("POST",),
-        _make_end_handler(now=True),
-        "operator",
-        says="Kill a group",
-        most_bytes=_MAX_FORM_BYTES,
-    ),
-    Page(
-        f"{_GROUP_PATH}/restart",
-        ("POST",),
-        submit_group_restart,
-        "operator",
-        says="Restart a group",
-        most_bytes=_MAX_FORM_BYTES,
-    ),
+    _operator_form(_GROUP_PATH, submit_group_save, "Change a group"),
+    _operator_form(f"{_GROUP_PATH}/preview", show_preview, "Preview a change of a group"),
+    _operator_form(f"{_GROUP_PATH}/rename", rename, "Rename a group"),
+    _operator_form(f"{_GROUP_PATH}/order", submit_node_shift, "Order the nodes of a group"),
+    _operator_form(f"{_GROUP_PATH}/delete", submit_group_deletion, "Delete a group"),
+    _operator_form(f"{_GROUP_PATH}/start", submit_group_start, "Start a group"),
+    _operator_form(f"{_GROUP_PATH}/stop", _make_end_handler(), "Stop a group"),
+    _operator_form(f"{_GROUP_PATH}/kill", _make_end_handler(now=True), "Kill a group"),
+    _operator_form(f"{_GROUP_PATH}/restart", submit_group_restart, "Restart a group"),
     Page(f"{_GROUP_PATH}/history/{{version}}", ("GET",), version_page, "viewer", says="A state of a group"),
-    Page(
-        f"{_GROUP_PATH}/history/{{version}}",
-        ("POST",),
-        submit_version_restore,
-        "operator",
-        says="Restore a state of a group",
-    ),
+    _operator_form(f"{_GROUP_PATH}/history/{{version}}", submit_version_restore, "Restore a state of a group"),
     Page(f"{_GROUP_PATH}/scripts/{{shell}}", ("GET",), download, "viewer", says="Scripts of a group"),
     Page(f"{_GROUP_PATH}/scripts/{{shell}}/{{node}}", ("GET",), download, "viewer", says="The script of a node"),
     Page(_API_GROUPS_PATH, ("GET",), api_list_groups, "viewer", "api", "Groups"),
