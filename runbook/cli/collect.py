@@ -27,7 +27,7 @@ from runbook.files.node_sets import select_nodes
 from runbook.files.value_origins import Origins
 from runbook.files.yaml_document import Document
 from runbook.model.command_quoting import shell_word
-from runbook.model.errors import FilesWrong, Unreachable
+from runbook.model.errors import FilesWrong
 from runbook.model.grouping import values_by_key
 from runbook.model.inventory import Inventory, Node
 from runbook.model.node_ranges import fold
@@ -255,11 +255,7 @@ def missing_thing_name(one: Absent) -> str:
 def not_asked_lines(nodes: Sequence[NodeAnswer]) -> Iterator[str]:
     """Yields lines on the nodes that were not reached; nodes whose errors differ only in names and numbers share
     one."""
-    silent = {
-        node.node: Unreachable(node.cause, node.says, node.remedy, node.evidence)
-        for node in nodes
-        if node.cause is not None
-    }
+    silent = {node.node: node.failure for node in nodes if node.failure is not None}
     for names, error in fold_unreached(silent):
         yield f" not asked  {names}  {printable_line(error.says)}"
         for line in error.evidence:
@@ -294,9 +290,9 @@ def collect_json(
                 "node": node.node,
                 "asked": node.asked,
                 "seconds": node.seconds,
-                "cause": node.cause,
-                "says": node.says or None,
-                "remedy": node.remedy or None,
+                "cause": node.failure.cause if node.failure else None,
+                "says": node.failure.says if node.failure else None,
+                "remedy": node.failure.remedy if node.failure else None,
                 "answers": len(node.entries),
                 "missing": of(node, "missing"),
                 "denied": of(node, "denied"),

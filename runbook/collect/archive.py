@@ -219,13 +219,13 @@ def _readme_node_lines(gathered: Gathered) -> Iterator[str]:
     kinds = Counter((one.node, one.kind) for one in gathered.absent)
     for node in gathered.nodes:
         shown = gathered.scrubber.text(node.node)
-        if node.asked:
+        if node.failure is None:
             yield (
                 f"  {shown}: "
                 f"{answer_counts_text(node, *(kinds[shown, kind] for kind in ('missing', 'denied', UNFIT_KIND)))}"
             )
         else:
-            yield f"  {shown}: not asked: {node.cause}: {gathered.scrubber.text(node.says)}"
+            yield f"  {shown}: not asked: {node.failure.cause}: {gathered.scrubber.text(node.failure.says)}"
 
 
 def answer_counts_text(node: NodeAnswer, missing: int, denied: int, unfit: int) -> str:

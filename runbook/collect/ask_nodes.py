@@ -47,7 +47,7 @@ COLLECTED_VARIABLE_PREFIXES = tuple(
 
 @dataclass(slots=True)
 class NodeAnswer:
-    """What one node gave, or `cause`, `says`, `remedy` and `evidence` for why it gave nothing."""
+    """What one node gave; if nothing, `failure` says why."""
 
     node: str
     entries: list[ArchiveFile] = field(default_factory=list)
@@ -55,14 +55,11 @@ class NodeAnswer:
     people: list[tuple[str, str, str]] = field(default_factory=list)  # login name, home, full name
     hostnames: list[str] = field(default_factory=list)
     seconds: float | None = None
-    cause: str | None = None
-    says: str = ""
-    remedy: str = ""
-    evidence: tuple[str, ...] = ()
+    failure: Unreachable | None = None
 
     @property
     def asked(self) -> bool:
-        return self.cause is None
+        return self.failure is None
 
     @property
     def whole(self) -> bool:
@@ -108,12 +105,9 @@ def ask_nodes(
 
 
 def _windows_node_answer(node: Node) -> NodeAnswer:
-    return NodeAnswer(
-        node.name,
-        cause=WINDOWS_NODE,
-        says=f"{node.name} is a Windows node, and was not asked: what to look at there is not known to this version",
-        remedy=f"send what `ipconfig /all` and `nvidia-smi` print on {node.name}",
-    )
+    says = f"{node.name} is a Windows node, and was not asked: what to look at there is not known to this version"
+    remedy = f"send what `ipconfig /all` and `nvidia-smi` print on {node.name}"
+    return NodeAnswer(node.name, failure=Unreachable(WINDOWS_NODE, says, remedy))
 
 
 def _collect_arguments(inventory: Inventory, node: Node) -> dict[str, object]:
@@ -137,19 +131,18 @@ def _collect_arguments(inventory: Inventory, node: Node) -> dict[str, object]:
 def record_failure(found: NodeAnswer, failure: BaseException) -> None:
     """Record why a node gave nothing. Raises `failure` again if it is no Exception, such as KeyboardInterrupt."""
     if isinstance(failure, Unreachable):
-        found.cause, found.says = failure.cause, failure.says
-        found.remedy, found.evidence = failure.remedy, failure.evidence
+        found.failure = failure
     elif isinstance(failure, (ProgramNotStarted, TimeoutError)):
-        found.cause = "tool-output-unknown"
         why = "gave no answer in time" if isinstance(failure, TimeoutError) else f"could not look: {failure}"
-        found.says = f"{found.node} {printable_beginning(why, MAX_NODE_REASON_CHARACTERS)}"
+        says = f"{found.node} {printable_beginning(why, MAX_NODE_REASON_CHARACTERS)}"
         stuck = "`ps axo stat,pid,cmd | grep '^D'`"
-        found.remedy = f"look at the load of {found.node}, and for processes in state D ({stuck})"
+        remedy = f"look at the load of {found.node}, and for processes in state D ({stuck})"
+        found.failure = Unreachable("tool-output-unknown", says, remedy)
     elif isinstance(failure, Exception):  # whatever the error, the other nodes' answers are worth sending
-        found.cause = "tool-output-unknown"
         why = printable_beginning(f"{type(failure).__name__}: {failure}", MAX_NODE_REASON_CHARACTERS)
-        found.says = f"{found.node} gave an answer that could not be understood: {why}"
-        found.remedy = f"ask again; if it stays, look at {found.node} by hand"
+        says = f"{found.node} gave an answer that could not be understood: {why}"
+        remedy = f"ask again; if it stays, look at {found.node} by hand"
+        found.failure = Unreachable("tool-output-unknown", says, remedy)
     else:
         raise failure
 

@@ -86,8 +86,8 @@ def gather_entries(wanted: CollectRequest) -> Gathered:
             found += script_entries(plan, wanted.origins, names)
     for answer in answers:
         found += [*sorted(answer.entries, key=lambda entry: entry.path), *answer.absent]
-        if not answer.asked:
-            found.append(Absent(f"nodes/{answer.node}", f"{answer.cause}: {answer.says}", "not asked", answer.node))
+        if answer.failure is not None:
+            found.append(Absent(f"nodes/{answer.node}", str(answer.failure), "not asked", answer.node))
     scrubber = Scrubber((secret.reveal() for secret in secrets), hide_addresses=wanted.hide_addresses)
     learn_names(scrubber, wanted, answers)
     gathered = scrub_entries(found, answers, scrubber)

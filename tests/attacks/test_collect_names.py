@@ -141,8 +141,8 @@ def test_whatever_a_node_answers_its_files_are_its_own(hostile: object) -> None:
     parts = hostile["answers"] if isinstance(hostile, dict) and node_b.asked else []
     told = [one for one in listed if one.get("node") == "node_b"]
     assert len(told) == len(parts), "each part is there, or said to be missing"
-    if not node_b.asked:
-        assert node_b.cause == "tool-output-unknown"
+    if node_b.failure is not None:
+        assert node_b.failure.cause == "tool-output-unknown"
         assert b"node_b: not asked: tool-output-unknown" in files["README.txt"]
     elif not node_b.whole:
         assert b"are left out" in files["README.txt"]
@@ -178,10 +178,11 @@ def test_a_node_whose_answer_raises_is_told_and_the_others_go_on(failure: Except
     """Whatever stands between us and the node found."""
     node = NodeAnswer("node_b")
     record_failure(node, failure)
-    assert node.cause == "tool-output-unknown"
-    assert node.says.isprintable()
-    assert len(node.says) < 600
-    assert node.remedy
+    assert node.failure is not None
+    assert node.failure.cause == "tool-output-unknown"
+    assert node.failure.says.isprintable()
+    assert len(node.failure.says) < 600
+    assert node.failure.remedy
 
 
 def test_names_of_ours_are_all_allowed() -> None:

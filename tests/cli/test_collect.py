@@ -27,6 +27,7 @@ from runbook.collect.ask_nodes import NodeAnswer
 from runbook.collect.local_files import CollectedRun
 from runbook.files.inventory import load_inventory
 from runbook.model.decoded_text import decoded_views
+from runbook.model.errors import Unreachable
 
 INVENTORY = """\
 name: mine
@@ -385,7 +386,8 @@ def test_archives_of_others_are_read_where_they_lie(folder: Path, capsys: pytest
 def test_nodes_that_are_silent_alike_share_an_entry() -> None:
     def refused(number: int, cause: str = "ssh-refused") -> NodeAnswer:
         says = f"node-{number:02}: 10.0.0.{number} refuses port 22"
-        return NodeAnswer(f"node-{number:02}", cause=cause, says=says, remedy=f"start sshd on node-{number:02}")
+        failure = Unreachable(cause, says, f"start sshd on node-{number:02}")
+        return NodeAnswer(f"node-{number:02}", failure=failure)
 
     lines = list(
         not_asked_lines([refused(1), NodeAnswer("node-00"), *map(refused, range(2, 30)), refused(40, "other")])
