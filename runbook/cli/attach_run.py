@@ -36,6 +36,7 @@ from runbook.model.events import (
 )
 from runbook.model.inventory import Inventory
 from runbook.model.redact import Redactor
+from runbook.model.run_files import EVENTS_FILE, RESULT_FILE
 from runbook.model.safe_files import open_append_below, write_file_below
 from runbook.model.verdict import EXIT_INTERRUPTED, EXIT_OF_VERDICT, Outcome, overall_verdict
 from runbook.report.run_json import Jsonl, Result, event_to_json, read
@@ -50,7 +51,7 @@ def follow_run_to_end(arguments: argparse.Namespace, inventory: Inventory) -> in
     for name in ("SIGINT", "SIGTERM"):
         signal.signal(getattr(signal, name), lambda *_: leaving.set())
     with resumed_run_folder(arguments.run_dir) as run_dir:
-        events = list(read(run_dir / "events.jsonl"))
+        events = list(read(run_dir / EVENTS_FILE))
         started, stage = _attachable_run(run_dir, events, arguments.job)
         planned = _replan_launch(arguments, started, stage)
         redactor = Redactor(planned[0].secrets if planned else ())
@@ -79,7 +80,7 @@ def follow_run_to_end(arguments: argparse.Namespace, inventory: Inventory) -> in
                 return EXIT_INTERRUPTED
             outcomes = spares.with_replacements(outcomes) if spares else outcomes
             finished = _emit_run_end(emit, events, started, stage, outcomes)
-            write_file_below(run_dir, "result.json", data=result.text())
+            write_file_below(run_dir, RESULT_FILE, data=result.text())
     stdout.line(f"{started.run_id}: {finished.verdict}; logs in {run_dir / 'logs'}")
     return finished.exit_code
 
@@ -155,12 +156,12 @@ def _reopen_run_record(
     attempts = [at for at, event in enumerate(events) if isinstance(event, Progress) and "attempt" in event.data]
     latest = max(attempts, default=0)
     events[:] = [event for at, event in enumerate(events) if not _is_end_event(event, stage, of_attempt=at > latest)]
-    write_file_below(run_dir, "events.jsonl", data="".join(f"{event_to_json(event)}\n" for event in events))
-    (run_dir / "result.json").unlink(missing_ok=True)
+    write_file_below(run_dir, EVENTS_FILE, data="".join(f"{event_to_json(event)}\n" for event in events))
+    (run_dir / RESULT_FILE).unlink(missing_ok=True)
     result = Result()
     for event in events:
         result(event)
-    with io.TextIOWrapper(open_append_below(run_dir, "events.jsonl"), encoding="utf-8") as file:
+    with io.TextIOWrapper(open_append_below(run_dir, EVENTS_FILE), encoding="utf-8") as file:
         keep = Jsonl(file, of_ranks=False)
 
         def emit(event: Event) -> None:

@@ -31,6 +31,7 @@ from runbook.model.errors import FilesWrong
 from runbook.model.grouping import values_by_key
 from runbook.model.inventory import Inventory, Node
 from runbook.model.node_ranges import fold
+from runbook.model.run_files import EVENTS_FILE
 from runbook.model.safe_files import is_folder, path_lookup_error
 from runbook.model.safe_text import printable_line, visible_text
 from runbook.model.units import bytes_text, count_text, seconds_text
@@ -100,7 +101,7 @@ def choose_run(arguments: argparse.Namespace) -> tuple[CollectedRun | None, str]
         run = read_collected_run(path)
         if run is None:
             why = "holds no run: there is no result.json and no events.jsonl in it"
-            unseen = path_lookup_error(path / "events.jsonl")
+            unseen = path_lookup_error(path / EVENTS_FILE)
             what = f"cannot be looked into: {unseen}" if unseen else why if is_folder(path) else "is no folder"
             raise FilesWrong.of("arguments.run-dir", f"--run-dir {arguments.run_dir} {what}")
         return run, f"{run.path}: {run_verdict_text(run)}"

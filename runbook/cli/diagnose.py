@@ -18,8 +18,9 @@ from runbook.diagnose.rule_types import Tier
 from runbook.diagnose.scan import Scanner
 from runbook.diagnose.sources.decoding import Account
 from runbook.diagnose.sources.logfiles import LogFile, find_logs, log_chunks
-from runbook.diagnose.sources.own_runs import RESULT_FILE, OwnRun, latest_run, parse_own_run, read_own_run
+from runbook.diagnose.sources.own_runs import OwnRun, latest_run, parse_own_run, read_own_run
 from runbook.diagnose.tool_outputs import UNKNOWN_OUTPUT_CAUSE, Paste, Source, merge_tool_causes, read_paste
+from runbook.model.run_files import RESULT_FILE
 from runbook.report.diagnosis import Coverage, diagnosis_json, diagnosis_text
 from runbook.report.standard_streams import stderr, stdout
 

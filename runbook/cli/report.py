@@ -10,6 +10,7 @@ from pathlib import Path
 from runbook.diagnose.sources.own_runs import latest_run as latest_run_of
 from runbook.engine.run_folder import default_parents, latest_run
 from runbook.model.errors import FilesWrong, machine_limit_finding
+from runbook.model.run_files import EVENTS_FILE, RESULT_FILE
 from runbook.model.safe_files import is_file, path_exists, path_lookup_error, write_file_atomically, write_file_below
 from runbook.report.standard_streams import stdout
 
@@ -50,11 +51,11 @@ def find_run_folder(named: str | None) -> Path:
         )
     places = [Path(named), *(home / named for home in default_parents())]
     for place in places:
-        if is_file(place / "result.json") and not path_exists(place / "events.jsonl"):
+        if is_file(place / RESULT_FILE) and not path_exists(place / EVENTS_FILE):
             return place
         if run := latest_run_of(place):
             return run
-    if unseen := path_lookup_error(places[0] / "events.jsonl"):
+    if unseen := path_lookup_error(places[0] / EVENTS_FILE):
         raise _report_argument_error(f"{named}: {unseen}", "name the folder of a run of yours")
     raise _report_argument_error(
         f"{named}: no run's files are there", "name the folder of a run: it holds `events.jsonl`"

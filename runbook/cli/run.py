@@ -36,6 +36,7 @@ from runbook.model.inventory import Inventory
 from runbook.model.node_ranges import fold
 from runbook.model.playbook import Playbook
 from runbook.model.redact import Redactor, is_searchable_secret, short_secret_text
+from runbook.model.run_files import EVENTS_FILE, RESULT_FILE
 from runbook.model.safe_files import is_file, open_append_below, write_file_below
 from runbook.model.safe_text import visible_text
 from runbook.model.units import count_text, range_text
@@ -255,12 +256,12 @@ def event_readers(arguments: argparse.Namespace, run_dir: Path, *others: Emit) -
     readers: list[Emit] = [result, *others]
     with contextlib.ExitStack() as stack:
         try:
-            events = io.TextIOWrapper(open_append_below(run_dir, "events.jsonl"), encoding="utf-8")
+            events = io.TextIOWrapper(open_append_below(run_dir, EVENTS_FILE), encoding="utf-8")
         except OSError as error:
             if machine_limit_finding(error):
                 raise
             raise FilesWrong.of("arguments.run-dir", f"{run_dir}: {error.strerror}") from None
-        stack.callback(close_report_file, events, run_dir / "events.jsonl")
+        stack.callback(close_report_file, events, run_dir / EVENTS_FILE)
         readers.append(Jsonl(events, of_ranks=False))
         if arguments.output == "junit":
             from runbook.report.junit import Junit
@@ -286,9 +287,9 @@ def event_readers(arguments: argparse.Namespace, run_dir: Path, *others: Emit) -
         try:
             yield emit
         finally:
-            with unwritable_as_warning(run_dir / "result.json"):
+            with unwritable_as_warning(run_dir / RESULT_FILE):
                 run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)  # if it was removed meanwhile
-                write_file_below(run_dir, "result.json", data=result.text())
+                write_file_below(run_dir, RESULT_FILE, data=result.text())
     if arguments.output == "json":
         stdout.document(result.text())
     elif junit:

@@ -27,6 +27,7 @@ from runbook.files.yaml_document import parse_document, read_document
 from runbook.model.errors import FilesWrong
 from runbook.model.inventory import EnvValue, Inventory
 from runbook.model.playbook import NO_PLAYBOOK
+from runbook.model.run_files import EVENTS_FILE, RESULT_FILE
 from runbook.model.safe_files import is_file, path_exists
 from runbook.model.secrets import Secret
 from runbook.report.html.recorded_run import Recorded
@@ -93,8 +94,8 @@ def current_user_names() -> tuple[str, str, str]:
 
 MAX_RUN_LOGS = 2000
 _RUN_FILES: tuple[tuple[str, ScrubForm], ...] = (
-    ("result.json", "json"),
-    ("events.jsonl", "json lines"),
+    (RESULT_FILE, "json"),
+    (EVENTS_FILE, "json lines"),
     ("crash.txt", "text"),
 )
 FORM_BY_SUFFIX: Mapping[str, ScrubForm] = {".jsonl": "json lines", ".json": "json"}

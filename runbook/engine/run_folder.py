@@ -16,12 +16,13 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from runbook.model.errors import FilesWrong, machine_limit_finding
+from runbook.model.run_files import EVENTS_FILE, MAX_EVENT_LINE_BYTES, RESULT_FILE
 from runbook.model.safe_files import is_file, read_json_below
 
 RUN_ID = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9a-f]{6}")
 """The id of a run: when it began, in local time, and six random digits."""
 
-RUN_FOLDER_FILES = ("events.jsonl", "result.json", "report.html", "crash.txt", "links.csv", "logs", "hang")
+RUN_FOLDER_FILES = (EVENTS_FILE, RESULT_FILE, "report.html", "crash.txt", "links.csv", "logs", "hang")
 """The names of a run's files and folders in the run folder."""
 JOB_ENDING_FILE = "ending.json"
 """The file that marks that the job of a run is to end: its follower then no longer waits for silent nodes. It holds who
@@ -110,7 +111,7 @@ def latest_run() -> Path | None:
 
 
 def is_run_folder(path: Path) -> bool:
-    return is_file(path / "events.jsonl") or is_file(path / "result.json")
+    return is_file(path / EVENTS_FILE) or is_file(path / RESULT_FILE)
 
 
 def _make_run_folder(run_id: str) -> Path:
@@ -200,10 +201,6 @@ def _move_earlier_run(path: Path, used: Sequence[str]) -> Path:
     return path.with_name(aside.name) if path.name else aside
 
 
-# The most bytes of the first event, which holds the plan: a quarter of a kilobyte a node.
-MAX_FIRST_EVENT_BYTES = 24 << 20
-
-
 def _is_our_run(path: Path, used: Sequence[str]) -> bool:
     """Whether each of these files or folders is this user's and no link, and the events begin like those of a run."""
     for name in used:
@@ -212,8 +209,8 @@ def _is_our_run(path: Path, used: Sequence[str]) -> bool:
         if not kind(status.st_mode) or (hasattr(os, "getuid") and status.st_uid != os.geteuid()):
             return False
     try:
-        with (path / "events.jsonl").open("rb") as events:
-            first = json.loads(events.readline(MAX_FIRST_EVENT_BYTES) or b"{}")
+        with (path / EVENTS_FILE).open("rb") as events:
+            first = json.loads(events.readline(MAX_EVENT_LINE_BYTES) or b"{}")
     except (OSError, ValueError, RecursionError):
         return False
     return first == {} or (isinstance(first, dict) and first.get("event") == "run-started")

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from runbook.model.errors import FilesWrong
 from runbook.model.events import Progress, RunStarted
+from runbook.model.run_files import EVENTS_FILE, MAX_EVENT_LINE_BYTES, RESULT_FILE
 from runbook.model.safe_files import open_file_below, read_json_below
 from runbook.node.journal import MAX_UNIX_TIME_S
 from runbook.report.run_json import Result, event_from_json, read
@@ -124,13 +125,13 @@ class Runs:
         """The content of `result.json`. For a run without one, which is under way or was killed, the same as far as its
         events tell. Raises NoRun."""
         path = self.path(id)
-        whole = read_json(path / "result.json")
+        whole = read_json(path / RESULT_FILE)
         result = Result()
         if _is_run_result(whole):
             return result.document() | whole
         with contextlib.suppress(OSError, ValueError, FilesWrong):
-            if (path / "events.jsonl").lstat().st_size <= MAX_RUN_FILE_BYTES:
-                for event in read(path / "events.jsonl"):
+            if (path / EVENTS_FILE).lstat().st_size <= MAX_RUN_FILE_BYTES:
+                for event in read(path / EVENTS_FILE):
                     result(event)
         document = result.document()
         document["exit_code"] = None
@@ -149,7 +150,7 @@ class Runs:
     def _kept(self, id: str, what: str, find: Callable[[], T]) -> T:
         """The value that `find` gave when the run last wrote something, kept under the name `what`."""
         path = self.path(id)
-        events = _file_status(path / "events.jsonl")
+        events = _file_status(path / EVENTS_FILE)
         written = result_mark(path), events.st_size if events else 0
         known = self._found.get((id, what))
         if known is None or known[0] != written:
@@ -163,7 +164,7 @@ class Runs:
     def mentions(self, id: str, words: bytes) -> bool:
         """Whether the result of a run holds these bytes. Raises NoRun."""
         try:
-            with open_file_below(self.path(id), "result.json") as file:
+            with open_file_below(self.path(id), RESULT_FILE) as file:
                 return words in file.read(MAX_RUN_FILE_BYTES)
         except OSError:
             return False
@@ -188,7 +189,7 @@ class Runs:
                 seen = _folder_fingerprint(self.folder / id)
                 if seen and known.get(id) != seen:
                     first = read_first_event(self.folder / id)
-                    half_written = first is None and "events.jsonl" in seen  # such a folder is read again next time
+                    half_written = first is None and EVENTS_FILE in seen  # such a folder is read again next time
                     changed.append(("" if half_written else seen, self._made(id, first)))
             there = set(ids)
             gone = [] if only else [id for id in known if id not in there]
@@ -210,7 +211,7 @@ class Runs:
     def _made(self, id: str, first: RunStarted | None) -> tuple[str | float | None, ...]:
         """The row of a run for the database, in the order of _RUN_COLUMNS."""
         path = self.folder / id
-        result = read_json(path / "result.json")
+        result = read_json(path / RESULT_FILE)
         by = read_started_file(path)
         told = finite_number(first.time if first else by.get("at"))
         began = told if told and 0 < told < MAX_UNIX_TIME_S else path.lstat().st_mtime
@@ -248,7 +249,7 @@ def begins_again(path: Path, by: Mapping[str, Any]) -> bool:
 
 def result_mark(path: Path) -> int:
     """A number for the result that is in this folder now, which no earlier or later result has; 0 without a result."""
-    status = _file_status(path / "result.json")
+    status = _file_status(path / RESULT_FILE)
     return status.st_mtime_ns if status else 0
 
 
@@ -271,7 +272,7 @@ def is_launch_left_running(document: Mapping[str, Any]) -> bool:
 def read_first_event(path: Path) -> RunStarted | None:
     """The first event of the run in this folder; None if it cannot be read."""
     try:
-        with open_file_below(path, "events.jsonl") as file:
+        with open_file_below(path, EVENTS_FILE) as file:
             event = event_from_json(file.readline(1 << 22).decode("utf-8", "replace"))
     except (OSError, ValueError):
         return None
@@ -307,10 +308,10 @@ def _is_outcome(outcome: Any) -> bool:
 def _folder_fingerprint(path: Path) -> str:
     """A text that changes whenever a run folder has to be read again; empty for a folder that is no run's."""
     found = []
-    for name in ("events.jsonl", "result.json", STARTED_FILE):
+    for name in (EVENTS_FILE, RESULT_FILE, STARTED_FILE):
         if status := _file_status(path / name):
             # Only the first line of the events is read, so their growth changes nothing.
-            found.append(name if name == "events.jsonl" else f"{name} {status.st_size} {status.st_mtime_ns}")
+            found.append(name if name == EVENTS_FILE else f"{name} {status.st_size} {status.st_mtime_ns}")
     return " ".join(found)
 
 
@@ -358,8 +359,8 @@ def _text_or_empty(value: object) -> str:
 def _replaced_nodes_by_spare(folder: Path) -> dict[str, str]:
     """The spares that took a node's place, each with that node, from the events in a run folder."""
     found = {}
-    with contextlib.suppress(OSError), open_file_below(folder, "events.jsonl") as file:
-        while file.tell() < MAX_RUN_FILE_BYTES and (line := file.readline(1 << 20)):
+    with contextlib.suppress(OSError), open_file_below(folder, EVENTS_FILE) as file:
+        while file.tell() < MAX_RUN_FILE_BYTES and (line := file.readline(MAX_EVENT_LINE_BYTES)):
             if b'"spare"' not in line:
                 continue
             with contextlib.suppress(ValueError):

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
+from runbook.model.run_files import EVENTS_FILE, RESULT_FILE
 from runbook.model.safe_files import open_regular_file
 from runbook.model.safe_text import visible_text
 
@@ -36,7 +37,7 @@ _RANK_LOG_NAME = re.compile(
     r"ranks?-([0-9]{1,9})(?:-([0-9]{1,9}))?\.(.+?)(?:\.l[0-9]+|\.launcher)?\.(out|err|log|stack)"
 )
 _LOG_FOLDERS = ("logs", "hang")
-_TOP_FILES = ("console.txt", "events.jsonl", "result.json", "crash.txt")
+_TOP_FILES = ("console.txt", EVENTS_FILE, RESULT_FILE, "crash.txt")
 
 
 class NoFile(LookupError):

@@ -23,6 +23,7 @@ from typing import Any
 
 from runbook.engine.run_folder import JOB_ENDING_FILE, new_run_id
 from runbook.model.events import RunStarted
+from runbook.model.run_files import EVENTS_FILE
 from runbook.model.safe_files import write_file_below
 from runbook.node.proc import process_stat
 from runbook.serve.run_folders import (
@@ -332,7 +333,7 @@ def _inventory_path_of_run(folder: Path, first: RunStarted) -> str:
 def _written_bytes(folder: Path) -> int:
     """The bytes that a run has written so far, into its logs and events: a change of it updates pages."""
     logs = sum(entry.stat().st_size for entry in (folder / "logs").rglob("*") if entry.is_file())
-    return logs + (folder / "events.jsonl").stat().st_size
+    return logs + (folder / EVENTS_FILE).stat().st_size
 
 
 def process_start_mark(pid: int) -> str:

@@ -14,11 +14,10 @@ from runbook.causes.catalogue import causes_of_kind, root_cause_among
 from runbook.diagnose.judge import NO_EVIDENCE, Cause
 from runbook.diagnose.rule_types import Hit, Line, Tier
 from runbook.model.node_ranges import fold
+from runbook.model.run_files import EVENTS_FILE, MAX_RESULT_BYTES, RESULT_FILE
 from runbook.model.safe_files import is_folder, open_regular_file
 
-RESULT_FILE = "result.json"
 UNFINISHED_VERDICT = "unfinished"
-MAX_RESULT_BYTES = 16 << 20  # the most bytes of a result that are read
 CAUSE_ID = re.compile(r"[a-z][a-z0-9-]{0,99}")
 
 _Kind = TypeVar("_Kind")
@@ -57,7 +56,7 @@ class OwnRun:
 
 def has_events(folder: Path) -> bool:
     """Whether this is a run folder with the events of `runbook run`."""
-    return (folder / "events.jsonl").is_file()
+    return (folder / EVENTS_FILE).is_file()
 
 
 def latest_run(folder: Path) -> Path | None:

@@ -14,6 +14,7 @@ from typing import Any, BinaryIO
 
 from runbook.model.errors import FilesWrong
 from runbook.model.events import Event, Progress, RunFinished, StageFinished
+from runbook.model.run_files import EVENTS_FILE, MAX_EVENT_LINE_BYTES, MAX_EVENTS_BYTES, MAX_RESULT_BYTES, RESULT_FILE
 from runbook.model.safe_files import BadName, checked_file_name, open_file_below
 from runbook.model.units import count_text
 from runbook.model.verdict import Verdict
@@ -21,11 +22,8 @@ from runbook.node.journal import MAX_UNIX_TIME_S
 from runbook.report.run_json import event_from_json
 from runbook.report.run_record import Record, StageRecord, finite_number
 
-MAX_EVENT_LINE_BYTES = 32 << 20
-MAX_EVENTS_BYTES = 256 << 20
 """Bytes of events that are read; the ranks' output is in other files, so a thousand nodes need far less."""
 
-MAX_RESULT_BYTES = 64 << 20
 MAX_PROGRESS_MARKS = 200
 """Moments of a stage that its lane shows."""
 
@@ -156,14 +154,16 @@ class Recorded:
 
     def _events(self) -> bool:
         """Reads the events. False if there is no file of events."""
-        file = self.open("events.jsonl")
+        file = self.open(EVENTS_FILE)
         if file is None:
             return False
         bad: list[int] = []
         with file:
             for number, line in enumerate(iter(lambda: file.readline(MAX_EVENT_LINE_BYTES), b""), 1):
                 if file.tell() > MAX_EVENTS_BYTES:
-                    self.flaws.append(f"events.jsonl has more than {MAX_EVENTS_BYTES >> 20} MiB: the rest was not read")
+                    self.flaws.append(
+                        f"{EVENTS_FILE} has more than {MAX_EVENTS_BYTES >> 20} MiB: the rest was not read"
+                    )
                     break
                 try:
                     event = _checked_event(event_from_json(line.decode("utf-8", "replace")))
@@ -206,7 +206,7 @@ class Recorded:
                 progress.marks.append(event)
 
     def _result(self) -> object:
-        text = self.text("result.json", most=MAX_RESULT_BYTES)
+        text = self.text(RESULT_FILE, most=MAX_RESULT_BYTES)
         try:
             return json.loads(text or "null")
         except (ValueError, RecursionError):
