@@ -18,7 +18,7 @@ from runbook.diagnose.rule_types import Tier
 from runbook.diagnose.scan import Scanner
 from runbook.diagnose.sources.decoding import Account
 from runbook.diagnose.sources.logfiles import LogFile, find_logs, log_chunks
-from runbook.diagnose.sources.own_runs import OwnRun, latest_run, parse_own_run, read_own_run
+from runbook.diagnose.sources.own_runs import OwnRun, latest_run_below, parse_own_run, read_own_run
 from runbook.diagnose.tool_outputs import UNKNOWN_OUTPUT_CAUSE, Paste, Source, merge_tool_causes, read_paste
 from runbook.model.run_files import RESULT_FILE
 from runbook.report.diagnosis import Coverage, diagnosis_json, diagnosis_text
@@ -97,7 +97,7 @@ def diagnose(arguments: argparse.Namespace) -> int:
 def _with_latest_run(named: Sequence[str]) -> tuple[Sequence[str], OwnRun | None]:
     """The folder of the latest run and that run's own findings, if one folder of our own runs is named; otherwise the
     names as given, and None."""
-    folder = latest_run(Path(named[0])) if len(named) == 1 else None
+    folder = latest_run_below(Path(named[0])) if len(named) == 1 else None
     if folder is None:
         return named, None
     if folder != Path(named[0]):

@@ -7,7 +7,7 @@ import os
 import re
 from pathlib import Path
 
-from runbook.diagnose.sources.own_runs import latest_run as latest_run_of
+from runbook.diagnose.sources.own_runs import latest_run_below
 from runbook.engine.run_folder import default_parents, latest_run
 from runbook.model.errors import FilesWrong, machine_limit_finding
 from runbook.model.run_files import EVENTS_FILE, RESULT_FILE
@@ -53,7 +53,7 @@ def find_run_folder(named: str | None) -> Path:
     for place in places:
         if is_file(place / RESULT_FILE) and not path_exists(place / EVENTS_FILE):
             return place
-        if run := latest_run_of(place):
+        if run := latest_run_below(place):
             return run
     if unseen := path_lookup_error(places[0] / EVENTS_FILE):
         raise _report_argument_error(f"{named}: {unseen}", "name the folder of a run of yours")

@@ -59,7 +59,7 @@ def has_events(folder: Path) -> bool:
     return (folder / EVENTS_FILE).is_file()
 
 
-def latest_run(folder: Path) -> Path | None:
+def latest_run_below(folder: Path) -> Path | None:
     """The folder itself if it is a run folder, else the latest run folder in it; None if there is none."""
     try:
         if has_events(folder):
