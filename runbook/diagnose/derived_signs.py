@@ -723,6 +723,9 @@ def _unfamiliar_errors(hits: HitsBySign) -> Iterator[Hit]:
     told = [hit.line for sign in FAILURE_SIGNS for hit in hits.get(sign, ())]
     # Some launchers log all that a child prints, its steps too, as ERROR; the child's own level stands behind that.
     known |= {line for line in told if "INFO" in line.text and shows_progress(line.text)}
+    # What a program takes back itself.
+    ignored = {hit.line.source: hit.line.number for hit in hits.get("errors-above-ignored", ())}
+    known |= {line for line in told if line.number < ignored.get(line.source, 0)}
     # What a library says before it goes on in another way.
     instead = _line_numbers(hits.get("goes-another-way", ()))
     known |= {

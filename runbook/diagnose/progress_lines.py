@@ -39,7 +39,7 @@ NO_VALUE = rb"[\"']?\s*[=:]\s*[\"']?(?:0|false|none|null|no)\b"
 UNLESS_FAILURE = (
     rb"^(?!.*\b(?:(?:(?<!expected )fail\w*|errors?|exceptions?)\b(?=\W{0,3}[=:])(?!"
     + NO_VALUE
-    + rb")|(?:fail\w*|exception)\b(?!\W{0,3}[=:])|abort\w*|cancel+ed|kill\w*|timed out|time-?out (?:after|waiting)"
+    + rb")|(?:(?<! 0 tests )fail\w*|exception)\b(?!\W{0,3}[=:])|abort\w*|cancel+ed|kill\w*|timed out|time-?out (?:after|waiting)"
     rb"|(?<!normal )terminat\w+|waiting|will|not (?:yet )?(?:done|finish\w*|complete\w*))|.*(?:" + BEFORE_STEPS + rb"))"
 )
 """The beginning of a pattern that matches no line with a failure, or with work before the first step."""
@@ -77,7 +77,7 @@ PROGRESS = re.compile(
 
 TESTS_PASSED = re.compile(
     UNLESS_FAILURE + rb"(?:=* *\d+ passed\b.* in [\d.]+ ?m?s|ok(?: \((?:skipped|expected failures)=\d+.*\))?\s*$"
-    rb"|\[  passed  \] \d+ test|final summary::hpcg result is valid\b)",
+    rb"|\[  passed  \] \d+ test|100% tests passed, 0 tests failed\b|final summary::hpcg result is valid\b)",
 )
 """The line in which a test suite says at its end that all tests passed: errors that they printed were on purpose."""
 
