@@ -39,8 +39,9 @@ NO_VALUE = rb"[\"']?\s*[=:]\s*[\"']?(?:0|false|none|null|no)\b"
 UNLESS_FAILURE = (
     rb"^(?!.*\b(?:(?:(?<!expected )fail\w*|errors?|exceptions?)\b(?=\W{0,3}[=:])(?!"
     + NO_VALUE
-    + rb")|(?:(?<! 0 tests )fail\w*|exception)\b(?!\W{0,3}[=:])|abort\w*|cancel+ed|kill\w*|timed out|time-?out (?:after|waiting)"
-    rb"|(?<!normal )terminat\w+|waiting|will|not (?:yet )?(?:done|finish\w*|complete\w*))|.*(?:" + BEFORE_STEPS + rb"))"
+    + rb")|(?:(?<! 0 tests )fail\w*|exception)\b(?!\W{0,3}[=:])|abort\w*|cancel+ed|kill\w*|timed out"
+    rb"|time-?out (?:after|waiting)|(?<!normal )terminat\w+|waiting|will"
+    rb"|not (?:yet )?(?:done|finish\w*|complete\w*))|.*(?:" + BEFORE_STEPS + rb"))"
 )
 """The beginning of a pattern that matches no line with a failure, or with work before the first step."""
 

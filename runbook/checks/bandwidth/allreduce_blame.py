@@ -67,12 +67,13 @@ def assign_blame(
         errors = tuple(interface_error_lines(wires[node])) if node in wires else ()
         charges[node] = charge.with_evidence(*errors)
     if not charges:
-        starved = is_short_of_cpus(found.alone) and not any(map(_gpu_of, members))
         common, remedy = _common_cause_text(found, gate), no_culprit_remedy(wires)
-        if starved:
-            common = f"{_short_of_cpus_text(found.alone)}; {common}"
-            remedy = remedy_from_page("allreduce-slow", "cpu")
+        if is_short_of_cpus(found.alone) and not any(map(_gpu_of, members)):
+            common = f"{common}; {_short_of_cpus_text(found.alone)}"
             measured += tuple(line for lines in found.busy.values() for line in lines)
+            links = found.between
+            if not links.all_fast or not links.rates or min(links.rates.values()) >= gate:
+                remedy = remedy_from_page("allreduce-slow", "cpu")  # no link is known to be slow
         return Blame(common=common, remedy=remedy, measured=measured)
     return Blame(charges, cleared=_clearing_sentences(nodes, charges, found), measured=measured)
 
