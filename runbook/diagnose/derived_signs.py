@@ -56,7 +56,9 @@ PRIOR_FAILURE_SIGNS = (
 """Signs of lines in which other ranks report that a rank is gone, and of failures that raise exceptions: an exception
 after such a line may follow from it."""
 
-STEP_ENDED = re.compile(r"\bsrun: Job step aborted|\b\w+: error: \*\*\* (?:STEP|JOB) \S+ ON \S+ CANCELLED AT ")
+STEP_ENDED = re.compile(
+    r"(?:\[[^\]]{1,60}\] )?(?:srun: Job step aborted|\S+: error: \*\*\* (?:STEP|JOB) \S+ ON \S+ CANCELLED AT )"
+)
 """The beginning of a line in which Slurm says that it ends a step."""
 TASK_KILLED = re.compile(r"srun: error: \S+ tasks? \S+ Killed")
 HYDRA_BANNER = re.compile(r"=\s+KILLED BY SIGNAL: \d")
@@ -215,7 +217,7 @@ def without_kills_of_ended_steps(hits: Sequence[Hit]) -> list[Hit]:
     then how its other tasks ended."""
     ended: dict[str, int] = {}
     for hit in hits:
-        if STEP_ENDED.search(hit.line.text):
+        if STEP_ENDED.match(hit.line.text):
             ended[hit.line.source] = min(hit.line.number, ended.get(hit.line.source, hit.line.number))
 
     def follows(hit: Hit) -> bool:
