@@ -28,6 +28,7 @@ MAX_OPENMPI_WARNING_LINES = 8
 MAX_CANCELLED_LINES = 400  # the most lines that the tasks of a cancelled step print as they end
 MAX_CANCELLED_S = 1800.0  # no site gives tasks longer than that to end
 MAX_DASK_CLOSING_LINES = 12  # the most lines that a worker of Dask prints from its order to end to its end
+MAX_IGNORED_TASK_LINES = 40  # the most lines of a failed task of Ansible's, whose hosts fail one after the other
 MAX_SUMMARY_LINES = 6  # the most lines of one process in torchrun's summary
 MAX_REJECTION_S = 0.2  # a host that is up, or its firewall, rejects a connection within that time
 MAX_RANK_LIST_GAP = 24  # the most lines between the lists of ranks of two benchmarks that run at once
@@ -725,6 +726,17 @@ def _unfamiliar_errors(hits: HitsBySign) -> Iterator[Hit]:
     told = [hit.line for sign in FAILURE_SIGNS for hit in hits.get(sign, ())]
     # Some launchers log all that a child prints, its steps too, as ERROR; the child's own level stands behind that.
     known |= {line for line in told if "INFO" in line.text and shows_progress(line.text)}
+    # What a job printed that ended with code 0, as its batch system says.
+    completed = {hit.line.source for hit in hits.get("job-completed", ())}
+    known |= {line for line in told if line.source in completed}
+    # A task of Ansible's whose failure the playbook ignores says so below it.
+    forgiven = _line_numbers(hits.get("failure-ignored", ()))
+    known |= {
+        line
+        for line in told
+        if line.text.startswith("fatal: [")
+        and any(0 < at - line.number <= MAX_IGNORED_TASK_LINES for at in forgiven.get(line.voice, ()))
+    }
     # What a program takes back itself.
     ignored = {hit.line.source: hit.line.number for hit in hits.get("errors-above-ignored", ())}
     known |= {line for line in told if line.number < ignored.get(line.source, 0)}

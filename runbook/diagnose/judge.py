@@ -151,7 +151,7 @@ def _last_words_cause(
 ) -> Cause | None:
     """The finding about words that no rule knows, at the end of a log that shows no step or good end after them; None
     if there are no such words."""
-    ends = (scanner.last_progress, scanner.passed, scanner.ended)
+    ends = (scanner.last_progress, scanner.went_well, scanner.ended)
     rules = [rule for rule in _diagnosis_rules() if _rule_holds(rule, seen)]
     known = ignored | {hit.line.place for rule in rules for name in rule.names for hit in seen.get(name, ())}
     words = [
@@ -282,7 +282,8 @@ def _has_recovered(cause: Cause, seen: Mapping[str, Sequence[Hit]], scanner: Sca
     )
     hits = [hit for sign in signs for hit in seen.get(sign, ()) if hit.line.source in sources]
     if all(
-        hit.line.number < max(went_on.get(hit.line.source, 0), scanner.passed.get(hit.line.source, 0)) for hit in hits
+        hit.line.number < max(went_on.get(hit.line.source, 0), scanner.went_well.get(hit.line.source, 0))
+        for hit in hits
     ):
         return True
     # After a run that ended well, the process with the store may leave before the others have looked there once more,

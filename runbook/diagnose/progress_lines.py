@@ -76,11 +76,16 @@ PROGRESS = re.compile(
 )
 """A line of a run that made steps, measured something or came to a good end."""
 
-TESTS_PASSED = re.compile(
+WENT_WELL = re.compile(
     UNLESS_FAILURE + rb"(?:=* *\d+ passed\b.* in [\d.]+ ?m?s|ok(?: \((?:skipped|expected failures)=\d+.*\))?\s*$"
-    rb"|\[  passed  \] \d+ test|100% tests passed, 0 tests failed\b|final summary::hpcg result is valid\b)",
+    rb"|\[  passed  \] \d+ test|100% tests passed, 0 tests failed\b|final summary::hpcg result is valid\b"
+    rb"|.*?\b[1-9]\d* tests completed and passed residual checks\b|.*?\bexperiment verdict is: pass\b"
+    # yarn, argo, kubectl
+    rb"|.*?\bfinal app status: succeeded\b|.*?\bphase running -> succeeded\b"
+    rb"|(?:deployment|statefulset|daemon ?set)\b.{0,100}\bsuccessfully rolled out\b)",
 )
-"""The line in which a test suite says at its end that all tests passed: errors that they printed were on purpose."""
+"""The line in which a test suite says at its end that all tests passed, or what watched over a job that all of it went
+well: errors before it were on purpose, or were overcome."""
 
 EXIT_CODE_ASKED = re.compile(rb"\A(?:.*[$#>] )?(?:echo (?:\$\?|%errorlevel%)|\$lastexitcode)\s*\Z")
 """A command, in lower case, that prints the exit code of the program before it."""
@@ -95,7 +100,8 @@ TABLE_ROW = re.compile(rb"\A[\s|]*\d{1,15}(?:[\s|]+[\[(]?[-+]?\d[\d.:e%+-]{0,20}
 trainers for each epoch."""
 
 RUN_ENDED = re.compile(
-    UNLESS_FAILURE + rb"(?:.*?\b(?:training|run|\w{0,12}job|trial|benchmark|evaluation|everything|all|program)\b.{0,40}"
+    UNLESS_FAILURE
+    + rb"(?:.*?\b(?:training|run|launch|\w{0,12}job|trial|benchmark|evaluation|everything|all|program)\b.{0,40}"
     rb"\b(?:done|finished|complete[ds]?|succeeded)\b|.*?\btraining end(?:ed|s)?\W{0,4}\Z|.*?'train_runtime': \d"
     rb"|.*?\bexit(?:ed|ing) with (?:(?:return |exit )?code|status) 0\b|.*?\bfinished\W{1,3}rc=0\b"
     rb"|.*?\bcompleted\s+0:0\b|.*?\bexit(?:s|ed)? successfully\b|.*?\bapplication shutdown complete\b"
@@ -129,7 +135,7 @@ _GOOD_OUTCOME = (
     rb"|and|at|on|in|of|for|with|from|as|by|has|have|is|are|was|were|the|to)\b"
 )
 LAST_WORDS = re.compile(
-    rb"\A(?!.*\b(?:info|debug|notice|trace|warn|\w*warning|deprecat\w+|newly initialized|hint|note)\b"
+    rb"\A(?!.*\b(?:info|debug|notice|trace|warn|\w*warning|deprecat\w+|newly initialized|hint|note|summary)\b"
     rb"|\[?[iw](?:\d{4})? )(?:"
     # a rank, node or the like, and a word for what became of it that is no good word
     rb"(?:.*[\]:)>|] +)?(?:the )?"
@@ -200,6 +206,7 @@ def progress_reached(line: bytes, goes_on: bool) -> Reached:
 HARMLESS_ERROR = re.compile(
     r"\[hardware error\]: (?!.*(?:uncorrect|deferred|fatal|containable|poison|panic))|\bedac mc\d+: \d+ ce\b"
     r"|\bcoordinator was stopped\.?$|hwloc.{0,40} received invalid information|hwloc will now ignore"
+    r"|exception in thread queuerunner|cancelled by an explicit call to `session::close"
     r"|failed with: intersection without inclusion|unable to find any relevant network interfaces|"
     r"setting omp_num_threads|redirects are currently not supported|hostname of the client socket cannot be retrieved"
     r"|to enable traceback see|\(errno: 97 - |errno: 97\b"

@@ -50,7 +50,7 @@ from runbook.diagnose.progress_lines import (
     RUN_ENDED,
     TABLE_HEAD,
     TABLE_ROW,
-    TESTS_PASSED,
+    WENT_WELL,
     Reached,
     is_a_question,
     is_of_a_person,
@@ -124,7 +124,7 @@ class Scanner:
             str, int
         ] = {}  # by source, the first of the last MIN_STEADY_LINES such lines; 0: fewer
         self.ends: dict[str, int] = {}  # by source, how many lines it has
-        self.passed: dict[str, int] = {}  # by source, the line in which a suite of tests says that all passed
+        self.went_well: dict[str, int] = {}  # by source, the line which says that all went well
         self.commands: dict[str, list[int]] = {}  # by source, the lines with a command that starts a run
         self.ended: dict[str, int] = {}  # by source, the line in which a run says that it has ended well
         self.last_words: list[Hit] = []  # last lines after which nobody would call the run healthy
@@ -224,11 +224,11 @@ class Scanner:
             exit_code_asked = EXIT_CODE_ASKED.match(low) is not None
             in_table = in_table or TABLE_HEAD.match(low) is not None
             if in_table and TABLE_ROW.match(low):
-                self.passed[source] = at
+                self.went_well[source] = at
                 self.reached = Reached.PROGRESS
-            may_have_passed = b"passed" in low or b"ok" in low or b"is valid" in low
-            passed = may_have_passed and any(map(TESTS_PASSED.match, (low, *_bare_texts(raw))))
-            over = self.passed if passed else self.ended if RUN_ENDED.match(low) else None
+            may_have = any(word in low for word in (b"pass", b"ok", b"is valid", b"succe"))
+            went_well = may_have and any(map(WENT_WELL.match, (low, *_bare_texts(raw))))
+            over = self.went_well if went_well else self.ended if RUN_ENDED.match(low) else None
             if over is not None:
                 over[source] = at
                 self.reached = Reached.PROGRESS
