@@ -63,7 +63,7 @@ PROGRESS = re.compile(
     rb"|(?:^|\s)\d+\s+\d+\s+[a-z]\w*\s+(?:\w+\s+)?-?\d+\s+[\d.]+\s+[\d.]+\s+[\d.]+\b"
     # on the way
     rb"|\b\d+%\s?\|(?![^|\r]*\|\s*0/\d[^\r]{0,24}<\?)|\[\d+:\d\d<(?!\?)|\bin the forward pass\b"
-    rb"|(?<!-)\b(?:batch(?!=\d+\b(?!/))|global_step|iter(?:ation)?|step|epoch|episode)\W{0,12}\d(?!\d*\((?:factor|bytes)\))"
+    rb"|(?<!-)\b(?:batch(?!=\d+\b(?!/))|global_step|iter(?:ation)?|step|tick|epoch|episode)\W{0,12}\d(?!\d*\((?:factor|bytes)\))"
     + NOT_ZERO_PERCENT
     + rb"|\"(?:step|epoch|loss)\""
     rb"))"
@@ -188,7 +188,7 @@ SETUP = re.compile(
 REACHED_LITERALS = tuple(
     "done|finish|succe|exit|complete|code: |save|goodbye|destroy|failed=|passed|reduce ok|bandwidth"
     "|packets transmitted|acc|perplexity|ppl|throughput|error|err |_err|loss|b/s|flop|examples/s"
-    "|images/s|img/s|ms/step|float|half|double|int|%|forward pass|batch|step|iter|epoch|joined|barrier"
+    "|images/s|img/s|ms/step|float|half|double|int|%|forward pass|batch|step|tick|iter|epoch|joined|barrier"
     "|registered|connect|i am |episode|rank|process|worker|task|node|hostname|accepted|using|via|ring|channel|tree"
     "|checkpoint|grad strides|nvls|peer access|x2c|mnnvl|collective|ready|listen|running|started|kernel|systemd"
     "|nvrm|mpi s|out of bounds|cuda graph|torch distributed".split("|")
@@ -206,6 +206,7 @@ def progress_reached(line: bytes, goes_on: bool) -> Reached:
 HARMLESS_ERROR = re.compile(
     r"\[hardware error\]: (?!.*(?:uncorrect|deferred|fatal|containable|poison|panic))|\bedac mc\d+: \d+ ce\b"
     r"|\bcoordinator was stopped\.?$|hwloc.{0,40} received invalid information|hwloc will now ignore"
+    r"|-- execution is retried|may have been partially swapped out|nvmldeviceget\w+\(\): not supported"
     r"|exception in thread queuerunner|cancelled by an explicit call to `session::close"
     r"|failed with: intersection without inclusion|unable to find any relevant network interfaces|"
     r"setting omp_num_threads|redirects are currently not supported|hostname of the client socket cannot be retrieved"
@@ -256,7 +257,20 @@ HARMLESS_ERROR = re.compile(
 )
 
 GOES_ON_LITERALS = (
-    *("loss", "epoch", "it/s]", "s/it]", "iter", "tokens/s", "samples/s", "step", "it/s,", "s/it,", "bus bandwidth"),
+    *(
+        "loss",
+        "epoch",
+        "it/s]",
+        "s/it]",
+        "iter",
+        "tokens/s",
+        "samples/s",
+        "step",
+        "tick",
+        "it/s,",
+        "s/it,",
+        "bus bandwidth",
+    ),
     *("finished", "completed", "succeeded", "residual", "has connected to", "startup complete", "ready to roll"),
     *("images/s", "img/s", "examples/s", "[batch=", "hello world", "hello, world", "reporting for duty", "success: "),
     '"post /',
@@ -270,7 +284,7 @@ GOES_ON = re.compile(
     rb"(?:.*(?:loss(?:/\w+){0,3}\W{0,8}-?\d|(?<!\?)it/s[\],]|(?<!\?)s/it[\],]"
     rb"|(?<![-_])\bepoch(?:\W{0,4}\d|s\W{0,3}\d+ ?/ ?\d)"
     + NOT_ZERO_PERCENT
-    + rb"|\biter(?:ation)?(?:\W{0,5}\d|s\W{0,3}\d+ ?/ ?\d)"
+    + rb"|\b(?:iter(?:ation)?|tick)(?:\W{0,5}\d|s\W{0,3}\d+ ?/ ?\d)"
     rb"|(?:tokens|samples)/s|\b(?:images|img|examples)/s|\[batch=\d+/\d"
     rb"|(?:(?<!-)\b|_)(?<!max_)(?<!num_)(?<!total_)step(?:\W{0,5}\d(?!\d*\((?:factor|bytes)\))|s\W{0,3}\d+ ?/ ?\d)"
     rb"|avg bus bandwidth|\bresidual\b\W{0,4}\d"
