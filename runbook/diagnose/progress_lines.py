@@ -77,9 +77,11 @@ PROGRESS = re.compile(
 """A line of a run that made steps, measured something or came to a good end."""
 
 WENT_WELL = re.compile(
-    UNLESS_FAILURE + rb"(?:=* *\d+ passed\b.* in [\d.]+ ?m?s|ok(?: \((?:skipped|expected failures)=\d+.*\))?\s*$"
+    rb"\s*0 tests completed and failed residual checks\b|"
+    + UNLESS_FAILURE
+    + rb"(?:=* *\d+ passed\b.* in [\d.]+ ?m?s|ok(?: \((?:skipped|expected failures)=\d+.*\))?\s*$"
     rb"|\[  passed  \] \d+ test|100% tests passed, 0 tests failed\b|final summary::hpcg result is valid\b"
-    rb"|.*?\b[1-9]\d* tests completed and passed residual checks\b|.*?\bexperiment verdict is: pass\b"
+    rb"|.*?\bexperiment verdict is: pass\b"
     # yarn, argo, kubectl
     rb"|.*?\bfinal app status: succeeded\b|.*?\bphase running -> succeeded\b"
     rb"|(?:deployment|statefulset|daemon ?set)\b.{0,100}\bsuccessfully rolled out\b)",
@@ -257,21 +259,17 @@ HARMLESS_ERROR = re.compile(
 )
 
 GOES_ON_LITERALS = (
+    *("loss", "epoch", "it/s]", "s/it]", "iter", "tokens/s", "samples/s", "step", "tick", "it/s,", "s/it,"),
     *(
-        "loss",
-        "epoch",
-        "it/s]",
-        "s/it]",
-        "iter",
-        "tokens/s",
-        "samples/s",
-        "step",
-        "tick",
-        "it/s,",
-        "s/it,",
         "bus bandwidth",
+        "finished",
+        "completed",
+        "succeeded",
+        "residual",
+        "has connected to",
+        "startup complete",
+        "ready to roll",
     ),
-    *("finished", "completed", "succeeded", "residual", "has connected to", "startup complete", "ready to roll"),
     *("images/s", "img/s", "examples/s", "[batch=", "hello world", "hello, world", "reporting for duty", "success: "),
     '"post /',
 )
