@@ -719,7 +719,7 @@ def _large_pings_vanish(sizes: Sequence[Hit], losses: Sequence[Hit]) -> Iterator
 def _unfamiliar_errors(hits: HitsBySign) -> Iterator[Hit]:
     """`unfamiliar-error`: a line that names a failure, unless it says only that something failed, is a typed command,
     or is known to be harmless."""
-    known = {hit.line for sign in WRAPPER_SIGNS for hit in hits.get(sign, ())}
+    known = {hit.line for sign in (*WRAPPER_SIGNS, "told-to-end") for hit in hits.get(sign, ())}
     # Warnings of NCCL before its ranks met did not keep them from meeting.
     met = {hit.line.source: hit.line.number for sign in RANKS_MET_SIGNS for hit in hits.get(sign, ())}
     known |= {hit.line for hit in hits.get("nccl-warn", ()) if hit.line.number < met.get(hit.line.source, 0)}

@@ -299,6 +299,11 @@ def _has_recovered(cause: Cause, seen: Mapping[str, Sequence[Hit]], scanner: Sca
         )
     ) or all(hit.sign == "coordinator-left" and scanner.last_progress.get(hit.line.source) for hit in hits):
         return True
+    # Who supervises a run ends what is left of it once it has ended well.
+    if {hit.sign for hit in cause.evidence} <= {"told-to-end", "ended-by-term"} and all(
+        hit.line.number > scanner.ended.get(hit.line.source, hit.line.number) for hit in cause.evidence
+    ):
+        return True
     # A run that ended well has survived the cause if no rank is named for it, and either no line says that a process
     # ended, or a step follows that line before the end.
     return all(

@@ -115,6 +115,9 @@ RUN_ENDED = re.compile(
     rb"|(?:\W{0,3}|.*?\b(?:saved|written|wrote|uploaded|done|finished|ended|launcher|trainer)\b.{0,80}?\b)"
     rb"(?:rc|ret|exit[ _]?(?:code|status)?|return[ _]?code|status)\W{1,3}0\W{0,2}\Z"
     rb"|.*?\btest (?:is a success|successful|succeeded)\b"
+    rb"|.*?\b(?:job_complete|run_success|marking task as success|build success(?:ful)?)\b"
+    rb"|\s*(?:state|status|phase|result|verdict|outcome)\W{1,3}(?:completed|succeeded|success(?:ful)?|pass(?:ed)?)\W*\Z"
+    rb"|.*?\ball\b.{0,60}\b(?:correct|match(?:es|ed)?|verified|identical)\W*\Z"
     # gromacs, lammps, openfoam, vasp, wrf, cp2k, gaussian, htcondor, fds, quantum espresso
     rb"|.*?\b(?:gromacs reminds you|total wall time: \d{1,4}|finalising parallel run|general timing and accounting"
     rb"|success complete wrf|program ended at|normal termination (?:of|\(return value 0)"
