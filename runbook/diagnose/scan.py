@@ -226,8 +226,8 @@ class Scanner:
             if in_table and TABLE_ROW.match(low):
                 self.went_well[source] = at
                 self.reached = Reached.PROGRESS
-            may_have = any(word in low for word in (b"pass", b"ok", b"is valid", b"succe", b"tests completed"))
-            went_well = may_have and any(map(WENT_WELL.match, (low, *_bare_texts(raw))))
+            may_say_so = any(word in low for word in (b"pass", b"ok", b"is valid", b"succe", b"tests completed"))
+            went_well = may_say_so and any(map(WENT_WELL.match, (low, *_bare_texts(raw))))
             over = self.went_well if went_well else self.ended if RUN_ENDED.match(low) else None
             if over is not None:
                 over[source] = at

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from runbook.model.errors import FilesWrong
 from runbook.model.events import Progress, RunStarted
-from runbook.model.run_files import EVENTS_FILE, MAX_EVENT_LINE_BYTES, RESULT_FILE
+from runbook.model.run_files import EVENTS_FILE, RESULT_FILE
 from runbook.model.safe_files import open_file_below, read_json_below
 from runbook.node.journal import MAX_UNIX_TIME_S
 from runbook.report.run_json import Result, event_from_json, read
@@ -360,7 +360,7 @@ def _replaced_nodes_by_spare(folder: Path) -> dict[str, str]:
     """The spares that took a node's place, each with that node, from the events in a run folder."""
     found = {}
     with contextlib.suppress(OSError), open_file_below(folder, EVENTS_FILE) as file:
-        while file.tell() < MAX_RUN_FILE_BYTES and (line := file.readline(MAX_EVENT_LINE_BYTES)):
+        while file.tell() < MAX_RUN_FILE_BYTES and (line := file.readline(1 << 20)):
             if b'"spare"' not in line:
                 continue
             with contextlib.suppress(ValueError):

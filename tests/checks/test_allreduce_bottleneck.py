@@ -377,6 +377,9 @@ def test_a_machine_where_all_wait_for_cpus_blames_nobody() -> None:
         assert "every rank waited for a CPU for 60% to 80% of the time" in found.common
         assert ("top -b" in found.remedy) == (links is fine), "links that are slow explain it as well"
         assert "pid 7" in found.measured
+    alike = dict.fromkeys(range(3), (10.0, 0.94))
+    found = assign_blame(THREE, Isolation(alone=alike, between=ALIKE), {}, GATE)
+    assert "for 94% of the time" in found.common
     on_gpus = pool_of(cluster(node("node-a"), node("node-b"), node("node-c"))).members
     for member in on_gpus:
         member.steps["imported"] = {"gpu": "H100"}

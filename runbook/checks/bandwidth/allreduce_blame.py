@@ -21,7 +21,7 @@ from runbook.checks.bandwidth.slow_links import Link
 from runbook.checks.ranks.pool import RankMember
 from runbook.model.command_quoting import shell_word
 from runbook.model.remedy import Remedy
-from runbook.model.units import bandwidth_text, count_text, first_items_text, name_list_text
+from runbook.model.units import bandwidth_text, count_text, first_items_text, name_list_text, quantity_range_text
 from runbook.model.verdict import Finding
 
 MAX_SLOW_RANK_SHARE = 1 / 3
@@ -278,8 +278,9 @@ def _common_cause_text(found: Isolation, gate: float) -> str:
 
 def _short_of_cpus_text(alone: Mapping[int, tuple[float, float]]) -> str:
     """How long the ranks waited for a CPU, in words."""
-    waited = [share for _, share in alone.values()]
-    return f"every rank waited for a CPU for {min(waited):.0%} to {max(waited):.0%} of the time, even alone"
+    waited = sorted(share for _, share in alone.values())
+    span = quantity_range_text(f"{waited[0]:.0%}", f"{waited[-1]:.0%}")
+    return f"every rank waited for a CPU for {span} of the time, even alone"
 
 
 def _unsettled_links_text(layer: LinkLayer) -> str:

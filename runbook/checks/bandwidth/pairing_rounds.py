@@ -73,12 +73,12 @@ class Schedule:
         met = Counter(frozenset(each.link.ends) for each in measured)
         booked = _Round(self.nodes, self.leaf_of)
         if not judged.common:
-            self._confirm(booked, judged, met)
+            self._book_confirmations(booked, judged, met)
         # Before the suspects: pairs that are known bring them nothing new.
         for one, other in again:
             booked.add(Meeting(one, other))
         if not judged.common:
-            self._test(booked, judged, met)
+            self._book_suspects(booked, judged, met)
         second = self._inside and number == len(self._first)
         if not booked.meetings and not second:
             return []
@@ -88,7 +88,7 @@ class Schedule:
                 booked.add(Meeting(one, other, asked=second))
         return booked.meetings
 
-    def _confirm(self, booked: _Round, judged: Judgement, met: MetCounts) -> None:
+    def _book_confirmations(self, booked: _Round, judged: Judgement, met: MetCounts) -> None:
         """Books the pairs that may confirm a suspicion, the most decisive first."""
         for leaf in judged.leaves_to_cross:
             for number, node in enumerate(self._of(leaf.name)):
@@ -104,7 +104,7 @@ class Schedule:
         for link in judged.links_to_surround:
             self._probe(booked, link, judged, met)
 
-    def _test(self, booked: _Round, judged: Judgement, met: MetCounts) -> None:
+    def _book_suspects(self, booked: _Round, judged: Judgement, met: MetCounts) -> None:
         """Books proven partners for suspects, and for nodes that were not measured yet."""
         partners_of = {node: self._proven(node, judged, roles) for node, roles in judged.suspects.items()}
         for node in sorted(partners_of, key=lambda node: least_met(node, partners_of[node], met)):

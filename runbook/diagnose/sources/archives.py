@@ -25,7 +25,8 @@ from runbook.diagnose.sources.decoding import (
     UnreadError,
     detect_packing,
 )
-from runbook.model.run_files import MAX_RESULT_BYTES, RESULT_FILE
+from runbook.diagnose.sources.own_runs import MAX_RESULT_BYTES
+from runbook.model.run_files import RESULT_FILE
 from runbook.model.safe_text import visible_text
 
 TAR_BLOCK_BYTES = tarfile.BLOCKSIZE

@@ -14,10 +14,11 @@ from runbook.causes.catalogue import causes_of_kind, root_cause_among
 from runbook.diagnose.judge import NO_EVIDENCE, Cause
 from runbook.diagnose.rule_types import Hit, Line, Tier
 from runbook.model.node_ranges import fold
-from runbook.model.run_files import EVENTS_FILE, MAX_RESULT_BYTES, RESULT_FILE
+from runbook.model.run_files import EVENTS_FILE, RESULT_FILE
 from runbook.model.safe_files import is_folder, open_regular_file
 
 UNFINISHED_VERDICT = "unfinished"
+MAX_RESULT_BYTES = 16 << 20  # the most bytes of a result that are read: it may be a stranger's
 CAUSE_ID = re.compile(r"[a-z][a-z0-9-]{0,99}")
 
 _Kind = TypeVar("_Kind")

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 
 from runbook.model.errors import FilesWrong
 from runbook.model.events import Event, Progress, RunFinished, StageFinished
-from runbook.model.run_files import EVENTS_FILE, MAX_EVENT_LINE_BYTES, MAX_EVENTS_BYTES, MAX_RESULT_BYTES, RESULT_FILE
+from runbook.model.run_files import EVENTS_FILE, MAX_EVENT_LINE_BYTES, RESULT_FILE
 from runbook.model.safe_files import BadName, checked_file_name, open_file_below
 from runbook.model.units import count_text
 from runbook.model.verdict import Verdict
@@ -22,8 +22,10 @@ from runbook.node.journal import MAX_UNIX_TIME_S
 from runbook.report.run_json import event_from_json
 from runbook.report.run_record import Record, StageRecord, finite_number
 
+MAX_EVENTS_BYTES = 256 << 20
 """Bytes of events that are read; the ranks' output is in other files, so a thousand nodes need far less."""
 
+MAX_RESULT_BYTES = 64 << 20
 MAX_PROGRESS_MARKS = 200
 """Moments of a stage that its lane shows."""
 
