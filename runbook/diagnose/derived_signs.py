@@ -233,12 +233,18 @@ def without_kills_of_ended_steps(hits: Sequence[Hit]) -> list[Hit]:
 
 def without_killed_helpers(hits: Sequence[Hit]) -> list[Hit]:
     """The hits without lines about programs that were killed and only looked on, such as TensorBoard."""
-    return [hit for hit in hits if not KILLED_HELPER.search(hit.line.text)]
+    return _without_lines_of(KILLED_HELPER, hits)
 
 
 def without_passed_checks(hits: Sequence[Hit]) -> list[Hit]:
     """The hits without those in lines about checks that passed, which name what they looked for."""
-    return [hit for hit in hits if not PASSED_CHECK.search(hit.line.text)]
+    return _without_lines_of(PASSED_CHECK, hits)
+
+
+def _without_lines_of(pattern: re.Pattern[str], hits: Sequence[Hit]) -> list[Hit]:
+    """The hits without those in lines that the pattern is found in; lines with several hits are searched once."""
+    found = {text for text in {hit.line.text for hit in hits} if pattern.search(text)}
+    return [hit for hit in hits if hit.line.text not in found]
 
 
 def without_dask_closing(hits: Sequence[Hit]) -> list[Hit]:

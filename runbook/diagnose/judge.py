@@ -237,8 +237,9 @@ def _causes_ruled_out(rule: Rule) -> tuple[str, ...]:
 def _sorted_by_time(hits: list[Hit]) -> list[Hit]:
     """The hits, those that name something (a host, a rank) first; then by their times if all have one, else as they
     stand."""
-    timed = all(hit.line.when is not None for hit in hits)
-    return sorted(hits, key=lambda hit: (not hit.groups, (hit.line.when or 0.0) if timed else 0.0))
+    if all(hit.line.when is not None for hit in hits):
+        hits = sorted(hits, key=lambda hit: hit.line.when or 0.0)
+    return sorted(hits, key=lambda hit: not hit.groups)
 
 
 def _distinct_evidence(hits: Sequence[Hit]) -> list[Hit]:

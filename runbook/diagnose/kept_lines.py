@@ -51,8 +51,9 @@ class ScanLimits:
     hits: int = 4000  # of one sign; beyond it each further source keeps 2
     texts: int = 16 << 20  # characters of the lines with hits; beyond it lines are cut
 
-    def of_the_next(self, unlike: int) -> ScanLimits:
-        """The limits of the next source after `unlike` lines of new shapes were read in full in the sources before."""
+    def of_the_next(self, unlike: float) -> ScanLimits:
+        """The limits of the next source after lines of new shapes of this cost were read in full in the sources
+        before."""
         part = max(self.least, (self.unlike_read - unlike) // 4) / self.read
         if part >= 1:
             return self
@@ -129,8 +130,8 @@ class SourceLines:
             self._read < (limits.read if most <= limits.keeps_all else limits.read_of_all)
             and self._read_bytes < limits.read_bytes
         ):
-            self._read += _reading_cost(raw)
-            self._read_bytes += _reading_cost(raw) * len(raw[1])
+            self._read += reading_cost(raw)
+            self._read_bytes += reading_cost(raw) * len(raw[1])
             return True
         if known is None or not self._remember(known[1], raw):
             self.passed_over += len(self._last) == self._last.maxlen or len(raw[1]) > MAX_SEARCHED_BYTES
@@ -169,8 +170,8 @@ class SourceLines:
         self._read = self._read_bytes = 0
         few: list[UnreadLine] = []
         for raw in lines:
-            self._read += _reading_cost(raw)
-            self._read_bytes += _reading_cost(raw) * len(raw[1])
+            self._read += reading_cost(raw)
+            self._read_bytes += reading_cost(raw) * len(raw[1])
             if self._read > self._limits.read or self._read_bytes > self._limits.read_bytes:
                 break
             few.append(raw)
@@ -190,7 +191,7 @@ def _total_bytes(lines: deque[UnreadLine]) -> int:
     return sum(len(raw[1]) for raw in lines)
 
 
-def _reading_cost(raw: UnreadLine) -> float:
+def reading_cost(raw: UnreadLine) -> float:
     """The cost to read this line in full, in lines with few signs."""
     return max(1, len(raw[2]) / SIGNS_PER_LINE_COST)
 

@@ -70,8 +70,14 @@ class Index:
         while match is not None:
             keys |= self._held_by(match[0])
             match = self._search(word, match.start() + 1)
-        inside = frozenset[int]().union(*(sets for key, sets in keys.items() if key in word))
-        return inside, {key: sets for key, sets in keys.items() if key not in word}, keys
+        inside: set[int] = set()
+        beyond: _SetsByLiteral = {}
+        for key, sets in keys.items():
+            if key in word:
+                inside |= sets
+            else:
+                beyond[key] = sets
+        return frozenset(inside), beyond, keys
 
     def _held_by(self, word: bytes) -> _SetsByLiteral:
         """The literals whose longest word is `word`, or another such word inside it, which is on the line as well."""

@@ -6,6 +6,7 @@ lines that a terminal or a forum broke, and unpacks lines that a logger packed i
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -48,6 +49,8 @@ ESCAPES = re.compile(
 )
 
 MONTHS = {name: at for at, name in enumerate("jan feb mar apr may jun jul aug sep oct nov dec".split(), 1)}
+CLOCK = re.compile(r"\d:\d\d:\d\d")
+"""A part of all that DATE_PATTERNS and TIME_OF_DAY match."""
 DATE_PATTERNS = (
     re.compile(
         r"\b(?P<year>20\d\d)[-/](?P<month>\d\d)[-/](?P<day>\d\d)[T _](?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d(?:[.,]\d+)?)"
@@ -155,6 +158,7 @@ FILE_ENDINGS = ("log", "out", "err", "txt", "gz")  # of files, and no nodes
 PATH_RANK = re.compile(r"rank[-_.]?0*(?P<rank>\d+)(?:\.(?P<node>[A-Za-z][\w-]*))?\b")
 
 
+@functools.lru_cache(maxsize=64)  # the last lines of a source are read as lines, and as its end
 def read_line(
     source: str,
     number: int,
@@ -187,9 +191,10 @@ def read_line(
     )
 
 
+@functools.lru_cache(maxsize=64)
 def strip_prefixes(text: str) -> tuple[str, int | None, str | None]:
     """(text, rank, node): the text behind the prefixes of launchers and loggers, and the rank and node that they
-    name."""
+    name. The last lines are remembered: one is asked for as a piece of a line before it, as a line, and as an end."""
     rank: int | None = None
     node: str | None = None
     for _ in range(9):
@@ -254,6 +259,8 @@ def first_time(text: str) -> tuple[float, float] | None:
     year: the seconds by UTC, and 0. Without a year or a day: the seconds since the clock began, and after how many
     seconds it begins again. A time without a zone counts as UTC, as containers have it."""
     begin = text[:200]
+    if CLOCK.search(begin) is None:
+        return None
     dates = [found for pattern in DATE_PATTERNS if (found := pattern.search(begin))]
     for found in sorted(dates, key=re.Match.start):
         told = found.groupdict()

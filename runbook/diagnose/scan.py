@@ -22,6 +22,7 @@ from runbook.diagnose.kept_lines import (
     SourceLines,
     Speaker,
     UnreadLine,
+    reading_cost,
     searchable_bytes,
 )
 from runbook.diagnose.literal_index import DIGITS, Index, longest_key_pattern
@@ -111,6 +112,7 @@ class Scanner:
         first = len(self._signs)
         self._progress, self._heading, self._opener, self._telling, self._abroad = range(first, first + 5)
         self._keeps = {at: sign.keep for at, sign in enumerate(self._signs) if sign.keep > limits.keeps_all}
+        self._patterns: dict[int, re.Pattern[str] | None] = {}  # of signs of which a line was read
         self._shapes: dict[bytes, _Kind] = {}
         self._sources: list[SourceLines] = []
         self._totals = [0] * len(self._signs)
@@ -130,7 +132,7 @@ class Scanner:
         self.last_words: list[Hit] = []  # last lines after which nobody would call the run healthy
         self.work = 0  # the work so far, in lines of a known shape
         self._remembered = 0  # bytes of shapes
-        self._unlike_read = 0  # lines of shapes that no source had before, read in full, over all sources
+        self._unlike_read = 0.0  # cost of lines of shapes that no source had before, read in full, over all sources
         self._often: Counter[bytes] = Counter()  # by shape, lines that were read in full, over all sources
         self._texts = 0  # characters of lines with hits
         self._cut: Counter[str] = Counter()  # by source, lines of which only the end was searched
@@ -215,7 +217,7 @@ class Scanner:
         last of them has the line number `number`."""
         in_table = exit_code_asked = False
         for at, raw in enumerate(ending, number + 1 - len(ending)):
-            if raw not in self._noted:
+            if raw not in self._noted and (self._asked < self._limits.asked or at > number - MAX_LAST_WORDS):
                 self._note(raw)
             low = raw.lower()
             if exit_code_asked and low.strip() == b"0":
@@ -293,7 +295,8 @@ class Scanner:
         if most <= limits.keeps_all and self._often[shape] >= limits.often:
             most = limits.of_an_often_one
         wanted = here.wants(shape, raw, most)
-        self._unlike_read += wanted and shape not in self._often
+        if wanted and shape not in self._often:
+            self._unlike_read += reading_cost(raw)
         if wanted and len(self._often) < limits.shapes and len(shape) < limits.shape_bytes:
             self._often[shape] += 1
         return wanted
@@ -355,9 +358,12 @@ class Scanner:
         low = line.text.lower()
         if HARMLESS_ERROR.search(low) or is_a_question(low):
             return
+        patterns = self._patterns
         for at in found[:-1] if foreign else found:
             sign = self._signs[at]
-            pattern = sign.compiled()
+            if at not in patterns:
+                patterns[at] = sign.compiled()
+            pattern = patterns[at]
             match = pattern.search(line.text) if pattern else None
             if match or not pattern:
                 groups = match.groupdict() if match else {}
