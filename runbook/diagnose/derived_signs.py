@@ -3,6 +3,7 @@ given twice or differently. Also drops hits that other lines answer or explain (
 
 from __future__ import annotations
 
+import math
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -773,8 +774,11 @@ def _raised_first(hits: HitsBySign) -> Iterator[Hit]:
     ended = ENDED_BY_SLURM if hits.get("task-exited") else ()
     later = [hit.line for sign in (*PRIOR_FAILURE_SIGNS, *ended) for hit in hits.get(sign, ())]
     raised = [hit for sign in ("other-error", "oddly-named", "bare-error") for hit in hits.get(sign, ())]
+    earliest = min((line.when for line in later if line.when is not None), default=math.inf)
+    by_source = values_by_key((line.source, line) for line in later)
     for hit in raised if later else ():
-        if all(_may_precede(hit.line, line) for line in later):
+        beside = by_source.get(hit.line.source, ())  # a line of another file comes before it by its time only
+        if (hit.line.when or 0.0) <= earliest and all(_may_precede(hit.line, line) for line in beside):
             yield Hit("raised-first", hit.line, hit.groups)
 
 

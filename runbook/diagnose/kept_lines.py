@@ -46,6 +46,7 @@ class ScanLimits:
     # Lines of shapes that no source had before, over all sources.
     unlike_read: int = 5_000  # read in full; each source may read a quarter of what is left of them
     least: int = 4  # every source may read so many, and so many that were put off
+    least_until: int = 6_000  # so many were read; then only the last such line of each further source is
     # Hits, over all sources.
     keeps_all: int = 100  # a sign that keeps more hits than this is wanted of every rank
     hits: int = 4000  # of one sign; beyond it each further source keeps 2
@@ -61,7 +62,7 @@ class ScanLimits:
             self,
             read=int(self.read * part),
             read_bytes=int(self.read_bytes * part),
-            late=max(self.least, int(self.late * part)),
+            late=max(self.least, int(self.late * part)) if unlike < self.least_until else 1,
         )
 
 

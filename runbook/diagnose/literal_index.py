@@ -82,7 +82,8 @@ class Index:
     def _held_by(self, word: bytes) -> _SetsByLiteral:
         """The literals whose longest word is `word`, or another such word inside it, which is on the line as well."""
         if word not in self._held:
-            inside = (keys for other, keys in self._by_word.items() if other in word)
+            parts = {word[begin:end] for begin in range(len(word)) for end in range(begin + 1, len(word) + 1)}
+            inside = (self._by_word[part] for part in parts if part in self._by_word)
             self._held[word] = {key: sets for keys in inside for key, sets in keys.items()}
         return self._held[word]
 

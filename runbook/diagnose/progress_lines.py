@@ -102,27 +102,26 @@ TABLE_ROW = re.compile(rb"\A[\s|]*\d{1,15}(?:[\s|]+[\[(]?[-+]?\d[\d.:e%+-]{0,20}
 trainers for each epoch."""
 
 RUN_ENDED = re.compile(
-    UNLESS_FAILURE
-    + rb"(?:.*?\b(?:training|run|launch|\w{0,12}job|trial|benchmark|evaluation|everything|all|program)\b.{0,40}"
-    rb"\b(?:done|finished|complete[ds]?|succeeded)\b|.*?\btraining end(?:ed|s)?\W{0,4}\Z|.*?'train_runtime': \d"
-    rb"|.*?\bexit(?:ed|ing) with (?:(?:return |exit )?code|status) 0\b|.*?\bfinished\W{1,3}rc=0\b"
-    rb"|.*?\bcompleted\s+0:0\b|.*?\bexit(?:s|ed)? successfully\b|.*?\bapplication shutdown complete\b"
-    rb"|.*?\b(?:process|task|experiment|pipeline|workflow|script)\b.{0,60}"
+    rb"(?=(?:.*?(?:'train_runtime': \d|\b(?:"
+    rb"(?:training|run|launch|\w{0,12}job|trial|benchmark|evaluation|everything|all|program)\b.{0,40}"
+    rb"\b(?:done|finished|complete[ds]?|succeeded)\b|training end(?:ed|s)?\W{0,4}\Z"
+    rb"|exit(?:ed|ing) with (?:(?:return |exit )?code|status) 0\b|finished\W{1,3}rc=0\b"
+    rb"|completed\s+0:0\b|exit(?:s|ed)? successfully\b|application shutdown complete\b"
+    rb"|(?:process|task|experiment|pipeline|workflow|script)\b.{0,60}"
     rb"\b(?:completed successfully|status\W{1,3}completed\b)"
     # the last of all its steps
-    rb"|.*?\b(?:step|iter(?:ation)?)\W{0,12}(?P<last>[1-9]\d{1,14})\s{0,8}/\s{0,8}(?P=last)\b"
-    rb"|.*?\btrainer\.fit\W{1,3}stopped\b"
+    rb"|(?:step|iter(?:ation)?)\W{0,12}(?P<last>[1-9]\d{1,14})\s{0,8}/\s{0,8}(?P=last)\b"
+    rb"|trainer\.fit\W{1,3}stopped\b|test (?:is a success|successful|succeeded)\b"
+    rb"|(?:job_complete|run_success|marking task as success|build success(?:ful)?)\b"
+    rb"|all\b.{0,60}\b(?:correct|match(?:es|ed)?|verified|identical)\W*\Z"
+    # gromacs, lammps, openfoam, vasp, wrf, cp2k, gaussian, htcondor, fds, quantum espresso
+    rb"|(?:gromacs reminds you|total wall time: \d{1,4}|finalising parallel run|general timing and accounting"
+    rb"|success complete wrf|program ended at|normal termination (?:of|\(return value 0)"
+    rb"|stop: \w{1,20} completed successfully)\b|job done\.\s*\Z))"
     rb"|(?:\W{0,3}|.*?\b(?:saved|written|wrote|uploaded|done|finished|ended|launcher|trainer)\b.{0,80}?\b)"
     rb"(?:rc|ret|exit[ _]?(?:code|status)?|return[ _]?code|status)\W{1,3}0\W{0,2}\Z"
-    rb"|.*?\btest (?:is a success|successful|succeeded)\b"
-    rb"|.*?\b(?:job_complete|run_success|marking task as success|build success(?:ful)?)\b"
     rb"|\s*(?:state|status|phase|result|verdict|outcome)\W{1,3}(?:completed|succeeded|success(?:ful)?|pass(?:ed)?)\W*\Z"
-    rb"|.*?\ball\b.{0,60}\b(?:correct|match(?:es|ed)?|verified|identical)\W*\Z"
-    # gromacs, lammps, openfoam, vasp, wrf, cp2k, gaussian, htcondor, fds, quantum espresso
-    rb"|.*?\b(?:gromacs reminds you|total wall time: \d{1,4}|finalising parallel run|general timing and accounting"
-    rb"|success complete wrf|program ended at|normal termination (?:of|\(return value 0)"
-    rb"|stop: \w{1,20} completed successfully)\b|.*?\bjob done\.\s*\Z"
-    rb"|# (?:out of bounds values : 0 ok|avg bus bandwidth))",
+    rb"|# (?:out of bounds values : 0 ok|avg bus bandwidth)))" + UNLESS_FAILURE,
     re.DOTALL,
 )
 """A line in which a run says that it has ended well."""

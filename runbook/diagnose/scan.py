@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -66,6 +66,9 @@ MAX_LAST_WORDS = 3  # the last lines of these, which are taken as a run's last w
 # a match that begins behind so many characters of a long line is quoted from QUOTE_LEAD_CHARACTERS characters before it
 MAX_QUOTE_OFFSET = 200
 QUOTE_LEAD_CHARACTERS = 60
+# Short texts of which the signs are remembered.
+MAX_REMEMBERED_CHARACTERS = 500
+MAX_REMEMBERED_TEXTS = 5_000
 OVERLAP_BYTES = 200  # bytes that pieces of a long line share
 # `Scanner.work` counts in the time of a line with a known shape. It adds NEW_SHAPE_WORK for a line of a new shape, and
 # for a line that is read in full FULL_READ_WORK and BYTE_WORK for each of its bytes; PUT_OFF_WORK for a line that is
@@ -113,6 +116,7 @@ class Scanner:
         self._progress, self._heading, self._opener, self._telling, self._abroad = range(first, first + 5)
         self._keeps = {at: sign.keep for at, sign in enumerate(self._signs) if sign.keep > limits.keeps_all}
         self._patterns: dict[int, re.Pattern[str] | None] = {}  # of signs of which a line was read
+        self._shown: dict[tuple[str, tuple[int, ...]], tuple[tuple[int, Mapping[str, str]], ...]] = {}
         self._shapes: dict[bytes, _Kind] = {}
         self._sources: list[SourceLines] = []
         self._totals = [0] * len(self._signs)
@@ -143,7 +147,7 @@ class Scanner:
         here = SourceLines(source, self._limits.of_the_next(self._unlike_read))
         section = speaker or speaker_of_path(source)
         number = 0
-        flooded = False
+        flooded = self._unlike_read >= self._limits.least_until
         went_on: deque[int] = deque(maxlen=MIN_STEADY_LINES)
         kinds, settled, commands = self._shapes, here.settled, self.commands.setdefault(source, [])
         open_line: BrokenLine | None = None
@@ -247,8 +251,8 @@ class Scanner:
         """Reads the lines of a source that were put off, and the last lines of its shapes."""
         for at, raw, who in here.late:
             kind = self._kind(raw)
-            if kind.signs:
-                self._wants(here, raw.translate(None, DIGITS), (at, raw, kind.signs, who), kind.most)
+            if kind.signs and self._wants(here, raw.translate(None, DIGITS), (at, raw, kind.signs, who), kind.most):
+                self._read(here, at, raw, kind.signs, who)
         for raw_line in here.last():
             self._read(here, *raw_line)
         here.forget()
@@ -355,27 +359,42 @@ class Scanner:
         self.work += FULL_READ_WORK + BYTE_WORK * len(raw)
         foreign = found[-1] == self._abroad
         line = read_line(here.name, number, raw, section, foreign=foreign)
-        low = line.text.lower()
+        for at, groups in self._signs_on(line.text, found[:-1] if foreign else found):
+            sign = self._signs[at]
+            self._texts += len(line.text)
+            if self._texts > self._limits.texts:
+                line = replace(line, text=line.text[:MAX_SHOWN_CHARACTERS])
+            few = here.kept.get(at)
+            if few is None:
+                few = here.kept[at] = KeptHits(sign.keep if self._totals[at] < self._limits.hits else 2)
+            self._totals[at] += few.add(Hit(sign.name, _quote_around_literal(line, sign), groups))
+
+    def _signs_on(self, text: str, found: tuple[int, ...]) -> Sequence[tuple[int, Mapping[str, str]]]:
+        """The indexes of the signs of `found` that the text of a line shows, each with what the groups of its pattern
+        take. Ranks print the same lines, so that short ones are remembered."""
+        if len(text) > MAX_REMEMBERED_CHARACTERS:
+            return tuple(self._search_signs(text, found))
+        shown = self._shown.get((text, found))
+        if shown is None:
+            if len(self._shown) == MAX_REMEMBERED_TEXTS:
+                self._shown.clear()
+            shown = self._shown[text, found] = tuple(self._search_signs(text, found))
+        return shown
+
+    def _search_signs(self, text: str, found: Iterable[int]) -> Iterator[tuple[int, Mapping[str, str]]]:
+        low = text.lower()
         if HARMLESS_ERROR.search(low) or is_a_question(low):
             return
         patterns = self._patterns
-        for at in found[:-1] if foreign else found:
-            sign = self._signs[at]
+        for at in found:
             if at not in patterns:
-                patterns[at] = sign.compiled()
+                patterns[at] = self._signs[at].compiled()
             pattern = patterns[at]
-            match = pattern.search(line.text) if pattern else None
+            match = pattern.search(text) if pattern else None
             if match or not pattern:
                 groups = match.groupdict() if match else {}
                 # A pattern with alternatives calls one group host, host2, host3.
-                told = {name.rstrip(DIGITS.decode()): text for name, text in groups.items() if text}
-                self._texts += len(line.text)
-                if self._texts > self._limits.texts:
-                    line = replace(line, text=line.text[:MAX_SHOWN_CHARACTERS])
-                few = here.kept.get(at)
-                if few is None:
-                    few = here.kept[at] = KeptHits(sign.keep if self._totals[at] < self._limits.hits else 2)
-                self._totals[at] += few.add(Hit(sign.name, _quote_around_literal(line, sign), told))
+                yield at, {name.rstrip(DIGITS.decode()): told for name, told in groups.items() if told}
 
 
 def _bare_texts(raw: bytes) -> Iterator[bytes]:

@@ -211,3 +211,22 @@ def test_among_lines_that_are_all_different_the_last_ones_and_progress_still_cou
     assert first_in("".join([*unlike, last])) == "gpu-out-of-memory"
     steps = [f"step {at} of {letters[at % 10]}{letters[at // 10 % 10]} loss 1.2\n" for at in range(100)]
     assert causes_in(job="".join([*unlike, *steps])) == []
+
+
+def test_of_many_logs_without_a_like_line_each_last_line_and_all_known_lines_still_count() -> None:
+    few = replace(DEFAULT_SCAN_LIMITS, unlike_read=60, least_until=100)
+    scanner = make_scanner(few)
+    unlike = [f"error: {''.join('abcdefghij'[int(digit)] for digit in str(at))} failed\n" for at in range(3000)]
+    scanner.feed("rank0.log", [b"torch.distributed.elastic: node-a has died\n", KILLED])
+    for rank in range(1, 300):
+        scanner.feed(f"rank{rank}.log", ["".join(unlike[rank * 10 : rank * 10 + 10]).encode()])
+    read_at_first = len([hit for hit in scanner.hits if hit.line.source == "rank1.log"])
+    read_at_last = len([hit for hit in scanner.hits if hit.line.source == "rank299.log"])
+    assert read_at_first > 2 * read_at_last > 0
+    assert "".join(scanner.unread("rank299.log")), "what was not searched is said"
+    out_of_memory = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB\n"
+    scanner.feed("rank300.log", ["".join([*unlike[:9], out_of_memory]).encode()])
+    scanner.feed("rank301.log", ["".join(["error: zz failed\n", KILLED.decode(), *unlike[9:12]]).encode()])
+    found = {(hit.line.source, hit.line.text) for hit in scanner.hits}
+    assert ("rank300.log", out_of_memory.strip()) in found
+    assert ("rank301.log", KILLED.decode().strip()) in {(source, text.strip()) for source, text in found}
