@@ -188,6 +188,8 @@ def derive_signs(hits: HitsBySign) -> Iterator[Hit]:
 def without_ignored_exceptions(hits: Sequence[Hit]) -> list[Hit]:
     """The hits without those of tracebacks below `Exception ignored in`: they come from finalizers, which run as a
     process exits and end nothing."""
+    if not any(hit.sign == "ignored-exception" for hit in hits):
+        return list(hits)
     told: dict[str, set[LinePlace]] = defaultdict(set)
     for hit in hits:
         told[hit.sign].add((*hit.line.voice, hit.line.number))

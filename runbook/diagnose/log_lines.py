@@ -136,6 +136,8 @@ CAUSE_GUESSES = re.compile(
     re.IGNORECASE,
 )
 """A program's list of possible causes, or a sentence about when an error may happen: it reports none of them."""
+GUESS_HINT = re.compile("If |(?:[Cc]aus|CAUS|[Rr]eason|REASON|[Hh]appen|HAPPEN|[Oo]ccur|OCCUR|[Dd]ue to|DUE TO)")
+"""A part of all that CAUSE_GUESSES matches, in the ways to write it that occur."""
 NCCL_PREFIX = re.compile(r"\A(?P<node>[\w.-]+):\d+:\d+ \[\d+\] ")
 SLURM_TASK_ERROR = re.compile(r"\b(?:srun|slurmstepd): error: (?P<node>[\w.-]+): tasks? (?P<rank>\d+)?")
 RANK_INSIDE = re.compile(r"\[(?:[^\]\[]*\b)?Rank ?(?P<rank>\d+)\]|\bon rank[: ]+(?P<at>\d+)\b", re.IGNORECASE)
@@ -171,7 +173,9 @@ def read_line(
     line holds a phrase of another language, to be translated."""
     shown = ESCAPES.sub("", raw[:MAX_LINE_BYTES].decode("utf-8", "replace")).rstrip()
     text, rank, node = strip_prefixes(translate_phrases(shown) if foreign else shown)
-    text = CAUSE_GUESSES.sub("", text.removesuffix("│").rstrip())
+    text = text.removesuffix("│").rstrip()
+    if GUESS_HINT.search(text):
+        text = CAUSE_GUESSES.sub("", text)
     if told := SLURM_TASK_ERROR.match(text):
         node = told["node"]
         rank = parse_small_number(told["rank"]) if rank is None and text[told.end() : told.end() + 1] == ":" else rank
@@ -307,7 +311,8 @@ def align_clocks(hits: Sequence[Hit]) -> list[Hit]:
         of_no_year = line.period == YEAR_S and period == 0.0
         return replace(line, when=_time_in_nearest_year(line.when, times[0]) if of_no_year else None)
 
-    return [replace(hit, line=one(hit.line)) for hit in hits]
+    aligned = ((hit, one(hit.line)) for hit in hits)
+    return [hit if line is hit.line else replace(hit, line=line) for hit, line in aligned]
 
 
 def _time_in_nearest_year(when: float, other: float) -> float:
