@@ -59,7 +59,7 @@ PRIOR_FAILURE_SIGNS = (
 after such a line may follow from it."""
 
 STEP_ENDED = re.compile(
-    r"(?:\[[^\]]{1,60}\] )?(?:srun: Job step aborted|\S+: error: \*\*\* (?:STEP|JOB) \S+ ON \S+ CANCELLED AT )"
+    r"^(?:\[[^\]]{1,60}\] )?(?:srun: Job step aborted|\S+: error: \*\*\* (?:STEP|JOB) \S+ ON \S+ CANCELLED AT )"
 )
 """The beginning of a line in which Slurm says that it ends a step."""
 TASK_KILLED = re.compile(r"srun: error: \S+ tasks? \S+ Killed")

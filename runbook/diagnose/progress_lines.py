@@ -40,7 +40,7 @@ UNLESS_FAILURE = (
     rb"^(?!.*\b(?:(?:(?<!expected )fail\w*|errors?|exceptions?)\b(?=\W{0,3}[=:])(?!"
     + NO_VALUE
     + rb")|(?:(?<! 0 tests )fail\w*|exception)\b(?!\W{0,3}[=:])|abort\w*|cancel+ed|kill\w*|timed out"
-    rb"|time-?out (?:after|waiting)|(?<!normal )terminat\w+|waiting|will"
+    rb"|time-?out (?:after|waiting)|(?<!normal )(?<!successful )terminat\w+|waiting|will"
     rb"|not (?:yet )?(?:done|finish\w*|complete\w*))|.*(?:" + BEFORE_STEPS + rb"))"
 )
 """The beginning of a pattern that matches no line with a failure, or with work before the first step."""
@@ -77,7 +77,7 @@ PROGRESS = re.compile(
 """A line of a run that made steps, measured something or came to a good end."""
 
 WENT_WELL = re.compile(
-    rb"\s*0 tests completed and failed residual checks\b|"
+    rb"^\s*0 tests completed and failed residual checks\b|"
     + UNLESS_FAILURE
     + rb"(?:=* *\d+ passed\b.* in [\d.]+ ?m?s|ok(?: \((?:skipped|expected failures)=\d+.*\))?\s*$"
     rb"|\[  passed  \] \d+ test|100% tests passed, 0 tests failed\b|final summary::hpcg result is valid\b"
@@ -102,7 +102,7 @@ TABLE_ROW = re.compile(rb"\A[\s|]*\d{1,15}(?:[\s|]+[\[(]?[-+]?\d[\d.:e%+-]{0,20}
 trainers for each epoch."""
 
 RUN_ENDED = re.compile(
-    rb"(?=(?:.*?(?:'train_runtime': \d|\b(?:"
+    rb"^(?=(?:.*?(?:'train_runtime': \d|\b(?:"
     rb"(?:training|run|launch|\w{0,12}job|trial|benchmark|evaluation|everything|all|program)\b.{0,40}"
     rb"\b(?:done|finished|complete[ds]?|succeeded)\b|training end(?:ed|s)?\W{0,4}\Z"
     rb"|exit(?:ed|ing) with (?:(?:return |exit )?code|status) 0\b|finished\W{1,3}rc=0\b"
@@ -116,7 +116,7 @@ RUN_ENDED = re.compile(
     rb"|all\b.{0,60}\b(?:correct|match(?:es|ed)?|verified|identical)\W*\Z"
     # gromacs, lammps, openfoam, vasp, wrf, cp2k, gaussian, htcondor, fds, quantum espresso
     rb"|(?:gromacs reminds you|total wall time: \d{1,4}|finalising parallel run|general timing and accounting"
-    rb"|success complete wrf|program ended at|normal termination (?:of|\(return value 0)"
+    rb"|success complete wrf|program ended at|(?:normal|successful) termination (?:of|\(return value 0)"
     rb"|stop: \w{1,20} completed successfully)\b|job done\.\s*\Z))"
     rb"|(?:\W{0,3}|.*?\b(?:saved|written|wrote|uploaded|done|finished|ended|launcher|trainer)\b.{0,80}?\b)"
     rb"(?:rc|ret|exit[ _]?(?:code|status)?|return[ _]?code|status)\W{1,3}0\W{0,2}\Z"
@@ -210,7 +210,7 @@ def progress_reached(line: bytes, goes_on: bool) -> Reached:
 HARMLESS_ERROR = re.compile(
     r"\[hardware error\]: (?!.*(?:uncorrect|deferred|fatal|containable|poison|panic))"
     r"|hwloc.{0,40} received invalid information|hwloc will now ignore|-- execution is retried"
-    r"|may have been partially swapped out|nvmldeviceget\w+\(\): not supported|exception in thread queuerunner"
+    r"|may have been partially swapped out|nvmldeviceget\w{1,60}\(\): not supported|exception in thread queuerunner"
     r"|cancelled by an explicit call to `session::close|failed with: intersection without inclusion"
     r"|unable to find any relevant network interfaces|setting omp_num_threads"
     r"|redirects are currently not supported|hostname of the client socket cannot be retrieved"
@@ -271,7 +271,7 @@ GOES_ON_LITERALS = (
         "ready to roll",
     ),
     *("images/s", "img/s", "examples/s", "[batch=", "hello world", "hello, world", "reporting for duty", "success: "),
-    '"post /',
+    *("post /", "method=", "time_per_token"),
 )
 """Literals of GOES_ON: a line without any of them does not match it."""
 
@@ -287,7 +287,9 @@ GOES_ON = re.compile(
     rb"|(?:(?<!-)\b|_)(?<!max_)(?<!num_)(?<!total_)step(?:\W{0,5}\d(?!\d*\((?:factor|bytes)\))|s\W{0,3}\d+ ?/ ?\d)"
     rb"|avg bus bandwidth|\bresidual\b\W{0,4}\d"
     rb"|client socket has connected to|application startup complete|ready to roll"
-    rb"|\"post /\S{0,200} http/\d(?:\.\d)?\" 20\d\b"  # a server's answer, where others are asked whether it lives
+    # a server's answer, where others are asked whether it lives
+    rb"|\bpost /\S{1,200}(?: http/\d(?:\.\d)?)?\"?,? {1,2}(?:-> ?|- |status[=: ]{1,2})?20\d\b"
+    rb"|\bmethod=\"?post\b.{0,160}\bstatus=\"?20\d\b|\btime_per_token\W{1,3}\d"
     rb"|\bhello,? world\b|\breporting for duty\b|\bsuccess: (?!0|false|no)\w"
     rb"|(?:training|job|run|all|benchmark|finished|completed)\b.{0,20}\b(?:finished|complete[ds]?|succeeded"
     rb"|successfully)\b))",
