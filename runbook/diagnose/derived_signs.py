@@ -180,7 +180,8 @@ def derive_signs(hits: HitsBySign) -> Iterator[Hit]:
         if hit.groups["where"].startswith("graph/"):
             yield Hit("gave-up-in-topology", hit.line, hit.groups)
     stuck = hits.get("hangs") or hits.get("p-to-p-channels")
-    if stuck and hits.get("busy-gpus") and not hits.get("many-nodes") and not hits.get("via-net"):
+    otherwise = any(hits.get(sign) for sign in ("many-nodes", "via-net", "collectives-differ"))
+    if stuck and hits.get("busy-gpus") and not otherwise:
         yield Hit("hangs-with-busy-gpus", hits["busy-gpus"][0].line)
         yield Hit("hangs-with-busy-gpus", stuck[0].line)
 
@@ -688,9 +689,10 @@ def _one_address(hits: HitsBySign) -> Iterator[Hit]:
         nodes = sorted({str(hit.line.node) for hit in found})
         if len(nodes) > 1 and not address.startswith("127."):
             groups = {"nodes": " and ".join(nodes[:2]), "address": address}
-            bridge = BRIDGE_ADDRESS.match(address)
             for hit in found:
-                yield Hit("one-bridge-address", hit.line, groups) if bridge else Hit("one-address", hit.line, groups)
+                # A bridge of the machine itself was chosen there; behind one, a container sees an interface like any.
+                behind = BRIDGE_ADDRESS.match(address) and not is_local_only_interface(hit.groups["name"])
+                yield Hit("one-bridge-address", hit.line, groups) if behind else Hit("one-address", hit.line, groups)
 
 
 def _master_wants_more(hits: HitsBySign) -> Iterator[Hit]:
