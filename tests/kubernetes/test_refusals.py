@@ -11,7 +11,9 @@ import json
 from typing import Any
 
 import pytest
+from checks.made_up_cluster import cluster, machine, node
 
+from runbook.checks.reach.interfaces import entered_pod_findings, separate_network_findings
 from runbook.cli.inventory_source import inventory_source
 from runbook.files.inventory import examine_inventory
 from runbook.files.inventory_draft import draft_text
@@ -75,6 +77,25 @@ def test_a_pod_is_read() -> None:
     assert (found.container, found.restarts, found.host_network) == ("pytorch", 0, False)
     assert pod_failure(found, WHERE, PLACE) is None
     assert missing_pod_container_failure(found, PLACE) is None
+
+
+@pytest.mark.parametrize(
+    ("address", "wrong", "unknown"),
+    [
+        ("10.244.1.7", [], ["kubernetes-pod-restarted"]),  # the pod's own, which kubectl did not lead to
+        ("10.244.1.9", ["interface-wrong"], []),  # one that it had before
+        ("10.0.0.5", ["container-bridge-network"], []),  # its machine's
+    ],
+)
+def test_a_pod_that_has_another_address_than_peers_dial(address: str, wrong: list[str], unknown: list[str]) -> None:
+    first = node("worker-0", address=address, kubernetes=WHERE)
+    inventory = cluster(first, node("worker-1"))
+    facts = {"own": False, "interfaces": machine("10.244.1.6")["interfaces"]}
+    assert [one.cause for one in separate_network_findings(inventory, first, facts, pod())] == wrong
+    found = entered_pod_findings(inventory, first, facts, pod())
+    assert [one.cause for one in found] == unknown
+    assert all("10.244.1.6" in one.evidence[0] for one in found)
+    assert not entered_pod_findings(inventory, first, {**facts, "own": True}, pod())
 
 
 def test_the_container_that_a_pod_names_or_that_is_asked_for_is_taken() -> None:

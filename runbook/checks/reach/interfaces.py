@@ -66,15 +66,10 @@ def separate_network_findings(
     if len(inventory.nodes) < 2 or facts.get("own") is not False:
         return []
     if pod:
-        return [_pod_address_finding(node, pod)]
+        return [] if node.address == pod.address else [_pod_address_finding(node, pod)]
     if not facts.get("outside"):
         return []
-    own = " ".join(
-        f"{name} {address}"
-        for name, entry in facts["interfaces"].items()
-        for address in entry["addresses"]
-        if not is_loopback(address) and not is_link_local(address)
-    )
+    own = _addresses_text(facts)
     runtime = node.container.runtime if node.container else ""
     return [
         finding_for(
@@ -87,6 +82,36 @@ def separate_network_findings(
             node=node.name,
         )
     ]
+
+
+def entered_pod_findings(inventory: Inventory, node: Node, facts: Mapping[str, Any], pod: Pod | None) -> list[Finding]:
+    """A finding when what was entered does not have the address that the API server gives for the pod: as long as a
+    pod that was deleted by force still ends, kubectl may lead into it rather than into the new one of its name."""
+    if pod is None or len(inventory.nodes) < 2 or facts.get("own") is not False or node.address != pod.address:
+        return []
+    from runbook.transport.kubernetes_pods import kubectl_command  # loaded for pods alone
+
+    ask = ("get", "events", "--field-selector", f"involvedObject.name={pod.name}")
+    return [
+        finding_for(
+            "kubernetes-pod-restarted",
+            f"kubectl led into another pod than the one that the API server lists as {pod.name} ({pod.address}): an "
+            "earlier one of that name has not ended yet",
+            (f"in it: {_addresses_text(facts) or 'no address but loopback'}", pod.says),
+            way="earlier",
+            look=kubectl_command(node.kubernetes, *ask),
+        )
+    ]
+
+
+def _addresses_text(facts: Mapping[str, Any]) -> str:
+    """The interfaces and addresses that others could dial, as `eth0 10.0.0.7`."""
+    return " ".join(
+        f"{name} {address}"
+        for name, entry in facts["interfaces"].items()
+        for address in entry["addresses"]
+        if not is_loopback(address) and not is_link_local(address)
+    )
 
 
 def _pod_address_finding(node: Node, pod: Pod) -> Finding:

@@ -19,7 +19,12 @@ from runbook.checks.reach.gpus import (
     shared_gpu_findings,
     torch_findings_beside_gpus,
 )
-from runbook.checks.reach.interfaces import interface_findings, pod_scope_text, separate_network_findings
+from runbook.checks.reach.interfaces import (
+    entered_pod_findings,
+    interface_findings,
+    pod_scope_text,
+    separate_network_findings,
+)
 from runbook.checks.reach.workdir_and_limits import limit_findings, run_folder_findings, unusable_python_finding
 from runbook.launch.ranks import socket_interface
 from runbook.model.grouping import values_by_key
@@ -130,7 +135,7 @@ class Learned:
         findings += shared_gpu_findings(at, node, self._of_a_machine[at.machine(node.name)])
         findings += limit_findings(at.inventory, node, facts, warnings)
         findings += gpus.findings
-        unknown = [*gpus.unknown]
+        unknown = [*entered_pod_findings(at.inventory, node, facts, pod), *gpus.unknown]
         warnings += gpus.warnings
         python = unusable_python_finding(node, hello, at.session(node).complaint)
         torch = None
