@@ -282,8 +282,10 @@ def _has_recovered(cause: Cause, seen: Mapping[str, Sequence[Hit]], scanner: Sca
     sources = {proof.line.source for proof in cause.evidence}
     signs = {hit.sign for hit in cause.evidence} | (set() if at_start else ENDING_SIGNS)
     hits = [hit for sign in signs for hit in seen.get(sign, ()) if hit.line.source in sources]
-    good_ends = (scanner.went_well, scanner.ended) if retried else (scanner.went_well,)
-    if all(hit.line.number < max(at.get(hit.line.source, 0) for at in (went_on, *good_ends)) for hit in hits):
+    if all(
+        hit.line.number < max(went_on.get(hit.line.source, 0), scanner.went_well.get(hit.line.source, 0))
+        for hit in hits
+    ):
         return True
     # After a run that ended well, the process with the store may leave before the others have looked there once more,
     # and NCCL's calls return errors as its communicators are given up.

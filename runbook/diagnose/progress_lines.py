@@ -81,7 +81,7 @@ WENT_WELL = re.compile(
     + UNLESS_FAILURE
     + rb"(?:=* *\d+ passed\b.* in [\d.]+ ?m?s|ok(?: \((?:skipped|expected failures)=\d+.*\))?\s*$"
     rb"|\[  passed  \] \d+ test|100% tests passed, 0 tests failed\b|final summary::hpcg result is valid\b"
-    rb"|.*?\bexperiment verdict is: pass\b"
+    rb"|.*?\bexperiment verdict is: pass\b|.*?\bsuccessful termination of cpl7-\w"
     # yarn, argo, kubectl
     rb"|.*?\bfinal app status: succeeded\b|.*?\bphase running -> succeeded\b"
     rb"|(?:deployment|statefulset|daemon ?set)\b.{0,100}\bsuccessfully rolled out\b)",
@@ -116,7 +116,7 @@ RUN_ENDED = re.compile(
     rb"|all\b.{0,60}\b(?:correct|match(?:es|ed)?|verified|identical)\W*\Z"
     # gromacs, lammps, openfoam, vasp, wrf, cp2k, gaussian, htcondor, fds, quantum espresso
     rb"|(?:gromacs reminds you|total wall time: \d{1,4}|finalising parallel run|general timing and accounting"
-    rb"|success complete wrf|program ended at|(?:normal|successful) termination (?:of|\(return value 0)"
+    rb"|success complete wrf|program ended at|normal termination (?:of|\(return value 0)"
     rb"|stop: \w{1,20} completed successfully)\b|job done\.\s*\Z))"
     rb"|(?:\W{0,3}|.*?\b(?:saved|written|wrote|uploaded|done|finished|ended|launcher|trainer)\b.{0,80}?\b)"
     rb"(?:rc|ret|exit[ _]?(?:code|status)?|return[ _]?code|status)\W{1,3}0\W{0,2}\Z"
