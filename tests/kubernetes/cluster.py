@@ -116,7 +116,8 @@ class Cluster:
         self._groups = [group for name in CONTROLLERS if (group := self._group(name))]
         namespaces = ["--mount", "--net", "--pid", "--cgroup", "--fork", "--kill-child", "--mount-proc"]
         self._enter = "".join(f"echo $$ >{shlex.quote(str(group))}/cgroup.procs; " for group in self._groups)
-        inside = shlex.join(["unshare", *namespaces, "sh", "-c", NAMESPACES])
+        # Whoever kills the tests kills the cluster.
+        inside = shlex.join(["setpriv", "--pdeathsig", "KILL", "unshare", *namespaces, "sh", "-c", NAMESPACES])
         self._anchor = subprocess.Popen(
             ["sh", "-c", f"{self._enter} exec {inside}"],
             stdin=subprocess.DEVNULL,
