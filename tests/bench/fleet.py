@@ -2,7 +2,8 @@
 
 Every run starts cold (no connection is open), pushes into a folder of its own, and checks every exit code. The
 commands themselves compare the files' SHA-256 and leave a trace, so a tool that did less than it was asked is found
-out. What runbook pushes besides, its supervisor and its node programs, comes on top.
+out. What runbook pushes besides, its supervisor and its node programs, comes on top. Beside them stands what no tool
+goes below: one login to every host with OpenSSH's client, of which nothing is asked.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from lab import Lab
 from .cost import BenchError, Cost, measure
 from .table import ratio, table
 
-OVER_ANSIBLE, OVER_PYINFRA = 20, 2
+OVER_ANSIBLE, OVER_PYINFRA = 25, 1.6
 DEADLINE_S = 420.0
 FORKS = 32
 MOST_FOR_ANSIBLE = 128
@@ -75,6 +76,7 @@ def fleet(lab: Lab, tools: Path, rounds: int) -> list[str]:
         "runbook": Runbook(lab, work).run,
         "pyinfra": Pyinfra(lab, work, tools).run,
         "ansible": Ansible(lab, work, tools).run,
+        "logins": BareLogins(lab).run,
     }
     if len(lab.hosts) > MOST_FOR_ANSIBLE:
         del runners["ansible"]
@@ -83,11 +85,13 @@ def fleet(lab: Lab, tools: Path, rounds: int) -> list[str]:
     for turn in range(rounds):
         for name, run in runners.items():
             costs[name].append(run(turn))
-            look(lab, work, name)
+            if name != "logins":
+                look(lab, work, name)
     names = {
         "runbook": "runbook",
         "pyinfra": f"pyinfra {version(tools, 'pyinfra')}",
         "ansible": f"ansible-core {version(tools, 'ansible-core')}",
+        "logins": "logins alone",
     }
     sizes = f"{len(work.script) / 1024:.1f} and {len(work.payload) / 1024:.1f} KiB"
     ours = costs["runbook"]
@@ -125,6 +129,21 @@ def look(lab: Lab, work: Work, name: str) -> None:
         if did != wanted:
             raise BenchError(f"{name} did not run every command once on {host.name}: {did.split()}")
         trace.unlink()
+
+
+class BareLogins:
+    """Log in to every host, run `true`, leave."""
+
+    def __init__(self, lab: Lab) -> None:
+        self.lab = lab
+        self.hosts = lab.tmp / "fleet-hosts"
+        self.hosts.write_text("".join(f"{host.name}\n" for host in lab))
+
+    def run(self, turn: int) -> Cost:  # noqa: ARG002  every run is alike
+        login = ["ssh", "-n", "-F", str(self.lab.ssh_config), "{}", "true"]
+        argv = ["xargs", "-a", str(self.hosts), "-P", str(FORKS), "-I", "{}", *login]
+        log = self.lab.tmp / "fleet-logins.log"
+        return measure("ssh", argv, env=self.lab.environment(), cwd=self.lab.tmp, log=log, deadline_s=DEADLINE_S)
 
 
 class Runbook:
