@@ -89,8 +89,8 @@ PASSED_CHECK = re.compile(
     re.IGNORECASE,
 )
 """A line of a report of checks that passed: its counts are all 0, or it says so."""
-BRIDGE_ADDRESS = re.compile(r"172\.(?:1[7-9]|2\d|3[01])\.")
-"""The beginning of the addresses that Docker gives to its bridges."""
+BRIDGE_ADDRESS = re.compile(r"172\.(?:1[7-9]|2\d|30)\.")
+"""The beginning of the addresses that Docker gives to its first bridges; 172.31 is a network of AWS as well."""
 
 ENDED_FROM_OUTSIDE = ("cancelled", "step-cancelled", "told-to-end", "nodes-taken-back")
 """Signs of lines about a process that another program ended."""
@@ -349,6 +349,18 @@ def without_answered_lookups(hits: Sequence[Hit]) -> list[Hit]:
         )
 
     return [hit for hit in hits if not is_answered(hit)]
+
+
+def without_later_logins(hits: Sequence[Hit]) -> list[Hit]:
+    """The hits without failed logins to hosts that ssh came to later: it tells so when it meets a host for the first
+    time."""
+    met = {(hit.line.source, hit.groups["host"]): hit.line.number for hit in hits if hit.sign == "ssh-met-host"}
+
+    def tried_again(hit: Hit) -> bool:
+        there = (hit.line.source, hit.groups.get("host", ""))
+        return hit.sign in ("ssh-lookup", "ssh-port-refused", "ssh-no-answer") and hit.line.number < met.get(there, 0)
+
+    return [hit for hit in hits if not tried_again(hit)]
 
 
 def with_summary_speakers(hits: Sequence[Hit]) -> Iterator[Hit]:

@@ -22,6 +22,7 @@ from runbook.diagnose.derived_signs import (
     without_ignored_exceptions,
     without_killed_helpers,
     without_kills_of_ended_steps,
+    without_later_logins,
     without_passed_checks,
     without_survived_attempts,
 )
@@ -97,6 +98,7 @@ def judge_logs(scanner: Scanner) -> list[Cause]:
         without_passed_checks,
         without_exit_crashes,
         without_answered_lookups,
+        without_later_logins,
         without_hydra_kills,
         without_kills_of_ended_steps,
         without_dask_closing,
@@ -274,13 +276,13 @@ def _has_recovered(cause: Cause, seen: Mapping[str, Sequence[Hit]], scanner: Sca
     if any(_failed_before_the_next_run(proof, seen, scanner) for proof in cause.evidence):
         return False
     # Other ranks may print a line or two after one has died: most causes need several lines of progress after them. A
-    # failed connection is tried again, a late rank has caught up once there is a step, and what kept a program from
-    # starting is gone: one line is enough.
-    at_start = cause.cause in causes_of_kind("at start")
-    retried = cause.tier in (Tier.NETWORK, Tier.WRAPPER) or cause.cause == "rank-behind" or at_start
+    # failed connection is tried again, and a late rank has caught up once there is a step: one line is enough.
+    retried = cause.tier in (Tier.NETWORK, Tier.WRAPPER) or cause.cause == "rank-behind"
     went_on = scanner.last_progress if retried else scanner.steady_progress
     sources = {proof.line.source for proof in cause.evidence}
-    signs = {hit.sign for hit in cause.evidence} | (set() if at_start else ENDING_SIGNS)
+    signs = {hit.sign for hit in cause.evidence} | (
+        set() if cause.cause in causes_of_kind("at start") else ENDING_SIGNS
+    )
     hits = [hit for sign in signs for hit in seen.get(sign, ()) if hit.line.source in sources]
     if all(
         hit.line.number < max(went_on.get(hit.line.source, 0), scanner.went_well.get(hit.line.source, 0))

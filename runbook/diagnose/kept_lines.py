@@ -24,7 +24,8 @@ class ScanLimits:
 
     # Shapes, over all sources.
     shapes: int = 25_000  # the most that are remembered
-    # From so many shapes, or bytes of them, on, lines of new shapes are put off in a source that is `full`.
+    # From so many shapes, or bytes of them, on, lines of new shapes are put off in a source that is `full`: searched
+    # for progress and headings only, and, if they are among the last ones, read at its end.
     unlike: int = 8_000
     unlike_bytes: int = 384 << 10
     asked: int = 300_000  # bytes of lines that are searched for `Reached`, besides lines of progress and last lines
@@ -43,10 +44,10 @@ class ScanLimits:
     kept_bytes: int = 16 << 20  # bytes of the shapes and lines that are remembered
     late: int = 1_000  # lines that were put off: the last ones, read at the end of the source
     pending: int = 1 << 20  # bytes without a line break that are taken as one line
-    # Lines of shapes that no source had before, over all sources.
+    # Lines of shapes that no source had before, over all sources; one that may hold many signs counts more than once.
     unlike_read: int = 5_000  # read in full; each source may read a quarter of what is left of them
     least: int = 4  # every source may read so many, and so many that were put off
-    least_until: int = 6_000  # so many were read; then only the last such line of each further source is
+    least_until: int = 6_000  # so many were read; then all such lines are put off, and the last of a source is read
     # Hits, over all sources.
     keeps_all: int = 100  # a sign that keeps more hits than this is wanted of every rank
     hits: int = 4000  # of one sign; beyond it each further source keeps 2
@@ -173,7 +174,7 @@ class SourceLines:
         for raw in lines:
             self._read += reading_cost(raw)
             self._read_bytes += reading_cost(raw) * len(raw[1])
-            if self._read > self._limits.read or self._read_bytes > self._limits.read_bytes:
+            if few and (self._read > self._limits.read or self._read_bytes > self._limits.read_bytes):
                 break
             few.append(raw)
         self.passed_over += len(lines) - len(few)

@@ -78,12 +78,8 @@ LINE_PREFIX_PATTERNS = (
     r"\A(?:20\S+Z )?std(?:out|err) [FP] ",  # Kubernetes' own files
     r"\A(?:(?:(?P<node>[\w.-]+) )?\[std(?:out|err)\] |std(?:out|err): )",
     r"\A\s+(?=\S)",
-    # as grep and less show a line of a rank's log
-    (
-        r"\A(?:\S{0,200}/)?\w{0,20}?(?:rank|worker|trainer|proc(?:ess)?)[-_.]?(?P<rank>\d{1,6})"
-        r"\.(?:log|txt|out|err)[:-](?:\d{1,9}[:-])? ?"
-    ),
-    r"\A(?:\S{0,200}/)?[\w.-]{1,60}\.(?:log|txt|out|err)[:-]\d{1,9}[:-] ?",
+    # as `grep -n` shows a line of a file, which may be a rank's
+    r"\A(?:\S{0,200}/)?(?:\w{0,20}?rank[-_.]?(?P<rank>\d{1,6})|[\w.-]{1,60})\.(?:log|txt|out|err)[:-]\d{1,9}[:-] ?",
     (
         r"\A(?:\d+ +(?=[\w.-]+:\d+:\d+ \[\d+\])|\d{1,7}(?:\t| {2,}| ?[|│] )(?=[^\d\s]|\d\d:\d\d:\d\d|\d+ ranks? )"
         r"|\[\d{3,7}\] (?=\[))"

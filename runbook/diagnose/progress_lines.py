@@ -40,7 +40,7 @@ UNLESS_FAILURE = (
     rb"^(?!.*\b(?:(?:(?<!expected )fail\w*|errors?|exceptions?)\b(?=\W{0,3}[=:])(?!"
     + NO_VALUE
     + rb")|(?:(?<! 0 tests )fail\w*|exception)\b(?!\W{0,3}[=:])|abort\w*|cancel+ed|kill\w*|timed out"
-    rb"|time-?out (?:after|waiting)|(?<!normal )(?<!successful )terminat\w+|waiting|will"
+    rb"|time-?out (?:after|waiting)|(?<!\bnormal )terminat\w+\b(?! of cpl7-)|waiting|will"
     rb"|not (?:yet )?(?:done|finish\w*|complete\w*))|.*(?:" + BEFORE_STEPS + rb"))"
 )
 """The beginning of a pattern that matches no line with a failure, or with work before the first step."""
@@ -271,7 +271,7 @@ GOES_ON_LITERALS = (
         "ready to roll",
     ),
     *("images/s", "img/s", "examples/s", "[batch=", "hello world", "hello, world", "reporting for duty", "success: "),
-    *("post /", "method=", "time_per_token"),
+    *('"post /', "method=", "time_per_token"),
 )
 """Literals of GOES_ON: a line without any of them does not match it."""
 
@@ -288,8 +288,9 @@ GOES_ON = re.compile(
     rb"|avg bus bandwidth|\bresidual\b\W{0,4}\d"
     rb"|client socket has connected to|application startup complete|ready to roll"
     # a server's answer, where others are asked whether it lives
-    rb"|\bpost /\S{1,200}(?: http/\d(?:\.\d)?)?\"?,? {1,2}(?:-> ?|- |status[=: ]{1,2})?20\d\b"
-    rb"|\bmethod=\"?post\b.{0,160}\bstatus=\"?20\d\b|\btime_per_token\W{1,3}\d"
+    rb"|\"post /\S{0,200} http/\d(?:\.\d)?\" 20\d\b"
+    rb"|\bmethod=\"?post\b.{0,80}\bpath=\S{0,80}/(?:completions|generate\w*|embeddings|infer\w*|predict\w*)\b.{0,80}"
+    rb"\bstatus=\"?20\d\b|\btime_per_token\W{1,3}[\d.]{1,20} ?(?:m|u|\xc2\xb5)?s\b"
     rb"|\bhello,? world\b|\breporting for duty\b|\bsuccess: (?!0|false|no)\w"
     rb"|(?:training|job|run|all|benchmark|finished|completed)\b.{0,20}\b(?:finished|complete[ds]?|succeeded"
     rb"|successfully)\b))",

@@ -66,7 +66,8 @@ MAX_LAST_WORDS = 3  # the last lines of these, which are taken as a run's last w
 # a match that begins behind so many characters of a long line is quoted from QUOTE_LEAD_CHARACTERS characters before it
 MAX_QUOTE_OFFSET = 200
 QUOTE_LEAD_CHARACTERS = 60
-# Short texts of which the signs are remembered.
+# Texts of which the signs are remembered: so many, of so many characters, without a digit.
+DIGIT = re.compile(r"\d")
 MAX_REMEMBERED_CHARACTERS = 500
 MAX_REMEMBERED_TEXTS = 5_000
 OVERLAP_BYTES = 200  # bytes that pieces of a long line share
@@ -199,8 +200,8 @@ class Scanner:
         return len(self._shapes) >= self._limits.unlike or self._remembered >= self._limits.unlike_bytes
 
     def _put_off(self, raw: bytes) -> _Kind:
-        """The kind of a line with a new shape in a source that has too many of them: it is searched for progress and
-        headings only."""
+        """The kind of a line with a new shape where there are too many of them, in its source or in those before: it is
+        searched for progress and headings only."""
         self.work += PUT_OFF_WORK
         low = (raw if len(raw) <= MAX_SEARCHED_BYTES else searchable_bytes(raw)).lower()
         goes_on = GOES_ON_HINT.search(low) is not None and GOES_ON.match(searchable_bytes(low)) is not None
@@ -242,7 +243,7 @@ class Scanner:
         for at, piece in (
             (at, piece) for at, raw in told[-MAX_LAST_WORDS:] for piece in unpack_line(raw)[-MAX_LAST_WORDS:] or [raw]
         ):
-            line = read_line(source, at, piece, section)
+            line = read_line(source, at, piece, section, foreign=False)
             text = line.text.lower()
             if LAST_WORDS.match(text.encode()) and not HARMLESS_ERROR.search(text) and not is_of_a_person(text):
                 self.last_words.append(Hit("last-words", line))
@@ -371,8 +372,8 @@ class Scanner:
 
     def _signs_on(self, text: str, found: tuple[int, ...]) -> Sequence[tuple[int, Mapping[str, str]]]:
         """The indexes of the signs of `found` that the text of a line shows, each with what the groups of its pattern
-        take. Ranks print the same lines, so that short ones are remembered."""
-        if len(text) > MAX_REMEMBERED_CHARACTERS:
+        take. Ranks print the same lines, so that short ones without numbers are remembered."""
+        if len(text) > MAX_REMEMBERED_CHARACTERS or DIGIT.search(text):
             return tuple(self._search_signs(text, found))
         shown = self._shown.get((text, found))
         if shown is None:

@@ -213,7 +213,7 @@ def test_among_lines_that_are_all_different_the_last_ones_and_progress_still_cou
     assert causes_in(job="".join([*unlike, *steps])) == []
 
 
-def test_of_many_logs_without_a_like_line_each_last_line_and_all_known_lines_still_count() -> None:
+def test_of_many_logs_without_a_like_line_the_last_line_of_each_and_known_ones_still_count() -> None:
     few = replace(DEFAULT_SCAN_LIMITS, unlike_read=60, least_until=100)
     scanner = make_scanner(few)
     unlike = [f"error: {''.join('abcdefghij'[int(digit)] for digit in str(at))} failed\n" for at in range(3000)]
@@ -224,7 +224,7 @@ def test_of_many_logs_without_a_like_line_each_last_line_and_all_known_lines_sti
     read_at_last = len([hit for hit in scanner.hits if hit.line.source == "rank299.log"])
     assert read_at_first > 2 * read_at_last > 0
     assert "".join(scanner.unread("rank299.log")), "what was not searched is said"
-    out_of_memory = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB\n"
+    out_of_memory = f"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB{'.' * 400}\n"
     scanner.feed("rank300.log", ["".join([*unlike[:9], out_of_memory]).encode()])
     scanner.feed("rank301.log", ["".join(["error: zz failed\n", KILLED.decode(), *unlike[9:12]]).encode()])
     found = {(hit.line.source, hit.line.text) for hit in scanner.hits}

@@ -63,10 +63,10 @@ def separate_network_findings(
 ) -> list[Finding]:
     """A finding for a container or pod with a network of its own, when the address that other nodes dial is not in that
     network."""
-    if len(inventory.nodes) < 2 or facts.get("own") is not False:
+    if not _is_at_no_dialled_address(inventory, facts):
         return []
     if pod:
-        return [] if node.address == pod.address else [_pod_address_finding(node, pod)]
+        return [] if _is_address_of(node, pod) else [_pod_address_finding(node, pod)]
     if not facts.get("outside"):
         return []
     own = _addresses_text(facts)
@@ -85,9 +85,10 @@ def separate_network_findings(
 
 
 def entered_pod_findings(inventory: Inventory, node: Node, facts: Mapping[str, Any], pod: Pod | None) -> list[Finding]:
-    """A finding when what was entered does not have the address that the API server gives for the pod: as long as a
-    pod that was deleted by force still ends, kubectl may lead into it rather than into the new one of its name."""
-    if pod is None or len(inventory.nodes) < 2 or facts.get("own") is not False or node.address != pod.address:
+    """A finding when what was entered does not have the address that the API server gave for the pod. As long as a pod
+    that was deleted by force still ends, kubectl may lead into it rather than into the new one of its name; and the pod
+    may have been replaced since the API server was asked."""
+    if pod is None or not _is_at_no_dialled_address(inventory, facts) or not _is_address_of(node, pod):
         return []
     from runbook.transport.kubernetes_pods import kubectl_command  # loaded for pods alone
 
@@ -95,13 +96,22 @@ def entered_pod_findings(inventory: Inventory, node: Node, facts: Mapping[str, A
     return [
         finding_for(
             "kubernetes-pod-restarted",
-            f"kubectl led into another pod than the one that the API server lists as {pod.name} ({pod.address}): an "
-            "earlier one of that name has not ended yet",
+            f"kubectl led into another pod than the one that the API server listed as {pod.name} ({pod.address}): an "
+            "earlier one of that name, which has not ended yet, or a newer one",
             (f"in it: {_addresses_text(facts) or 'no address but loopback'}", pod.says),
-            way="earlier",
+            way="another",
             look=kubectl_command(node.kubernetes, *ask),
         )
     ]
+
+
+def _is_at_no_dialled_address(inventory: Inventory, facts: Mapping[str, Any]) -> bool:
+    """Whether there are peers, and none of them reaches the node at the address that they dial."""
+    return len(inventory.nodes) > 1 and facts.get("own") is False
+
+
+def _is_address_of(node: Node, pod: Pod) -> bool:
+    return normal_spelling(node.address) == normal_spelling(pod.address)
 
 
 def _addresses_text(facts: Mapping[str, Any]) -> str:
