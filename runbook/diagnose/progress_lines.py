@@ -106,7 +106,7 @@ RUN_ENDED = re.compile(
     rb"(?:training|run|launch|\w{0,12}job|trial|benchmark|evaluation|everything|all|program)\b.{0,40}"
     rb"\b(?:done|finished|complete[ds]?|succeeded)\b|training end(?:ed|s)?\W{0,4}\Z"
     rb"|exit(?:ed|ing) with (?:(?:return |exit )?code|status) 0\b|finished\W{1,3}rc=0\b"
-    rb"|completed\s+0:0\b|exit(?:s|ed)? successfully\b|application shutdown complete\b"
+    rb"|exit(?:s|ed)? successfully\b|application shutdown complete\b"
     rb"|(?:process|task|experiment|pipeline|workflow|script)\b.{0,60}"
     rb"\b(?:completed successfully|status\W{1,3}completed\b)"
     # the last of all its steps
@@ -120,6 +120,7 @@ RUN_ENDED = re.compile(
     rb"|stop: \w{1,20} completed successfully)\b|job done\.\s*\Z))"
     rb"|(?:\W{0,3}|.*?\b(?:saved|written|wrote|uploaded|done|finished|ended|launcher|trainer)\b.{0,80}?\b)"
     rb"(?:rc|ret|exit[ _]?(?:code|status)?|return[ _]?code|status)\W{1,3}0\W{0,2}\Z"
+    rb"|(?!\s*\d[\d_+]*\.).*?\bcompleted\s+0:0\b"  # a row of sacct, but of no step: `.extern` ends well even so
     rb"|\s*(?:state|status|phase|result|verdict|outcome)\W{1,3}(?:completed|succeeded|success(?:ful)?|pass(?:ed)?)\W*\Z"
     rb"|# (?:out of bounds values : 0 ok|avg bus bandwidth)))" + UNLESS_FAILURE,
     re.DOTALL,
@@ -247,7 +248,8 @@ HARMLESS_ERROR = re.compile(
     r"|\s*(?:print ?\([^)]{0,200}\b(?:error|fail\w*|killed|in use|out of|refused|timed out)\b"
     r"|log(?:ger|ging)?\.\w+\(|sys\.exit\(|(?:echo|trap) [\"'$])"
     r"|frame #\d+|\s*@ +0x[0-9a-f]+ |#\d+ +0x|(?:operating in )?a condition that could result in"
-    r"|data corruption\.  the use of|debconf: |fontconfig |wandb: |unable to init server: could not connect"
+    r"|data corruption\.  the use of|debconf: |fontconfig |wandb: (?!.*\(failed [1-9])|head is now at "
+    r"|(?:prompt|answer|sample|generated text)\b[^:]{0,20}: |unable to init server: could not connect"
     r"|(?:self\.)?_?log(?:ger|ging)?\.\w+\(f?['\"]|(?:\+ )?trap ['\"]|\W{0,4}(?:\[\w+\] )?fix(?:ed|es)?\b"
     r")"
     r"|\b(?:"
@@ -277,7 +279,7 @@ GOES_ON_LITERALS = (
 
 GOES_ON = re.compile(
     rb"^(?!.*\b(?:aborted|cancelled|canceled|fail(?:ed|ure)\w*|exception|error:|killed|timed out|time-?out"
-    rb"|packet loss|terminat\w+)\b|.*(?:" + BEFORE_STEPS + rb"))"
+    rb"|packet loss|terminat\w+|loss\W{1,4}(?:nan|inf))\b|.*(?:" + BEFORE_STEPS + rb"))"
     # `epochs 3` without a total, as in `epochs 3/10`, is a setting; so it is for iterations and steps
     rb"(?:.*(?:loss(?:/\w+){0,3}\W{0,8}-?\d|(?<!\?)it/s[\],]|(?<!\?)s/it[\],]"
     rb"|(?<![-_])\bepoch(?:\W{0,4}\d|s\W{0,3}\d+ ?/ ?\d)"
