@@ -353,14 +353,19 @@ def without_answered_lookups(hits: Sequence[Hit]) -> list[Hit]:
 
 def without_later_logins(hits: Sequence[Hit]) -> list[Hit]:
     """The hits without failed logins to hosts that ssh came to later: it tells so when it meets a host for the first
-    time."""
-    met = {(hit.line.source, hit.groups["host"]): hit.line.number for hit in hits if hit.sign == "ssh-met-host"}
+    time, and so do launchers that wait for one."""
 
-    def tried_again(hit: Hit) -> bool:
-        there = (hit.line.source, hit.groups.get("host", ""))
-        return hit.sign in ("ssh-lookup", "ssh-port-refused", "ssh-no-answer") and hit.line.number < met.get(there, 0)
+    def where(hit: Hit) -> tuple[str, str]:
+        return hit.line.source, hit.groups.get("host") or hit.line.node or ""
 
-    return [hit for hit in hits if not tried_again(hit)]
+    met = {where(hit): hit.line.number for hit in hits if hit.sign == "ssh-met-host"}
+
+    answered = {
+        hit.line.place
+        for hit in hits
+        if hit.sign in ("ssh-lookup", "ssh-port-refused", "ssh-no-answer") and hit.line.number < met.get(where(hit), 0)
+    }
+    return [hit for hit in hits if hit.line.place not in answered]
 
 
 def with_summary_speakers(hits: Sequence[Hit]) -> Iterator[Hit]:

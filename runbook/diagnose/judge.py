@@ -307,10 +307,11 @@ def _has_recovered(cause: Cause, seen: Mapping[str, Sequence[Hit]], scanner: Sca
         hit.line.number > scanner.ended.get(hit.line.source, hit.line.number) for hit in cause.evidence
     ):
         return True
-    # A run that ended well has survived the cause if no rank is named for it, and either no line says that a process
-    # ended, or a step follows that line before the end.
+    # A run that ended well, or made steps and ended, has survived the cause if no rank is named for it, and either no
+    # line says that a process ended, or a step follows that line before the end.
     return all(
         hit.line.number < (end := scanner.ended.get(hit.line.source, 0))
+        and (scanner.last_progress.get(hit.line.source) or scanner.ended_well.get(hit.line.source) == end)
         and hit.line.rank is None
         and (hit.sign not in ENDING_SIGNS or hit.line.number < scanner.last_progress.get(hit.line.source, 0) != end)
         for hit in hits

@@ -101,10 +101,9 @@ TABLE_ROW = re.compile(rb"\A[\s|]*\d{1,15}(?:[\s|]+[\[(]?[-+]?\d[\d.:e%+-]{0,20}
 """A row below TABLE_HEAD, as the benchmarks of OSU, Intel and perftest print it for each size once it was measured, and
 trainers for each epoch."""
 
-RUN_ENDED = re.compile(
-    rb"^(?=(?:.*?(?:'train_runtime': \d|\b(?:"
-    rb"(?:training|run|launch|\w{0,12}job|trial|benchmark|evaluation|everything|all|program)\b.{0,40}"
-    rb"\b(?:done|finished|complete[ds]?|succeeded)\b|training end(?:ed|s)?\W{0,4}\Z"
+_ENDED_WELL = (
+    rb"(?:.*?(?:'train_runtime': \d|\b(?:"
+    rb"(?:training|run|launch|\w{0,12}job|trial|benchmark|evaluation|everything|all|program)\b.{0,40}\bsucceeded\b"
     rb"|exit(?:ed|ing) with (?:(?:return |exit )?code|status) 0\b|finished\W{1,3}rc=0\b"
     rb"|exit(?:s|ed)? successfully\b|application shutdown complete\b"
     rb"|(?:process|task|experiment|pipeline|workflow|script)\b.{0,60}"
@@ -122,10 +121,16 @@ RUN_ENDED = re.compile(
     rb"(?:rc|ret|exit[ _]?(?:code|status)?|return[ _]?code|status)\W{1,3}0\W{0,2}\Z"
     rb"|(?!\s*\d[\d_+]*\.).*?\bcompleted\s+0:0\b"  # a row of sacct, but of no step: `.extern` ends well even so
     rb"|\s*(?:state|status|phase|result|verdict|outcome)\W{1,3}(?:completed|succeeded|success(?:ful)?|pass(?:ed)?)\W*\Z"
-    rb"|# (?:out of bounds values : 0 ok|avg bus bandwidth)))" + UNLESS_FAILURE,
-    re.DOTALL,
+    rb"|# (?:out of bounds values : 0 ok|avg bus bandwidth))"
 )
+_ENDED = (
+    rb"(?:.*?\b(?:(?:training|run|launch|\w{0,12}job|trial|benchmark|evaluation|everything|all|program)\b.{0,40}"
+    rb"\b(?:done|finished|complete[ds]?)\b|training end(?:ed|s)?\W{0,4}\Z))"
+)
+RUN_ENDED_WELL = re.compile(rb"^(?=" + _ENDED_WELL + rb")" + UNLESS_FAILURE, re.DOTALL)
 """A line in which a run says that it has ended well."""
+RUN_ENDED = re.compile(rb"^(?=" + _ENDED + rb"|" + _ENDED_WELL + rb")" + UNLESS_FAILURE, re.DOTALL)
+"""The same, or a line which only says that it is over, as a batch script says at its end whatever happened."""
 
 _RUN_SUBJECT = (
     rb"(?:rank|worker|node|process|task|pod|job|gpu|host|trainer|replica|peer|server|agent|launcher|actor|executor"
@@ -261,7 +266,7 @@ HARMLESS_ERROR = re.compile(
 )
 
 GOES_ON_LITERALS = (
-    *("loss", "epoch", "it/s]", "s/it]", "iter", "tokens/s", "samples/s", "step", "tick", "it/s,", "s/it,"),
+    *("loss", "epoch", "episode", "it/s]", "s/it]", "iter", "tokens/s", "samples/s", "step", "tick", "it/s,", "s/it,"),
     *(
         "bus bandwidth",
         "finished",
@@ -277,14 +282,16 @@ GOES_ON_LITERALS = (
 )
 """Literals of GOES_ON: a line without any of them does not match it."""
 
-GOES_ON = re.compile(
+_UNLESS_TROUBLE = (
     rb"^(?!.*\b(?:aborted|cancelled|canceled|fail(?:ed|ure)\w*|exception|error:|killed|timed out|time-?out"
     rb"|packet loss|terminat\w+|loss\W{1,4}(?:nan|inf))\b|.*(?:" + BEFORE_STEPS + rb"))"
+)
+_STEPS = (
     # `epochs 3` without a total, as in `epochs 3/10`, is a setting; so it is for iterations and steps
-    rb"(?:.*(?:loss(?:/\w+){0,3}\W{0,8}-?\d|(?<!\?)it/s[\],]|(?<!\?)s/it[\],]"
+    rb"loss(?:/\w+){0,3}\W{0,8}-?\d|(?<!\?)it/s[\],]|(?<!\?)s/it[\],]"
     rb"|(?<![-_])\bepoch(?:\W{0,4}\d|s\W{0,3}\d+ ?/ ?\d)"
     + NOT_ZERO_PERCENT
-    + rb"|\b(?:iter(?:ation)?|tick)(?:\W{0,5}\d|s\W{0,3}\d+ ?/ ?\d)"
+    + rb"|\b(?:iter(?:ation)?|tick|episode)(?:\W{0,5}\d|s\W{0,3}\d+ ?/ ?\d)"
     rb"|(?:tokens|samples)/s|\b(?:images|img|examples)/s|\[batch=\d+/\d"
     rb"|(?:(?<!-)\b|_)(?<!max_)(?<!num_)(?<!total_)step(?:\W{0,5}\d(?!\d*\((?:factor|bytes)\))|s\W{0,3}\d+ ?/ ?\d)"
     rb"|avg bus bandwidth|\bresidual\b\W{0,4}\d"
@@ -294,11 +301,16 @@ GOES_ON = re.compile(
     rb"|\bmethod=\"?post\b.{0,80}\bpath=\S{0,80}/(?:completions|generate\w*|embeddings|infer\w*|predict\w*)\b.{0,80}"
     rb"\bstatus=\"?20\d\b|\btime_per_token\W{1,3}[\d.]{1,20} ?(?:m|u|\xc2\xb5)?s\b"
     rb"|\bhello,? world\b|\breporting for duty\b|\bsuccess: (?!0|false|no)\w"
-    rb"|(?:training|job|run|all|benchmark|finished|completed)\b.{0,20}\b(?:finished|complete[ds]?|succeeded"
-    rb"|successfully)\b))",
+    rb"|(?:training|job|run|all|benchmark|finished|completed)\b.{0,20}\b(?:succeeded|successfully)\b"
+)
+STEPS = re.compile(_UNLESS_TROUBLE + rb"(?:.*(?:" + _STEPS + rb"))", re.DOTALL)
+"""A line that shows that a run's training or service goes on, or has ended with success."""
+GOES_ON = re.compile(
+    _UNLESS_TROUBLE + rb"(?:.*(?:" + _STEPS + rb"|(?:training|job|run|all|benchmark|finished|completed)\b.{0,20}"
+    rb"\b(?:finished|complete[ds]?)\b))",
     re.DOTALL,
 )
-"""A line that shows that a run's training or service goes on, or has ended well."""
+"""The same, or a line which only says that something is over, as a batch script's last one does whatever happened."""
 
 
 def shows_progress(line: str) -> bool:

@@ -49,6 +49,8 @@ from runbook.diagnose.progress_lines import (
     LAST_WORDS,
     REACHED_LITERALS,
     RUN_ENDED,
+    RUN_ENDED_WELL,
+    STEPS,
     TABLE_HEAD,
     TABLE_ROW,
     WENT_WELL,
@@ -133,7 +135,8 @@ class Scanner:
         self.ends: dict[str, int] = {}  # by source, how many lines it has
         self.went_well: dict[str, int] = {}  # by source, the line which says that all went well
         self.commands: dict[str, list[int]] = {}  # by source, the lines with a command that starts a run
-        self.ended: dict[str, int] = {}  # by source, the line in which a run says that it has ended well
+        self.ended: dict[str, int] = {}  # by source, the line in which a run says that it has ended
+        self.ended_well: dict[str, int] = {}  # by source, the line in which a run says that it has ended well
         self.last_words: list[Hit] = []  # last lines after which nobody would call the run healthy
         self.work = 0  # the work so far, in lines of a known shape
         self._remembered = 0  # bytes of shapes
@@ -204,7 +207,7 @@ class Scanner:
         searched for progress and headings only."""
         self.work += PUT_OFF_WORK
         low = (raw if len(raw) <= MAX_SEARCHED_BYTES else searchable_bytes(raw)).lower()
-        goes_on = GOES_ON_HINT.search(low) is not None and GOES_ON.match(searchable_bytes(low)) is not None
+        goes_on = GOES_ON_HINT.search(low) is not None and STEPS.match(searchable_bytes(low)) is not None
         heads = raw.startswith(HEADING_BYTES)
         return _Kind(goes_on=goes_on, heads=heads, late=True) if goes_on or heads else READ_LATER
 
@@ -226,7 +229,7 @@ class Scanner:
                 self._note(raw)
             low = raw.lower()
             if exit_code_asked and low.strip() == b"0":
-                self.ended[source] = at
+                self.ended[source] = self.ended_well[source] = at
                 self.reached = Reached.PROGRESS
             exit_code_asked = EXIT_CODE_ASKED.match(low) is not None
             in_table = in_table or TABLE_HEAD.match(low) is not None
@@ -239,6 +242,8 @@ class Scanner:
             if over is not None:
                 over[source] = at
                 self.reached = Reached.PROGRESS
+                if RUN_ENDED_WELL.match(low):
+                    self.ended_well[source] = at
         told = [(at, raw) for at, raw in enumerate(ending, number + 1 - len(ending)) if raw.strip()]
         for at, piece in (
             (at, piece) for at, raw in told[-MAX_LAST_WORDS:] for piece in unpack_line(raw)[-MAX_LAST_WORDS:] or [raw]
@@ -321,10 +326,12 @@ class Scanner:
             found = self._index.find(english.lower())
         signs = found[: bisect_left(found, self._progress)]
         most = max((self._keeps[at] for at in self._keeps.keys() & signs), default=self._limits.of_a_shape)
-        goes_on = self._progress in found and bool(GOES_ON.match(searchable_bytes(raw).lower()))
+        low = searchable_bytes(raw).lower() if self._progress in found else b""
+        over = bool(low) and GOES_ON.match(low) is not None
+        goes_on = over and STEPS.match(low) is not None
         opens = self._opener in found and may_continue(raw)
-        if goes_on or (self._telling in found and self._asked < self._limits.asked):
-            self._note(raw, goes_on=goes_on)
+        if over or (self._telling in found and self._asked < self._limits.asked):
+            self._note(raw, goes_on=over)
             if len(raw) <= MAX_SEARCHED_BYTES:
                 self._noted.append(raw)
         told = (*signs, self._abroad) if foreign else signs
