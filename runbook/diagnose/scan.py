@@ -61,7 +61,10 @@ from runbook.diagnose.progress_lines import (
 )
 from runbook.diagnose.rule_types import Hit, Line, Sign
 
-MIN_STEADY_LINES = 3  # so many lines of progress after a failure are more than other ranks print before they notice it
+# So many steps after a failure are more than other ranks make before they notice it. Lines that tell of one step, as
+# all ranks print them, count as one.
+MIN_STEADY_LINES = 3
+STEP_NUMBERS = re.compile(rb"(?i)(?:step|iter|iteration|epoch|episode|tick|batch)\W{0,5}(\d{1,15})")
 MAX_COMMANDS = 10_000  # the most commands that are remembered of a source
 MAX_ENDING_LINES = 20  # the last lines of a source, in which a run may say that it has ended
 MAX_LAST_WORDS = 3  # the last lines of these, which are taken as a run's last words
@@ -153,6 +156,8 @@ class Scanner:
         number = 0
         flooded = self._unlike_read >= self._limits.least_until
         went_on: deque[int] = deque(maxlen=MIN_STEADY_LINES)
+        step: list[bytes] = []
+        stepped = b""
         kinds, settled, commands = self._shapes, here.settled, self.commands.setdefault(source, [])
         open_line: BrokenLine | None = None
         open_kind, open_shape = _Kind(), b""
@@ -171,7 +176,13 @@ class Scanner:
                     flooded = flooded or (here.full and self._has_many_shapes)
                     kind = self._put_off(raw) if flooded else self._unlike_all_before(shape, raw)
                 if kind.goes_on:
-                    went_on.append(number)
+                    told = STEP_NUMBERS.findall(raw[:MAX_SEARCHED_BYTES])
+                    if told and told == step and raw != stepped:
+                        went_on[-1] = number
+                    else:
+                        went_on.append(number)
+                        step = told
+                    stepped = raw
                 if kind.heads:
                     section = section_speaker(raw[:MAX_LINE_BYTES].decode("utf-8", "replace")) or section
                 if kind.starts and len(commands) < MAX_COMMANDS:
