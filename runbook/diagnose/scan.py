@@ -47,9 +47,11 @@ from runbook.diagnose.progress_lines import (
     GOES_ON_LITERALS,
     HARMLESS_ERROR,
     LAST_WORDS,
+    QUOTED,
     REACHED_LITERALS,
     RUN_ENDED,
     RUN_ENDED_WELL,
+    SAYS_IT_HANGS,
     STEPS,
     TABLE_HEAD,
     TABLE_ROW,
@@ -261,7 +263,10 @@ class Scanner:
         ):
             line = read_line(source, at, piece, section, foreign=False)
             text = line.text.lower()
-            if LAST_WORDS.match(text.encode()) and not HARMLESS_ERROR.search(text) and not is_of_a_person(text):
+            ends_badly = (
+                LAST_WORDS.match(text.encode()) and not HARMLESS_ERROR.search(text) and not is_of_a_person(text)
+            )
+            if ends_badly or SAYS_IT_HANGS.search(QUOTED.sub("", text)):
                 self.last_words.append(Hit("last-words", line))
 
     def _read_what_was_left(self, here: SourceLines) -> None:
