@@ -67,6 +67,8 @@ from runbook.diagnose.rule_types import Hit, Line, Sign
 # all ranks print them, count as one.
 MIN_STEADY_LINES = 3
 STEP_NUMBERS = re.compile(rb"(?i)(?:step|iter|iteration|epoch|episode|tick|batch)\W{0,5}(\d{1,15})")
+MAX_STEP_LINES = 1_000  # the last lines of progress of a source that are kept
+MAX_STEP_BYTES = 400  # so much of each
 MAX_COMMANDS = 10_000  # the most commands that are remembered of a source
 MAX_ENDING_LINES = 20  # the last lines of a source, in which a run may say that it has ended
 MAX_LAST_WORDS = 3  # the last lines of these, which are taken as a run's last words
@@ -157,9 +159,7 @@ class Scanner:
         section = speaker or speaker_of_path(source)
         number = 0
         flooded = self._unlike_read >= self._limits.least_until
-        went_on: deque[int] = deque(maxlen=MIN_STEADY_LINES)
-        step: list[bytes] = []
-        stepped = b""
+        went_on: deque[tuple[int, bytes]] = deque(maxlen=MAX_STEP_LINES)
         kinds, settled, commands = self._shapes, here.settled, self.commands.setdefault(source, [])
         open_line: BrokenLine | None = None
         open_kind, open_shape = _Kind(), b""
@@ -178,13 +178,7 @@ class Scanner:
                     flooded = flooded or (here.full and self._has_many_shapes)
                     kind = self._put_off(raw) if flooded else self._unlike_all_before(shape, raw)
                 if kind.goes_on:
-                    told = STEP_NUMBERS.findall(raw[:MAX_SEARCHED_BYTES])
-                    if told and told == step and raw != stepped:
-                        went_on[-1] = number
-                    else:
-                        went_on.append(number)
-                        step = told
-                    stepped = raw
+                    went_on.append((number, raw[:MAX_STEP_BYTES]))
                 if kind.heads:
                     section = section_speaker(raw[:MAX_LINE_BYTES].decode("utf-8", "replace")) or section
                 if kind.starts and len(commands) < MAX_COMMANDS:
@@ -206,8 +200,8 @@ class Scanner:
         self._passed_over[source] += here.passed_over
         self.lines += number
         self.ends[source] = number
-        self.last_progress[source] = went_on[-1] if went_on else 0
-        self.steady_progress[source] = went_on[0] if len(went_on) == MIN_STEADY_LINES else 0
+        self.last_progress[source] = went_on[-1][0] if went_on else 0
+        self.steady_progress[source] = _begin_of_last_steps(went_on)
         if here.kept:
             self._sources.append(here)
 
@@ -419,6 +413,22 @@ class Scanner:
                 groups = match.groupdict() if match else {}
                 # A pattern with alternatives calls one group host, host2, host3.
                 yield at, {name.rstrip(DIGITS.decode()): told for name, told in groups.items() if told}
+
+
+def _begin_of_last_steps(lines: Sequence[tuple[int, bytes]]) -> int:
+    """The number of the first of the last MIN_STEADY_LINES lines of progress, of those of one step the last; 0 if there
+    are fewer."""
+    steps = 0
+    step: list[bytes] = []
+    later = b""
+    for number, raw in reversed(lines):
+        told = STEP_NUMBERS.findall(raw)
+        if not told or told != step or raw == later:
+            steps += 1
+            if steps == MIN_STEADY_LINES:
+                return number
+        step, later = told, raw
+    return 0
 
 
 def _bare_texts(raw: bytes) -> Iterator[bytes]:
