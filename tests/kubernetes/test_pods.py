@@ -341,6 +341,7 @@ def test_a_container_that_runs_out_of_memory(pods: Cluster) -> None:
     pods.delete("pod", "worker-1")
     eat = "while ! [ -e /tmp/eat ]; do sleep 0.2; done; exec python3 -c 'x = []\nwhile True: x.append(bytearray(10_000_000))'"
     pods.pod("worker-1", "/bin/sh", "-c", eat, limits={"memory": "300Mi"})
+    pods.until("worker-1 lets us in", partial(lets_in, pods, "worker-1"))
     done = interrupted(pods, WAIT, lambda _: pods.execute("worker-1", "touch /tmp/eat"))
     assert (done.returncode, told(done.json())["worker-1"]) == (3, "kubernetes-oom-killed"), done
 
