@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import signal
@@ -392,7 +393,8 @@ class Host:
         for process in self._inside():
             server = Path(process.exe).name.startswith("sshd")
             if server and (sessions or process.inner_pid == inner):
-                os.kill(process.pid, signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):  # it may end with the one before
+                    os.kill(process.pid, signal.SIGKILL)
                 wait_until(f"{self.name}: sshd ends", lambda pid=process.pid: namespace(pid, "pid") is None)  # type: ignore[misc]
         self.path("/run/sshd.pid").unlink(missing_ok=True)
 
