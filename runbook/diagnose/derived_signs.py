@@ -180,8 +180,8 @@ def derive_signs(hits: HitsBySign) -> Iterator[Hit]:
         if hit.groups["where"].startswith("graph/"):
             yield Hit("gave-up-in-topology", hit.line, hit.groups)
     stuck = hits.get("hangs") or hits.get("p-to-p-channels")
-    otherwise = any(hits.get(sign) for sign in ("many-nodes", "via-net", "collectives-differ"))
-    if stuck and hits.get("busy-gpus") and not otherwise:
+    explained = any(hits.get(sign) for sign in ("many-nodes", "via-net", "collectives-differ"))
+    if stuck and hits.get("busy-gpus") and not explained:
         yield Hit("hangs-with-busy-gpus", hits["busy-gpus"][0].line)
         yield Hit("hangs-with-busy-gpus", stuck[0].line)
 
@@ -359,7 +359,6 @@ def without_later_logins(hits: Sequence[Hit]) -> list[Hit]:
         return hit.line.source, hit.groups.get("host") or hit.line.node or ""
 
     met = {where(hit): hit.line.number for hit in hits if hit.sign == "ssh-met-host"}
-
     answered = {
         hit.line.place
         for hit in hits

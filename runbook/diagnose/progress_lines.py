@@ -330,7 +330,6 @@ _PLEA = re.compile(
 _FIRST_PERSON = re.compile(r"\b(?:i|i'm|i've|my)\b(?![:\]/=])")
 WORDS_OF_A_REMARK = 7  # a line of fewer words with "I" or "my" may be a program's, whose level is the letter I
 
-
 SAYS_IT_HANGS = re.compile(
     r"\bstuck\b|\bit (?:just |then |always |simply |only ){0,2}(?:freezes|froze|hangs|hung|stops)\b"
     r"|\b(?:hangs?|freezes|frozen|stops?) (?:here|there|forever)\b|\bfrozen\b.{0,20}\boutput\b"
@@ -341,6 +340,7 @@ SAYS_IT_HANGS = re.compile(
 )
 """What people write below a log (in lower case) that has come to a stop."""
 QUOTED = re.compile(r"[\"“„][^\"”“]{0,400}[\"”“]")
+"""Words in quotation marks: a remark does not say them of itself."""
 
 
 def is_a_question(line: str) -> bool:

@@ -65,7 +65,7 @@ from runbook.diagnose.rule_types import Hit, Line, Sign
 
 # So many steps after a failure are more than other ranks make before they notice it. Lines that tell of one step, as
 # all ranks print them, count as one.
-MIN_STEADY_LINES = 3
+MIN_STEADY_STEPS = 3
 STEP_NUMBERS = re.compile(rb"(?i)(?:step|iter|iteration|epoch|episode|tick|batch)\W{0,5}(\d{1,15})")
 MAX_STEP_LINES = 1_000  # the last lines of progress of a source that are kept
 MAX_STEP_BYTES = 400  # so much of each
@@ -126,6 +126,7 @@ class Scanner:
         self._progress, self._heading, self._opener, self._telling, self._abroad = range(first, first + 5)
         self._keeps = {at: sign.keep for at, sign in enumerate(self._signs) if sign.keep > limits.keeps_all}
         self._patterns: dict[int, re.Pattern[str] | None] = {}  # of signs of which a line was read
+        # by the text of a line and the signs that it may show, those that it shows
         self._shown: dict[tuple[str, tuple[int, ...]], tuple[tuple[int, Mapping[str, str]], ...]] = {}
         self._shapes: dict[bytes, _Kind] = {}
         self._sources: list[SourceLines] = []
@@ -138,7 +139,7 @@ class Scanner:
         self.last_progress: dict[str, int] = {}  # by source, the number of the last line of progress; 0: none
         self.steady_progress: dict[
             str, int
-        ] = {}  # by source, the first of the last MIN_STEADY_LINES such lines; 0: fewer
+        ] = {}  # by source, the first of the last MIN_STEADY_STEPS such lines; 0: fewer
         self.ends: dict[str, int] = {}  # by source, how many lines it has
         self.went_well: dict[str, int] = {}  # by source, the line which says that all went well
         self.commands: dict[str, list[int]] = {}  # by source, the lines with a command that starts a run
@@ -255,7 +256,7 @@ class Scanner:
         for at, piece in (
             (at, piece) for at, raw in told[-MAX_LAST_WORDS:] for piece in unpack_line(raw)[-MAX_LAST_WORDS:] or [raw]
         ):
-            line = read_line(source, at, piece, section, foreign=False)
+            line = read_line(source, at, piece, section, foreign=False)  # as `_read` asks, which is remembered
             text = line.text.lower()
             ends_badly = (
                 LAST_WORDS.match(text.encode()) and not HARMLESS_ERROR.search(text) and not is_of_a_person(text)
@@ -337,11 +338,11 @@ class Scanner:
         signs = found[: bisect_left(found, self._progress)]
         most = max((self._keeps[at] for at in self._keeps.keys() & signs), default=self._limits.of_a_shape)
         low = searchable_bytes(raw).lower() if self._progress in found else b""
-        over = bool(low) and GOES_ON.match(low) is not None
-        goes_on = over and STEPS.match(low) is not None
+        goes_on_or_ended = bool(low) and GOES_ON.match(low) is not None
+        goes_on = goes_on_or_ended and STEPS.match(low) is not None
         opens = self._opener in found and may_continue(raw)
-        if over or (self._telling in found and self._asked < self._limits.asked):
-            self._note(raw, goes_on=over)
+        if goes_on_or_ended or (self._telling in found and self._asked < self._limits.asked):
+            self._note(raw, goes_on=goes_on_or_ended)
             if len(raw) <= MAX_SEARCHED_BYTES:
                 self._noted.append(raw)
         told = (*signs, self._abroad) if foreign else signs
@@ -416,7 +417,7 @@ class Scanner:
 
 
 def _begin_of_last_steps(lines: Sequence[tuple[int, bytes]]) -> int:
-    """The number of the first of the last MIN_STEADY_LINES lines of progress, of those of one step the last; 0 if there
+    """The number of the first of the last MIN_STEADY_STEPS lines of progress, of those of one step the last; 0 if there
     are fewer."""
     steps = 0
     step: list[bytes] = []
@@ -425,7 +426,7 @@ def _begin_of_last_steps(lines: Sequence[tuple[int, bytes]]) -> int:
         told = STEP_NUMBERS.findall(raw)
         if not told or told != step or raw == later:
             steps += 1
-            if steps == MIN_STEADY_LINES:
+            if steps == MIN_STEADY_STEPS:
                 return number
         step, later = told, raw
     return 0

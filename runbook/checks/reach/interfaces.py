@@ -63,7 +63,7 @@ def separate_network_findings(
 ) -> list[Finding]:
     """A finding for a container or pod with a network of its own, when the address that other nodes dial is not in that
     network."""
-    if not _is_at_no_dialled_address(inventory, facts):
+    if not _lacks_dialled_address(inventory, facts):
         return []
     if pod:
         return [] if _is_address_of(node, pod) else [_pod_address_finding(node, pod)]
@@ -88,7 +88,7 @@ def entered_pod_findings(inventory: Inventory, node: Node, facts: Mapping[str, A
     """A finding when what was entered does not have the address that the API server gave for the pod. As long as a pod
     that was deleted by force still ends, kubectl may lead into it rather than into the new one of its name; and the pod
     may have been replaced since the API server was asked."""
-    if pod is None or not _is_at_no_dialled_address(inventory, facts) or not _is_address_of(node, pod):
+    if pod is None or not _lacks_dialled_address(inventory, facts) or not _is_address_of(node, pod):
         return []
     from runbook.transport.kubernetes_pods import kubectl_command  # loaded for pods alone
 
@@ -105,12 +105,13 @@ def entered_pod_findings(inventory: Inventory, node: Node, facts: Mapping[str, A
     ]
 
 
-def _is_at_no_dialled_address(inventory: Inventory, facts: Mapping[str, Any]) -> bool:
-    """Whether there are peers, and none of them reaches the node at the address that they dial."""
+def _lacks_dialled_address(inventory: Inventory, facts: Mapping[str, Any]) -> bool:
+    """Whether there are peers, and the address that they dial is none of those where the facts were taken."""
     return len(inventory.nodes) > 1 and facts.get("own") is False
 
 
 def _is_address_of(node: Node, pod: Pod) -> bool:
+    """Whether peers dial the pod's own address, as the API server gave it."""
     return normal_spelling(node.address) == normal_spelling(pod.address)
 
 
