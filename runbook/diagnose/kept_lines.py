@@ -45,9 +45,10 @@ class ScanLimits:
     late: int = 1_000  # lines that were put off: the last ones, read at the end of the source
     pending: int = 1 << 20  # bytes without a line break that are taken as one line
     # Lines of shapes that no source had before, over all sources; one that may hold many signs counts more than once.
-    unlike_read: int = 4_000  # read in full; each source may read a quarter of what is left of them
+    unlike_read: int = 2_600  # read in full; each source may read a quarter of what is left of them
     least: int = 4  # every source may read so many, and so many that were put off
-    least_until: int = 4_500  # so many were read; then all such lines are put off, and the last of a source is read
+    least_until: int = 3_000  # so many were read; then all such lines are put off, and the last of a source is read
+    last_until: int = 3_800  # so many were read; then none is
     # Hits, over all sources.
     keeps_all: int = 100  # a sign that keeps more hits than this is wanted of every rank
     hits: int = 4000  # of one sign; beyond it each further source keeps 2
@@ -59,12 +60,8 @@ class ScanLimits:
         part = max(self.least, (self.unlike_read - unlike) // 4) / self.read
         if part >= 1:
             return self
-        return replace(
-            self,
-            read=int(self.read * part),
-            read_bytes=int(self.read_bytes * part),
-            late=max(self.least, int(self.late * part)) if unlike < self.least_until else 1,
-        )
+        late = max(self.least, int(self.late * part)) if unlike < self.least_until else int(unlike < self.last_until)
+        return replace(self, read=int(self.read * part), read_bytes=int(self.read_bytes * part), late=late)
 
 
 DEFAULT_SCAN_LIMITS = ScanLimits()

@@ -331,12 +331,12 @@ _FIRST_PERSON = re.compile(r"\b(?:i|i'm|i've|my)\b(?![:\]/=])")
 WORDS_OF_A_REMARK = 7  # a line of fewer words with "I" or "my" may be a program's, whose level is the letter I
 
 SAYS_IT_HANGS = re.compile(
-    r"\bstuck\b|\bit (?:just |then |always |simply |only ){0,2}(?:freezes|froze|hangs|hung|stops)\b"
-    r"|\b(?:hangs?|freezes|frozen|stops?) (?:here|there|forever)\b|\bfrozen\b.{0,20}\boutput\b"
-    r"|\bno (?:more |further )?output\b|\bnothing (?:more|further|happens|after|for \d)\b"
+    r"\b(?:stuck\b|it (?:just |then |always |simply |only ){0,2}(?:freezes|froze|hangs|hung|stops)\b"
+    r"|(?:hangs?|freezes|frozen|stops?) (?:here|there|forever)\b|frozen\b.{0,20}\boutput\b"
+    r"|no (?:more |further )?output\b|nothing (?:more|further|happens|after|for \d)\b"
+    r"|bleibt .{0,30}(?:stehen|hängen)\b|hängt (?:hier|dann|sich)"
+    r"|ça bloque\b|se (?:queda (?:colgad|parad|ah[ií])|cuelga))"
     r"|卡住|卡死|不动了|止まっ|固まっ|멈춰|멈춤|зависа|висит"
-    r"|\bbleibt .{0,30}(?:stehen|hängen)\b|\bhängt (?:hier|dann|sich)"
-    r"|\bça bloque\b|\bse (?:queda (?:colgad|parad|ah[ií])|cuelga)"
 )
 """What people write below a log (in lower case) that has come to a stop."""
 QUOTED = re.compile(r"[\"“„][^\"”“]{0,400}[\"”“]")

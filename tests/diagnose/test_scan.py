@@ -230,3 +230,17 @@ def test_of_many_logs_without_a_like_line_the_last_line_of_each_and_known_ones_s
     found = {(hit.line.source, hit.line.text) for hit in scanner.hits}
     assert ("rank300.log", out_of_memory.strip()) in found
     assert ("rank301.log", KILLED.decode().strip()) in {(source, text.strip()) for source, text in found}
+
+
+def test_of_very_many_logs_without_a_like_line_known_ones_still_count_and_what_was_not_searched_is_said() -> None:
+    few = replace(DEFAULT_SCAN_LIMITS, unlike_read=60, least_until=100, last_until=120)
+    scanner = make_scanner(few)
+    unlike = [f"error: {''.join('abcdefghij'[int(digit)] for digit in str(at))} failed\n" for at in range(3000)]
+    scanner.feed("rank0.log", [b"torch.distributed.elastic: node-a has died\n", KILLED])
+    for rank in range(1, 300):
+        scanner.feed(f"rank{rank}.log", ["".join(unlike[rank * 10 : rank * 10 + 10]).encode()])
+    scanner.feed("rank300.log", ["".join(["error: zz failed\n", KILLED.decode(), *unlike[:3]]).encode()])
+    read = {hit.line.source: hit.line.text for hit in scanner.hits}
+    assert "rank299.log" not in read
+    assert "".join(scanner.unread("rank299.log")), "what was not searched is said"
+    assert read["rank300.log"].strip() == KILLED.decode().strip()
