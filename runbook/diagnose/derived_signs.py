@@ -94,6 +94,8 @@ BRIDGE_ADDRESS = re.compile(r"172\.(?:1[7-9]|2\d|30)\.")
 
 ENDED_FROM_OUTSIDE = ("cancelled", "step-cancelled", "told-to-end", "nodes-taken-back")
 """Signs of lines about a process that another program ended."""
+BEGINS_ANEW = ("all-registered", "job-starts-anew")
+"""Signs of lines with which the ranks of another attempt begin."""
 
 SAID_BY_SLURM = (*ENDED_FROM_OUTSIDE, "task-exited", "node-failure", "nodes-held-back")
 """Signs of lines that Slurm itself prints or that sacct lists, after it has ended a job as well."""
@@ -167,6 +169,7 @@ def derive_signs(hits: HitsBySign) -> Iterator[Hit]:
     if len(hits.get("counts-one-rank", ())) > 1:
         yield from (Hit("each-alone", hit.line) for hit in hits["counts-one-rank"])
     yield from _benchmarks_alone(hits.get("rank-zero-listed", ()))
+    yield from _tensors_differ(hits.get("tensor-missing", ()))
     yield from _masters_differ(hits)
     yield from _prepares_data(hits)
     yield from _bootstrap_in_other_network(hits)
@@ -279,7 +282,7 @@ def without_effects_of_cancelling(hits: Sequence[Hit]) -> list[Hit]:
     for hit in hits:
         if hit.sign == "step-cancelled" and " DUE TO " in hit.line.text:
             ended.setdefault(hit.line.source, hit.line)
-        if hit.sign == "all-registered" and hit.line.number > ended.get(hit.line.source, hit.line).number:
+        if hit.sign in BEGINS_ANEW and hit.line.number > ended.get(hit.line.source, hit.line).number:
             begun.setdefault(hit.line.source, hit.line.number)
 
     def follows(line: Line) -> bool:
@@ -298,7 +301,7 @@ def without_survived_attempts(hits: Sequence[Hit]) -> list[Hit]:
     """The hits without those about the end of an attempt after which all ranks were started anew."""
     begun: dict[str, int] = {}
     for hit in hits:
-        if hit.sign == "all-registered":
+        if hit.sign in BEGINS_ANEW:
             begun[hit.line.source] = max(hit.line.number, begun.get(hit.line.source, 0))
     return [
         hit for hit in hits if hit.sign not in ENDED_FROM_OUTSIDE or hit.line.number > begun.get(hit.line.source, 0)
@@ -857,6 +860,17 @@ def _benchmarks_alone(firsts: Sequence[Hit]) -> Iterator[Hit]:
         near = before.line.source == after.line.source and after.line.number - before.line.number <= MAX_RANK_LIST_GAP
         if near and before.groups["on"] != after.groups["on"]:
             yield from (Hit("each-alone", hit.line) for hit in (before, after))
+            return
+
+
+def _tensors_differ(missing: Sequence[Hit]) -> Iterator[Hit]:
+    """`tensors-differ`: some ranks wait with one tensor, and those that it is missing on wait with another one."""
+    for hit in missing[1:]:
+        first, other = missing[0].groups, hit.groups
+        if not {*re.findall(r"\d+", first["missing"])} & {*re.findall(r"\d+", other["missing"])}:
+            groups = {**first, "other_op": other["op"], "other_missing": other["missing"]}
+            yield Hit("tensors-differ", missing[0].line, groups)
+            yield Hit("tensors-differ", hit.line, groups)
             return
 
 

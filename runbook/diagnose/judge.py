@@ -311,7 +311,10 @@ def _has_recovered(cause: Cause, seen: Mapping[str, Sequence[Hit]], scanner: Sca
     # line says that a process ended, or a step follows that line before the end.
     return all(
         hit.line.number < (end := scanner.ended.get(hit.line.source, 0))
-        and (scanner.last_progress.get(hit.line.source) or scanner.ended_well.get(hit.line.source) == end)
+        and (
+            hit.line.number < scanner.last_progress.get(hit.line.source, 0)
+            or scanner.ended_well.get(hit.line.source) == end
+        )
         and hit.line.rank is None
         and (hit.sign not in ENDING_SIGNS or hit.line.number < scanner.last_progress.get(hit.line.source, 0) != end)
         for hit in hits
@@ -319,9 +322,11 @@ def _has_recovered(cause: Cause, seen: Mapping[str, Sequence[Hit]], scanner: Sca
 
 
 def _is_after_good_end(hit: Hit, scanner: Scanner) -> bool:
-    """Whether a run's log says that it ended well: before this line, or after it and with steps."""
-    ended, stepped = (at.get(hit.line.source, 0) for at in (scanner.ended, scanner.last_progress))
-    return ended > 0 and (hit.line.number > ended or stepped > 0)
+    """Whether a run's log says that it ended well: before this line, or after it, with steps or an exit code."""
+    source = hit.line.source
+    ended = scanner.ended.get(source, 0)
+    well = scanner.last_progress.get(source, 0) > 0 or scanner.ended_well.get(source, 0) == ended
+    return ended > 0 and (hit.line.number > ended or well)
 
 
 def _failed_before_the_next_run(hit: Hit, seen: Mapping[str, Sequence[Hit]], scanner: Scanner) -> bool:

@@ -77,9 +77,10 @@ PROGRESS = re.compile(
 """A line of a run that made steps, measured something or came to a good end."""
 
 WENT_WELL = re.compile(
-    rb"^\s*0 tests completed and failed residual checks\b|"
+    rb"^(?:\s*0 tests completed and failed residual checks|.*\]? worker group successfully finished)\b|"
     + UNLESS_FAILURE
     + rb"(?:=* *\d+ passed\b.* in [\d.]+ ?m?s|ok(?: \((?:skipped|expected failures)=\d+.*\))?\s*$"
+    rb"|test summary:\s*\| +pass +total(?: +time)?\s*$"  # Julia, which has a column more for each kind of failure
     rb"|\[  passed  \] \d+ test|100% tests passed, 0 tests failed\b|final summary::hpcg result is valid\b"
     rb"|.*?\bexperiment verdict is: pass\b|.*?\bsuccessful termination of cpl7-\w"
     # yarn, argo, kubectl
@@ -104,6 +105,7 @@ trainers for each epoch."""
 _ENDED_WELL = (
     rb"(?:.*?(?:'train_runtime': \d|\b(?:"
     rb"(?:training|run|launch|\w{0,12}job|trial|benchmark|evaluation|everything|all|program)\b.{0,40}\bsucceeded\b"
+    rb"|ended \(code 0\)"
     rb"|exit(?:ed|ing) with (?:(?:return |exit )?code|status) 0\b|finished\W{1,3}rc=0\b"
     rb"|exit(?:s|ed)? successfully\b|application shutdown complete\b"
     rb"|(?:process|task|experiment|pipeline|workflow|script)\b.{0,60}"
@@ -118,7 +120,7 @@ _ENDED_WELL = (
     rb"|success complete wrf|program ended at|normal termination (?:of|\(return value 0)"
     rb"|stop: \w{1,20} completed successfully)\b|job done\.\s*\Z))"
     rb"|(?:\W{0,3}|.*?\b(?:saved|written|wrote|uploaded|done|finished|ended|launcher|trainer)\b.{0,80}?\b)"
-    rb"(?:rc|ret|exit[ _]?(?:code|status)?|return[ _]?code|status)\W{1,3}0\W{0,2}\Z"
+    rb"(?:rc|ret|exit[ _]?(?:code|status)?|return[ _]?code|status)\W{1,9}0\W{0,2}\Z"
     rb"|(?!\s*\d[\d_+]*\.).*?\bcompleted\s+0:0\b"  # a row of sacct, but of no step: `.extern` ends well even so
     rb"|\s*(?:state|status|phase|result|verdict|outcome)\W{1,3}(?:completed|succeeded|success(?:ful)?|pass(?:ed)?)\W*\Z"
     rb"|# (?:out of bounds values : 0 ok|avg bus bandwidth))"
@@ -238,6 +240,7 @@ HARMLESS_ERROR = re.compile(
     r"|info \S+:\d+ -> [07](?: \[|$)|mount.{0,200}already(?! in the mount point list)|<no_other_failures>"
     r"|df: .{0,200}triton.{0,200}no such file|fatal: not a git repository"
     r"|: (?:rocm-smi|hipcc|git|lspci|lsmod|numactl)\W* (?:command )?not found|unable to find hostfile"
+    r"|port `?\d+`? is already in use\. accelerate will attempt to launch"
     r"|bash: cannot set terminal process group|bash: no job control in this shell"
     r"|cannot find name for (?:group|user) id|x11 connection rejected|prctl\(pr_sve_get_vl\) failed"
     r"|(?:set_mempolicy|mbind): operation not permitted|retrying \(retry\(total=[1-9]"
@@ -278,7 +281,7 @@ GOES_ON_LITERALS = (
         "ready to roll",
     ),
     *("images/s", "img/s", "examples/s", "[batch=", "hello world", "hello, world", "reporting for duty", "success: "),
-    *('"post /', "method=", "time_per_token"),
+    *("post /", "method=", "time_per_token", "tok/s"),
 )
 """Literals of GOES_ON: a line without any of them does not match it."""
 
@@ -286,20 +289,22 @@ _UNLESS_TROUBLE = (
     rb"^(?!.*\b(?:aborted|cancelled|canceled|fail(?:ed|ure)\w*|exception|error:|killed|timed out|time-?out"
     rb"|packet loss|terminat\w+|loss\W{1,4}(?:nan|inf))\b|.*(?:" + BEFORE_STEPS + rb"))"
 )
+_INFERENCE_PATH = rb"/(?:completions|generate\w*|embeddings|infer\w*|predict\w*)\b"
 _STEPS = (
     # `epochs 3` without a total, as in `epochs 3/10`, is a setting; so it is for iterations and steps
     rb"loss(?:/\w+){0,3}\W{0,8}-?\d|(?<!\?)it/s[\],]|(?<!\?)s/it[\],]"
     rb"|(?<![-_])\bepoch(?:\W{0,4}\d|s\W{0,3}\d+ ?/ ?\d)"
     + NOT_ZERO_PERCENT
     + rb"|\b(?:iter(?:ation)?|tick|episode)(?:\W{0,5}\d|s\W{0,3}\d+ ?/ ?\d)"
-    rb"|(?:tokens|samples)/s|\b(?:images|img|examples)/s|\[batch=\d+/\d"
+    rb"|(?:tokens|samples|tok)/s\b|\b(?:images|img|examples)/s|\[batch=\d+/\d"
     rb"|(?:(?<!-)\b|_)(?<!max_)(?<!num_)(?<!total_)step(?:\W{0,5}\d(?!\d*\((?:factor|bytes)\))|s\W{0,3}\d+ ?/ ?\d)"
     rb"|avg bus bandwidth|\bresidual\b\W{0,4}\d"
     rb"|client socket has connected to|application startup complete|ready to roll"
     # a server's answer, where others are asked whether it lives
-    rb"|\"post /\S{0,200} http/\d(?:\.\d)?\" 20\d\b"
-    rb"|\bmethod=\"?post\b.{0,80}\bpath=\S{0,80}/(?:completions|generate\w*|embeddings|infer\w*|predict\w*)\b.{0,80}"
-    rb"\bstatus=\"?20\d\b|\btime_per_token\W{1,3}[\d.]{1,20} ?(?:m|u|\xc2\xb5)?s\b"
+    rb"|\"post /\S{0,200} http/\d(?:\.\d)?\" 20\d\b|\bpost /\S{0,80}" + _INFERENCE_PATH + rb"\S{0,80} 20\d\b"
+    rb"|\bmethod=\"?post\b.{0,80}\bpath=\S{0,80}"
+    + _INFERENCE_PATH
+    + rb".{0,80}\bstatus=\"?20\d\b|\btime_per_token\W{1,3}[\d.]{1,20} ?(?:m|u|\xc2\xb5)?s\b"
     rb"|\bhello,? world\b|\breporting for duty\b|\bsuccess: (?!0|false|no)\w"
     rb"|(?:training|job|run|all|benchmark|finished|completed)\b.{0,20}\b(?:succeeded|successfully)\b"
 )

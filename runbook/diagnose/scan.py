@@ -253,15 +253,16 @@ class Scanner:
                 if RUN_ENDED_WELL.match(low):
                     self.ended_well[source] = at
         told = [(at, raw) for at, raw in enumerate(ending, number + 1 - len(ending)) if raw.strip()]
-        for at, piece in (
-            (at, piece) for at, raw in told[-MAX_LAST_WORDS:] for piece in unpack_line(raw)[-MAX_LAST_WORDS:] or [raw]
-        ):
+        earlier, last = told[:-MAX_LAST_WORDS], told[-MAX_LAST_WORDS:]
+        remarks = ((at, raw) for at, raw in earlier if _says_it_hangs(raw.decode("utf-8", "replace").lower()))
+        pieces = ((at, piece) for at, raw in last for piece in unpack_line(raw)[-MAX_LAST_WORDS:] or [raw])
+        for at, piece in (*remarks, *pieces):
             line = read_line(source, at, piece, section, foreign=False)  # as `_read` asks, which is remembered
             text = line.text.lower()
             ends_badly = (
                 LAST_WORDS.match(text.encode()) and not HARMLESS_ERROR.search(text) and not is_of_a_person(text)
             )
-            if ends_badly or SAYS_IT_HANGS.search(QUOTED.sub("", text)):
+            if ends_badly or _says_it_hangs(text):
                 self.last_words.append(Hit("last-words", line))
 
     def _read_what_was_left(self, here: SourceLines) -> None:
@@ -430,6 +431,11 @@ def _begin_of_last_steps(lines: Sequence[tuple[int, bytes]]) -> int:
                 return number
         step, later = told, raw
     return 0
+
+
+def _says_it_hangs(text: str) -> bool:
+    """Whether a line, in lower case, says of the run that it came to a stop."""
+    return SAYS_IT_HANGS.search(QUOTED.sub("", text)) is not None
 
 
 def _bare_texts(raw: bytes) -> Iterator[bytes]:
