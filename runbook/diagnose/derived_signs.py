@@ -13,6 +13,7 @@ from itertools import combinations, pairwise
 from runbook.diagnose.collectives import compare_watchdogs, read_ras_report
 from runbook.diagnose.progress_lines import shows_progress
 from runbook.diagnose.rule_types import Hit, Line
+from runbook.files.node_sets import expand
 from runbook.model.grouping import values_by_key
 from runbook.model.nccl_devices import is_local_only_interface
 from runbook.model.units import parse_number, parse_small_number
@@ -92,6 +93,15 @@ PASSED_CHECK = re.compile(
 BRIDGE_ADDRESS = re.compile(r"172\.(?:1[7-9]|2\d|30)\.")
 """The beginning of the addresses that Docker gives to its first bridges; 172.31 is a network of AWS as well."""
 
+CLOSED_IN_TURN = re.compile(r"\bCommClosedError\b|\bRECEIVED SIGNAL TERM\b")
+"""What a worker of Dask, or an executor of Spark, says when its cluster is closed."""
+NODE_NAMES = re.compile(r"[\w.-]{1,80}(?:\[[\d,-]{1,80}\])?")
+"""Words that may be names of nodes, pods or plugins; Slurm folds those of several nodes."""
+NO_ANSWER_SIGNS = frozenset(
+    """slurm-silent nodes-held-back failed trouble says-failed launcher-failed warned refused
+    waits-for-machine waits-for-image waits-for-container""".split()
+)
+"""Signs of lines that may say nothing worse than that something does not answer yet, or does not start."""
 ENDED_FROM_OUTSIDE = ("cancelled", "step-cancelled", "told-to-end", "nodes-taken-back")
 """Signs of lines about a process that another program ended."""
 BEGINS_ANEW = ("all-registered", "job-starts-anew")
@@ -255,8 +265,8 @@ def _without_lines_of(pattern: re.Pattern[str], hits: Sequence[Hit]) -> list[Hit
 
 
 def without_dask_closing(hits: Sequence[Hit]) -> list[Hit]:
-    """The hits without what a cluster of Dask prints as its scheduler closes it: workers find the scheduler gone, and a
-    worker that takes too long is killed by its nanny."""
+    """The hits without what a cluster of Dask or Spark prints as its scheduler or driver closes it: workers find the
+    scheduler gone, executors are told to end, and a worker that takes too long is killed by its nanny."""
     kills, closes = (
         _line_numbers([hit for hit in hits if hit.sign == sign]) for sign in ("nanny-kills", "scheduler-closes")
     )
@@ -264,7 +274,7 @@ def without_dask_closing(hits: Sequence[Hit]) -> list[Hit]:
         hit
         for hit in hits
         if not (hit.sign == "killed" and _has_line_above(hit, kills, MAX_DASK_CLOSING_LINES))
-        and not ("CommClosedError" in hit.line.text and _has_line_above(hit, closes, MAX_DASK_CLOSING_LINES))
+        and not (CLOSED_IN_TURN.search(hit.line.text) and _has_line_above(hit, closes, MAX_DASK_CLOSING_LINES))
     ]
 
 
@@ -295,6 +305,29 @@ def without_effects_of_cancelling(hits: Sequence[Hit]) -> list[Hit]:
         )
 
     return [hit for hit in hits if hit.sign in SAID_BY_SLURM or not follows(hit.line)]
+
+
+def without_what_works_again(hits: Sequence[Hit]) -> list[Hit]:
+    """The hits without those that say nothing worse than that a node, a pod or a plugin does not answer or start, if a
+    later line shows it at work."""
+    works: dict[str, dict[str, int]] = {}
+    for hit in hits:
+        if hit.sign == "works-again":
+            works.setdefault(hit.line.source, {})[hit.groups["name"]] = hit.line.number
+
+    def works_again(line: Line) -> bool:
+        later = {name for name, number in works.get(line.source, {}).items() if number > line.number}
+        return bool(later) and any(later.issuperset(_expanded_names(word)) for word in NODE_NAMES.findall(line.text))
+
+    return [hit for hit in hits if hit.sign not in NO_ANSWER_SIGNS or not works_again(hit.line)]
+
+
+def _expanded_names(word: str) -> list[str]:
+    """The names that a word such as `g[011-012]` stands for; the word itself if it is none of the kind."""
+    try:
+        return expand(word)
+    except ValueError:
+        return [word]
 
 
 def without_survived_attempts(hits: Sequence[Hit]) -> list[Hit]:

@@ -25,6 +25,7 @@ from runbook.diagnose.derived_signs import (
     without_later_logins,
     without_passed_checks,
     without_survived_attempts,
+    without_what_works_again,
 )
 from runbook.diagnose.log_lines import align_clocks
 from runbook.diagnose.progress_lines import Reached
@@ -38,6 +39,8 @@ ENDING_SIGNS = frozenset(
     told-to-end cancelled step-cancelled hung-up""".split()
 )
 """Signs after which a run does not go on by itself."""
+LASTING_SIGNS = frozenset({"device-page-fault", "iommu-fault", "p2p-off-tried"})
+"""Signs of faults that a later run avoids, but does not mend: it goes without peer-to-peer traffic."""
 NO_FAILURE_SO_FAR = (
     "nothing failed so far, and no line shows that it finished or went on: no step, no connection, no end"
 )
@@ -105,6 +108,7 @@ def judge_logs(scanner: Scanner) -> list[Cause]:
         without_found_providers,
         without_effects_of_cancelling,
         without_survived_attempts,
+        without_what_works_again,
         with_failed_fetches,
     ):
         heeded = heed(heeded)
@@ -272,6 +276,8 @@ def _has_recovered(cause: Cause, seen: Mapping[str, Sequence[Hit]], scanner: Sca
     if cause.tier is Tier.NOTE and cause.confidence == "low" and scanner.ended:
         return True  # the run may be slower than it could be, but it came to a good end
     if cause.cause in causes_of_kind("lasting") or cause.tier is Tier.NOTE:
+        return False
+    if any(proof.sign in LASTING_SIGNS for proof in cause.evidence):
         return False
     if any(_failed_before_the_next_run(proof, seen, scanner) for proof in cause.evidence):
         return False

@@ -77,18 +77,38 @@ PROGRESS = re.compile(
 """A line of a run that made steps, measured something or came to a good end."""
 
 WENT_WELL = re.compile(
-    rb"^(?:\s*0 tests completed and failed residual checks|.*\]? worker group successfully finished)\b|"
+    rb"^(?:\s*0 tests completed and failed residual checks\b|.*\]? worker group successfully finished\b"
+    rb"|.*\bprocess > .{1,200}\[100%\] (?P<tasks>\d{1,9}) of (?P=tasks)\b.*\xe2\x9c\x94)|"  # Nextflow
     + UNLESS_FAILURE
     + rb"(?:=* *\d+ passed\b.* in [\d.]+ ?m?s|ok(?: \((?:skipped|expected failures)=\d+.*\))?\s*$"
     rb"|test summary:\s*\| +pass +total(?: +time)?\s*$"  # Julia, which has a column more for each kind of failure
     rb"|\[  passed  \] \d+ test|100% tests passed, 0 tests failed\b|final summary::hpcg result is valid\b"
     rb"|.*?\bexperiment verdict is: pass\b|.*?\bsuccessful termination of cpl7-\w"
-    # yarn, argo, kubectl
+    # yarn, argo
     rb"|.*?\bfinal app status: succeeded\b|.*?\bphase running -> succeeded\b"
+    # airflow, prefect, snakemake, ray tune, spark
+    rb"|.*?\bmarking task as success\b|.*?\bfinished in state completed\("
+    rb"|(?P<steps>[1-9]\d{0,9}) of (?P=steps) steps \(100%\) done\b|number of errored trials: 0\b"
+    rb"|job \[\w{1,80}\] finished successfully\b"
+    # kubectl
     rb"|(?:deployment|statefulset|daemon ?set)\b.{0,100}\bsuccessfully rolled out\b)",
 )
 """The line in which a test suite says at its end that all tests passed, or what watched over a job that all of it went
 well: errors before it were on purpose, or were overcome."""
+WENT_WELL_HINTS = (
+    *(
+        b"pass",
+        b"ok",
+        b"is valid",
+        b"succe",
+        b"tests completed",
+        b"state completed",
+        b"steps (100%)",
+        b"errored trials",
+    ),
+    b"\xe2\x9c\x94",
+)
+"""Parts of lines in lower case: one without any of them does not match WENT_WELL."""
 
 EXIT_CODE_ASKED = re.compile(rb"\A(?:.*[$#>] )?(?:echo (?:\$\?|%errorlevel%)|\$lastexitcode)\s*\Z")
 """A command, in lower case, that prints the exit code of the program before it."""
@@ -114,6 +134,7 @@ _ENDED_WELL = (
     rb"|(?:step|iter(?:ation)?)\W{0,12}(?P<last>[1-9]\d{1,14})\s{0,8}/\s{0,8}(?P=last)\b"
     rb"|trainer\.fit\W{1,3}stopped\b|test (?:is a success|successful|succeeded)\b"
     rb"|(?:job_complete|run_success|marking task as success|build success(?:ful)?)\b"
+    rb"|(?P<all>[1-9]\d{0,14}) ?/ ?(?P=all) (?:rows|records|shards|files|samples|documents|items|batches|chunks)\b"
     rb"|all\b.{0,60}\b(?:correct|match(?:es|ed)?|verified|identical)\W*\Z"
     # gromacs, lammps, openfoam, vasp, wrf, cp2k, gaussian, htcondor, fds, quantum espresso
     rb"|(?:gromacs reminds you|total wall time: \d{1,4}|finalising parallel run|general timing and accounting"
@@ -127,7 +148,7 @@ _ENDED_WELL = (
 )
 _ENDED = (
     rb"(?:.*?\b(?:(?:training|run|launch|\w{0,12}job|trial|benchmark|evaluation|everything|all|program)\b.{0,40}"
-    rb"\b(?:done|finished|complete[ds]?)\b|training end(?:ed|s)?\W{0,4}\Z))"
+    rb"\b(?:done|finished|complete[ds]?)\b|training end(?:ed|s)?\W{0,4}\Z|done training\b|\] end of program\W*\Z))"
 )
 RUN_ENDED_WELL = re.compile(rb"^(?=" + _ENDED_WELL + rb")" + UNLESS_FAILURE, re.DOTALL)
 """A line in which a run says that it has ended well."""
@@ -140,7 +161,7 @@ _RUN_SUBJECT = (
 )
 _GOOD_OUTCOME = (
     rb"(?:(?:re-?|un)?(?:start|load|launch|creat|connect|join|register|initiali[sz]|spawn|sync|bind|configur|detect"
-    rb"|select|enter|resum|recover|assign|enabl|listen|sav|begin|prepar|us|receiv|report|running|wait|accept|map|serv"
+    rb"|select|enter|resum|recover|assign|enabl|listen|sav|begin|prepar|us|receiv|report|respond|running|wait|accept|map|serv"
     rb"|warm)\w*"
     rb"|ready|run|runs|up|done|ok|okay|online|alive|live|healthy|here|there|bound|set|found|available|active|good|fine"
     rb"|normally|idle|began|begun|sent|elected|leader|built|passed|finish\w*|complet\w*|succe\w+|exit\w*|visible"
@@ -239,6 +260,8 @@ HARMLESS_ERROR = re.compile(
     r"|nccl_(?!socket_ifname|ib_hca|ib_gid_index|ib_disable set by environment to 0)\w+ set by environment"
     r"|info \S+:\d+ -> [07](?: \[|$)|mount.{0,200}already(?! in the mount point list)|<no_other_failures>"
     r"|df: .{0,200}triton.{0,200}no such file|fatal: not a git repository"
+    r"|error occurred when finalizing generatordataset|websocketclosederror|acpi (?:bios )?error\b"
+    r"|bar \d+: failed to assign|error record serialization table|corrected error, no action required"
     r"|: (?:rocm-smi|hipcc|git|lspci|lsmod|numactl)\W* (?:command )?not found|unable to find hostfile"
     r"|port `?\d+`? is already in use\. accelerate will attempt to launch"
     r"|bash: cannot set terminal process group|bash: no job control in this shell"
@@ -261,7 +284,8 @@ HARMLESS_ERROR = re.compile(
     r"|(?:self\.)?_?log(?:ger|ging)?\.\w+\(f?['\"]|(?:\+ )?trap ['\"]|\W{0,4}(?:\[\w+\] )?fix(?:ed|es)?\b"
     r")"
     r"|\b(?:"
-    r"edac mc\d+: \d+ ce\b|coordinator was stopped\.?$|errors?(?:_count)? ?[:=] ?0\b(?! in \S)"
+    r"error[ -]check(?:ing|s)?\b|edac mc\d+: \d+ ce\b|coordinator was stopped\.?$"
+    r"|errors?(?:_count)? ?[:=] ?0\b(?! in \S)"
     r"|your (?:mpi )?job may (?:hang|behave)\b|nrt:nrt_close\b|kill: \(\d+\) - no such process"
     r"|rm: cannot remove .{0,200}: no such file|mkdir: cannot create directory .{0,200}: file exists"
     r"|torch\.cuda\.\w+ is replaced with torch\.npu|[efz]?grep (?:--?[\w=]+ )*['\"]"
@@ -295,7 +319,7 @@ _STEPS = (
     rb"loss(?:/\w+){0,3}\W{0,8}-?\d|(?<!\?)it/s[\],]|(?<!\?)s/it[\],]"
     rb"|(?<![-_])\bepoch(?:\W{0,4}\d|s\W{0,3}\d+ ?/ ?\d)"
     + NOT_ZERO_PERCENT
-    + rb"|\b(?:iter(?:ation)?|tick|episode)(?:\W{0,5}\d|s\W{0,3}\d+ ?/ ?\d)"
+    + rb"|\b(?:iter(?:ation)?|tick|episode)(?:\W{0,12}\d|s\W{0,3}\d+ ?/ ?\d)"
     rb"|(?:tokens|samples|tok)/s\b|\b(?:images|img|examples)/s|\[batch=\d+/\d"
     rb"|(?:(?<!-)\b|_)(?<!max_)(?<!num_)(?<!total_)step(?:\W{0,5}\d(?!\d*\((?:factor|bytes)\))|s\W{0,3}\d+ ?/ ?\d)"
     rb"|avg bus bandwidth|\bresidual\b\W{0,4}\d"

@@ -56,6 +56,7 @@ from runbook.diagnose.progress_lines import (
     TABLE_HEAD,
     TABLE_ROW,
     WENT_WELL,
+    WENT_WELL_HINTS,
     Reached,
     is_a_question,
     is_of_a_person,
@@ -244,26 +245,25 @@ class Scanner:
             if in_table and TABLE_ROW.match(low):
                 self.went_well[source] = at
                 self.reached = Reached.PROGRESS
-            may_say_so = any(word in low for word in (b"pass", b"ok", b"is valid", b"succe", b"tests completed"))
+            may_say_so = any(word in low for word in WENT_WELL_HINTS)
             went_well = may_say_so and any(map(WENT_WELL.match, (low, *_bare_texts(raw))))
-            over = self.went_well if went_well else self.ended if RUN_ENDED.match(low) else None
-            if over is not None:
-                over[source] = at
-                self.reached = Reached.PROGRESS
+            if went_well:
+                self.went_well[source] = at
+            if ended := RUN_ENDED.match(low) is not None:
+                self.ended[source] = at
                 if RUN_ENDED_WELL.match(low):
                     self.ended_well[source] = at
+            if went_well or ended:
+                self.reached = Reached.PROGRESS
         told = [(at, raw) for at, raw in enumerate(ending, number + 1 - len(ending)) if raw.strip()]
         earlier, last = told[:-MAX_LAST_WORDS], told[-MAX_LAST_WORDS:]
         remarks = ((at, raw) for at, raw in earlier if _says_it_hangs(raw.decode("utf-8", "replace").lower()))
         pieces = ((at, piece) for at, raw in last for piece in unpack_line(raw)[-MAX_LAST_WORDS:] or [raw])
         for at, piece in (*remarks, *pieces):
-            line = read_line(source, at, piece, section, foreign=False)  # as `_read` asks, which is remembered
-            text = line.text.lower()
-            ends_badly = (
-                LAST_WORDS.match(text.encode()) and not HARMLESS_ERROR.search(text) and not is_of_a_person(text)
-            )
-            if ends_badly or _says_it_hangs(text):
-                self.last_words.append(Hit("last-words", line))
+            if any(map(_ends_badly, _bare_texts(piece))):  # few do: only these are read in full
+                line = read_line(source, at, piece, section, foreign=False)
+                if _ends_badly(line.text.lower().encode()):
+                    self.last_words.append(Hit("last-words", line))
 
     def _read_what_was_left(self, here: SourceLines) -> None:
         """Reads the lines of a source that were put off, and the last lines of its shapes."""
@@ -431,6 +431,14 @@ def _begin_of_last_steps(lines: Sequence[tuple[int, bytes]]) -> int:
                 return number
         step, later = told, raw
     return 0
+
+
+def _ends_badly(low: bytes) -> bool:
+    """Whether nobody would call a run healthy whose log ends with this text, in lower case."""
+    text = low.decode("utf-8", "replace")
+    if LAST_WORDS.match(low) and not HARMLESS_ERROR.search(text) and not is_of_a_person(text):
+        return True
+    return _says_it_hangs(text)
 
 
 def _says_it_hangs(text: str) -> bool:

@@ -105,6 +105,11 @@ def known_tools() -> tuple[Tool, ...]:
 
 
 @cache
+def _keys_of_tools() -> frozenset[str]:
+    return frozenset(key for tool in known_tools() for key in tool.keys)
+
+
+@cache
 def _prompted_command_pattern() -> re.Pattern[str]:
     """The pattern of a prompt with a command of any known tool."""
     commands = "|".join(tool.command.pattern for tool in known_tools())
@@ -120,7 +125,8 @@ def read_paste(text: str, name: str = "") -> Paste:
     text = text.removeprefix("\ufeff").replace("\r\n", "\n")
     # Without empty lines: patterns would search a long run of them again and again.
     searched = "\n".join(line[:MAX_LINE_CHARACTERS] for line in text.split("\n") if line[:MAX_LINE_CHARACTERS].strip())
-    likely = [tool for tool in known_tools() if any(key in text for key in tool.keys) and tool.start.search(searched)]
+    keys = {key for key in _keys_of_tools() if key in text}
+    likely = [tool for tool in known_tools() if keys and not keys.isdisjoint(tool.keys) and tool.start.search(searched)]
     if likely or _prompted_command_pattern().search(searched):
         paste = _PasteReader(text, likely).paste()
         if paste.found:

@@ -310,14 +310,14 @@ def _add_folder_file(path: Path, found: FoundLogs) -> None:
         found.aside.append(name)
         return
     try:
-        mode = path.stat().st_mode
-        if not stat.S_ISREG(mode):
-            found.unread.append((name, f"it is {FILE_TYPE_NAMES.get(stat.S_IFMT(mode), 'no file')}"))
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            found.unread.append((name, f"it is {FILE_TYPE_NAMES.get(stat.S_IFMT(status.st_mode), 'no file')}"))
         elif not os.access(path, os.R_OK):
             found.unread.append((name, "this user may not read it"))
         elif path.suffix == RECORDS_SUFFIX:
             found.unread.append((name, "by its name it holds records of data; if it is a log, name it"))
-        elif path.stat().st_size:
+        elif status.st_size:
             _add_file(path, found)
     except OSError as error:
         found.unread.append((name, error.strerror or str(error)))
