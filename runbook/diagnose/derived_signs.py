@@ -13,7 +13,7 @@ from itertools import combinations, pairwise
 from runbook.diagnose.collectives import compare_watchdogs, read_ras_report
 from runbook.diagnose.progress_lines import shows_progress
 from runbook.diagnose.rule_types import Hit, Line
-from runbook.files.node_sets import expand
+from runbook.files.node_sets import count_names, expand
 from runbook.model.grouping import values_by_key
 from runbook.model.nccl_devices import is_local_only_interface
 from runbook.model.units import parse_number, parse_small_number
@@ -29,10 +29,11 @@ MAX_EXIT_LINES = 12  # the most lines of a process between an exception that not
 MAX_OPENMPI_WARNING_LINES = 8
 MAX_CANCELLED_LINES = 400  # the most lines that the tasks of a cancelled step print as they end
 MAX_CANCELLED_S = 1800.0  # no site gives tasks longer than that to end
-MAX_DASK_CLOSING_LINES = 12  # the most lines that a worker of Dask prints from its order to end to its end
+MAX_CLOSING_LINES = 12  # the most lines that a worker of Dask or Spark prints from its order to end to its end
 MAX_IGNORED_TASK_LINES = 40  # the most lines of a failed task of Ansible's, whose hosts fail one after the other
 MAX_SUMMARY_LINES = 6  # the most lines of one process in torchrun's summary
 MAX_REJECTION_S = 0.2  # a host that is up, or its firewall, rejects a connection within that time
+MAX_STALLED_LINES = 200  # the most lines of one of Horovod's reports about tensors that not all ranks have submitted
 MAX_RANK_LIST_GAP = 24  # the most lines between the lists of ranks of two benchmarks that run at once
 ARP_TIMEOUT_S = 0.9  # the kernel asks by ARP that long for an address before it gives up
 
@@ -97,8 +98,13 @@ CLOSED_IN_TURN = re.compile(r"\bCommClosedError\b|\bRECEIVED SIGNAL TERM\b")
 """What a worker of Dask, or an executor of Spark, says when its cluster is closed."""
 NODE_NAMES = re.compile(r"[\w.-]{1,80}(?:\[[\d,-]{1,80}\])?")
 """Words that may be names of nodes, pods or plugins; Slurm folds those of several nodes."""
+MAX_FOLDED_NODES = 1_000  # the most nodes of one line that are looked for one by one
+SAID_BY_CONTROLLERS = re.compile(
+    r"\bNodes? \S+ not responding|\bslurm_\w+: |^\S+ +Warning +\w+ +pod/|\bregister device plugin\b|\bcontact Kubelet\b"
+)
+"""Lines in which Slurm's controller, an event of Kubernetes, or the device plugin says that something is not there."""
 NO_ANSWER_SIGNS = frozenset(
-    """slurm-silent nodes-held-back failed trouble says-failed launcher-failed warned refused
+    """slurm-silent nodes-held-back failed trouble says-failed warned refused
     waits-for-machine waits-for-image waits-for-container""".split()
 )
 """Signs of lines that may say nothing worse than that something does not answer yet, or does not start."""
@@ -264,7 +270,7 @@ def _without_lines_of(pattern: re.Pattern[str], hits: Sequence[Hit]) -> list[Hit
     return [hit for hit in hits if hit.line.text not in found]
 
 
-def without_dask_closing(hits: Sequence[Hit]) -> list[Hit]:
+def without_cluster_closing(hits: Sequence[Hit]) -> list[Hit]:
     """The hits without what a cluster of Dask or Spark prints as its scheduler or driver closes it: workers find the
     scheduler gone, executors are told to end, and a worker that takes too long is killed by its nanny."""
     kills, closes = (
@@ -273,8 +279,8 @@ def without_dask_closing(hits: Sequence[Hit]) -> list[Hit]:
     return [
         hit
         for hit in hits
-        if not (hit.sign == "killed" and _has_line_above(hit, kills, MAX_DASK_CLOSING_LINES))
-        and not (CLOSED_IN_TURN.search(hit.line.text) and _has_line_above(hit, closes, MAX_DASK_CLOSING_LINES))
+        if not (hit.sign == "killed" and _has_line_above(hit, kills, MAX_CLOSING_LINES))
+        and not (CLOSED_IN_TURN.search(hit.line.text) and _has_line_above(hit, closes, MAX_CLOSING_LINES))
     ]
 
 
@@ -317,17 +323,17 @@ def without_what_works_again(hits: Sequence[Hit]) -> list[Hit]:
 
     def works_again(line: Line) -> bool:
         later = {name for name, number in works.get(line.source, {}).items() if number > line.number}
-        return bool(later) and any(later.issuperset(_expanded_names(word)) for word in NODE_NAMES.findall(line.text))
+        if not later or not SAID_BY_CONTROLLERS.search(line.text):
+            return False
+        return any(later.issuperset(_expanded_names(word)) for word in NODE_NAMES.findall(line.text))
 
     return [hit for hit in hits if hit.sign not in NO_ANSWER_SIGNS or not works_again(hit.line)]
 
 
 def _expanded_names(word: str) -> list[str]:
-    """The names that a word such as `g[011-012]` stands for; the word itself if it is none of the kind."""
-    try:
-        return expand(word)
-    except ValueError:
-        return [word]
+    """The names that a word such as `g[011-012]` stands for; the word itself if it is none of the kind, or stands for
+    very many."""
+    return expand(word) if 1 < count_names(word) <= MAX_FOLDED_NODES else [word]
 
 
 def without_survived_attempts(hits: Sequence[Hit]) -> list[Hit]:
@@ -900,7 +906,14 @@ def _tensors_differ(missing: Sequence[Hit]) -> Iterator[Hit]:
     """`tensors-differ`: some ranks wait with one tensor, and those that it is missing on wait with another one."""
     for hit in missing[1:]:
         first, other = missing[0].groups, hit.groups
-        if not {*re.findall(r"\d+", first["missing"])} & {*re.findall(r"\d+", other["missing"])}:
+        near = (
+            hit.line.source == missing[0].line.source and hit.line.number - missing[0].line.number <= MAX_STALLED_LINES
+        )
+        if (
+            near
+            and first["op"] != other["op"]
+            and not {*re.findall(r"\d+", first["missing"])} & {*re.findall(r"\d+", other["missing"])}
+        ):
             groups = {**first, "other_op": other["op"], "other_missing": other["missing"]}
             yield Hit("tensors-differ", missing[0].line, groups)
             yield Hit("tensors-differ", hit.line, groups)

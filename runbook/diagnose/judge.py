@@ -14,7 +14,7 @@ from runbook.diagnose.derived_signs import (
     with_failed_fetches,
     with_summary_speakers,
     without_answered_lookups,
-    without_dask_closing,
+    without_cluster_closing,
     without_effects_of_cancelling,
     without_exit_crashes,
     without_found_providers,
@@ -39,8 +39,8 @@ ENDING_SIGNS = frozenset(
     told-to-end cancelled step-cancelled hung-up""".split()
 )
 """Signs after which a run does not go on by itself."""
-LASTING_SIGNS = frozenset({"device-page-fault", "iommu-fault", "p2p-off-tried"})
-"""Signs of faults that a later run avoids, but does not mend: it goes without peer-to-peer traffic."""
+LASTING_SIGNS = frozenset({"device-page-fault", "p2p-off-tried"})
+"""Signs of faults that a later run does not mend: it avoids them, since it goes without peer-to-peer traffic."""
 NO_FAILURE_SO_FAR = (
     "nothing failed so far, and no line shows that it finished or went on: no step, no connection, no end"
 )
@@ -104,7 +104,7 @@ def judge_logs(scanner: Scanner) -> list[Cause]:
         without_later_logins,
         without_hydra_kills,
         without_kills_of_ended_steps,
-        without_dask_closing,
+        without_cluster_closing,
         without_found_providers,
         without_effects_of_cancelling,
         without_survived_attempts,
@@ -277,7 +277,8 @@ def _has_recovered(cause: Cause, seen: Mapping[str, Sequence[Hit]], scanner: Sca
         return True  # the run may be slower than it could be, but it came to a good end
     if cause.cause in causes_of_kind("lasting") or cause.tier is Tier.NOTE:
         return False
-    if any(proof.sign in LASTING_SIGNS for proof in cause.evidence):
+    lasting = {hit.line.place for sign in LASTING_SIGNS for hit in seen.get(sign, ())}
+    if any(proof.line.place in lasting for proof in cause.evidence):
         return False
     if any(_failed_before_the_next_run(proof, seen, scanner) for proof in cause.evidence):
         return False
@@ -313,7 +314,7 @@ def _has_recovered(cause: Cause, seen: Mapping[str, Sequence[Hit]], scanner: Sca
         hit.line.number > scanner.ended.get(hit.line.source, hit.line.number) for hit in cause.evidence
     ):
         return True
-    # A run that ended well, or made steps and ended, has survived the cause if no rank is named for it, and either no
+    # A run that ended well, or made steps after it and ended, has survived it if no rank is named for it, and either no
     # line says that a process ended, or a step follows that line before the end.
     return all(
         hit.line.number < (end := scanner.ended.get(hit.line.source, 0))
@@ -328,7 +329,7 @@ def _has_recovered(cause: Cause, seen: Mapping[str, Sequence[Hit]], scanner: Sca
 
 
 def _is_after_good_end(hit: Hit, scanner: Scanner) -> bool:
-    """Whether a run's log says that it ended well: before this line, or after it, with steps or an exit code."""
+    """Whether a run's log says that it ended well: before this line, or after it, with steps or in plain words."""
     source = hit.line.source
     ended = scanner.ended.get(source, 0)
     well = scanner.last_progress.get(source, 0) > 0 or scanner.ended_well.get(source, 0) == ended

@@ -47,8 +47,8 @@ class ScanLimits:
     # Lines of shapes that no source had before, over all sources; one that may hold many signs counts more than once.
     unlike_read: int = 2_600  # read in full; each source may read a quarter of what is left of them
     least: int = 4  # every source may read so many, and so many that were put off
-    least_until: int = 3_000  # so many were read; then all such lines are put off, and the last of a source is read
-    last_until: int = 3_800  # so many were read; then none is
+    least_until: int = 3_000  # from this cost on, all such lines are put off, and the last of a source is read
+    last_until: int = 3_800  # from this cost on, no such line is read
     # Hits, over all sources.
     keeps_all: int = 100  # a sign that keeps more hits than this is wanted of every rank
     hits: int = 4000  # of one sign; beyond it each further source keeps 2

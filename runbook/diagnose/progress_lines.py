@@ -40,7 +40,8 @@ UNLESS_FAILURE = (
     rb"^(?!.*\b(?:(?:(?<!expected )fail\w*|errors?|exceptions?)\b(?=\W{0,3}[=:])(?!"
     + NO_VALUE
     + rb")|(?:(?<! 0 tests )fail\w*|exception)\b(?!\W{0,3}[=:])|abort\w*|cancel+ed|kill\w*|timed out"
-    rb"|time-?out (?:after|waiting)|(?<!\bnormal )terminat\w+\b(?! of cpl7-)|waiting|will"
+    rb"|time-?out (?:after|waiting)|(?<!\bnormal )terminat\w+\b(?! of cpl7-)"
+    rb"|waiting(?! \d{1,9} seconds for other agents)|will"
     rb"|not (?:yet )?(?:done|finish\w*|complete\w*))|.*(?:" + BEFORE_STEPS + rb"))"
 )
 """The beginning of a pattern that matches no line with a failure, or with work before the first step."""
@@ -77,8 +78,8 @@ PROGRESS = re.compile(
 """A line of a run that made steps, measured something or came to a good end."""
 
 WENT_WELL = re.compile(
-    rb"^(?:\s*0 tests completed and failed residual checks\b|.*\]? worker group successfully finished\b"
-    rb"|.*\bprocess > .{1,200}\[100%\] (?P<tasks>\d{1,9}) of (?P=tasks)\b.*\xe2\x9c\x94)|"  # Nextflow
+    rb"^(?:\s*0 tests completed and failed residual checks\b"
+    rb"|\s*number of trials: (?P<trials>[1-9]\d{0,9})/(?P=trials) \((?P=trials) terminated\))|"  # Ray Tune
     + UNLESS_FAILURE
     + rb"(?:=* *\d+ passed\b.* in [\d.]+ ?m?s|ok(?: \((?:skipped|expected failures)=\d+.*\))?\s*$"
     rb"|test summary:\s*\| +pass +total(?: +time)?\s*$"  # Julia, which has a column more for each kind of failure
@@ -87,27 +88,22 @@ WENT_WELL = re.compile(
     # yarn, argo
     rb"|.*?\bfinal app status: succeeded\b|.*?\bphase running -> succeeded\b"
     # airflow, prefect, snakemake, ray tune, spark
-    rb"|.*?\bmarking task as success\b|.*?\bfinished in state completed\("
+    rb"|.*?\bmarking task as success\b|.*?\bflow run '[^']{1,80}' - finished in state completed\("
     rb"|(?P<steps>[1-9]\d{0,9}) of (?P=steps) steps \(100%\) done\b|number of errored trials: 0\b"
+    rb"|.*?\bdagscheduler: job \d{1,9} finished: .{1,200} took\b"
     rb"|job \[\w{1,80}\] finished successfully\b"
+    # dcgm, cargo
+    rb"|\W*overall health\W+healthy\b|test result: ok\. [1-9]\d{0,9} passed\b"
     # kubectl
+    rb"|\s*normal +completed\b.{0,40} job-controller +job completed\b"
     rb"|(?:deployment|statefulset|daemon ?set)\b.{0,100}\bsuccessfully rolled out\b)",
 )
 """The line in which a test suite says at its end that all tests passed, or what watched over a job that all of it went
 well: errors before it were on purpose, or were overcome."""
 WENT_WELL_HINTS = (
-    *(
-        b"pass",
-        b"ok",
-        b"is valid",
-        b"succe",
-        b"tests completed",
-        b"state completed",
-        b"steps (100%)",
-        b"errored trials",
-    ),
-    b"\xe2\x9c\x94",
-)
+    b"pass|ok|is valid|succe|tests completed|state completed|steps (100%)|errored trials|terminated)"
+    b"|dagscheduler|healthy|job completed"
+).split(b"|")
 """Parts of lines in lower case: one without any of them does not match WENT_WELL."""
 
 EXIT_CODE_ASKED = re.compile(rb"\A(?:.*[$#>] )?(?:echo (?:\$\?|%errorlevel%)|\$lastexitcode)\s*\Z")
@@ -125,7 +121,7 @@ trainers for each epoch."""
 _ENDED_WELL = (
     rb"(?:.*?(?:'train_runtime': \d|\b(?:"
     rb"(?:training|run|launch|\w{0,12}job|trial|benchmark|evaluation|everything|all|program)\b.{0,40}\bsucceeded\b"
-    rb"|ended \(code 0\)"
+    rb"|worker group successfully finished|ended \(code 0\)|phase\W{1,3}succeeded\b|error:0 status:0\b"
     rb"|exit(?:ed|ing) with (?:(?:return |exit )?code|status) 0\b|finished\W{1,3}rc=0\b"
     rb"|exit(?:s|ed)? successfully\b|application shutdown complete\b"
     rb"|(?:process|task|experiment|pipeline|workflow|script)\b.{0,60}"
@@ -134,14 +130,16 @@ _ENDED_WELL = (
     rb"|(?:step|iter(?:ation)?)\W{0,12}(?P<last>[1-9]\d{1,14})\s{0,8}/\s{0,8}(?P=last)\b"
     rb"|trainer\.fit\W{1,3}stopped\b|test (?:is a success|successful|succeeded)\b"
     rb"|(?:job_complete|run_success|marking task as success|build success(?:ful)?)\b"
-    rb"|(?P<all>[1-9]\d{0,14}) ?/ ?(?P=all) (?:rows|records|shards|files|samples|documents|items|batches|chunks)\b"
+    rb"|(?P<all>[1-9]\d{0,14}) ?/ ?(?P=all) (?:rows|records|shards|files|samples|documents|items|chunks|partitions)"
+    rb" (?:\w+ )?(?:inserted|written|wrote|processed|uploaded|exported|embedded|scored|reduced)\b"
     rb"|all\b.{0,60}\b(?:correct|match(?:es|ed)?|verified|identical)\W*\Z"
     # gromacs, lammps, openfoam, vasp, wrf, cp2k, gaussian, htcondor, fds, quantum espresso
     rb"|(?:gromacs reminds you|total wall time: \d{1,4}|finalising parallel run|general timing and accounting"
     rb"|success complete wrf|program ended at|normal termination (?:of|\(return value 0)"
     rb"|stop: \w{1,20} completed successfully)\b|job done\.\s*\Z))"
-    rb"|(?:\W{0,3}|.*?\b(?:saved|written|wrote|uploaded|done|finished|ended|launcher|trainer)\b.{0,80}?\b)"
-    rb"(?:rc|ret|exit[ _]?(?:code|status)?|return[ _]?code|status)\W{1,9}0\W{0,2}\Z"
+    rb"|(?:\W{0,3}|[\w./-]{1,60}: "
+    rb"|.*?\b(?:saved|written|wrote|uploaded|done|finished|ended|exited|launcher|trainer)\b.{0,80}?\b)"
+    rb"(?:rc|ret|exit[ _]?(?:code|status)?|return[ _]?code|status)[^\w!<>\x80-\xff]{1,9}0\W{0,2}\Z"
     rb"|(?!\s*\d[\d_+]*\.).*?\bcompleted\s+0:0\b"  # a row of sacct, but of no step: `.extern` ends well even so
     rb"|\s*(?:state|status|phase|result|verdict|outcome)\W{1,3}(?:completed|succeeded|success(?:ful)?|pass(?:ed)?)\W*\Z"
     rb"|# (?:out of bounds values : 0 ok|avg bus bandwidth))"
@@ -261,7 +259,9 @@ HARMLESS_ERROR = re.compile(
     r"|info \S+:\d+ -> [07](?: \[|$)|mount.{0,200}already(?! in the mount point list)|<no_other_failures>"
     r"|df: .{0,200}triton.{0,200}no such file|fatal: not a git repository"
     r"|error occurred when finalizing generatordataset|websocketclosederror|acpi (?:bios )?error\b"
-    r"|bar \d+: failed to assign|error record serialization table|corrected error, no action required"
+    r"|could not open .{0,20}command socket|rmmod: error: module \w+ is not currently loaded"
+    r"|unable to open 'kernel/dkms\.conf'|bar \d+: failed to assign|error record serialization table"
+    r"|corrected error, no action required"
     r"|: (?:rocm-smi|hipcc|git|lspci|lsmod|numactl)\W* (?:command )?not found|unable to find hostfile"
     r"|port `?\d+`? is already in use\. accelerate will attempt to launch"
     r"|bash: cannot set terminal process group|bash: no job control in this shell"
@@ -284,7 +284,7 @@ HARMLESS_ERROR = re.compile(
     r"|(?:self\.)?_?log(?:ger|ging)?\.\w+\(f?['\"]|(?:\+ )?trap ['\"]|\W{0,4}(?:\[\w+\] )?fix(?:ed|es)?\b"
     r")"
     r"|\b(?:"
-    r"error[ -]check(?:ing|s)?\b|edac mc\d+: \d+ ce\b|coordinator was stopped\.?$"
+    r"error[ -]checking (?:is )?(?:enabled|disabled|on|off)\b|edac mc\d+: \d+ ce\b|coordinator was stopped\.?$"
     r"|errors?(?:_count)? ?[:=] ?0\b(?! in \S)"
     r"|your (?:mpi )?job may (?:hang|behave)\b|nrt:nrt_close\b|kill: \(\d+\) - no such process"
     r"|rm: cannot remove .{0,200}: no such file|mkdir: cannot create directory .{0,200}: file exists"
@@ -305,7 +305,7 @@ GOES_ON_LITERALS = (
         "ready to roll",
     ),
     *("images/s", "img/s", "examples/s", "[batch=", "hello world", "hello, world", "reporting for duty", "success: "),
-    *("post /", "method=", "time_per_token", "tok/s"),
+    *("post /", "method=", "time_per_token", "tok/s", "proc'd", "trial ", " requests", "| post", "total_time="),
 )
 """Literals of GOES_ON: a line without any of them does not match it."""
 
@@ -320,12 +320,14 @@ _STEPS = (
     rb"|(?<![-_])\bepoch(?:\W{0,4}\d|s\W{0,3}\d+ ?/ ?\d)"
     + NOT_ZERO_PERCENT
     + rb"|\b(?:iter(?:ation)?|tick|episode)(?:\W{0,12}\d|s\W{0,3}\d+ ?/ ?\d)"
-    rb"|(?:tokens|samples|tok)/s\b|\b(?:images|img|examples)/s|\[batch=\d+/\d"
+    rb"|(?:tokens|samples|tok)/s(?:ec(?:onds?)?)?\b|\b(?:images|img|examples)/s|\[batch=\d+/\d"
     rb"|(?:(?<!-)\b|_)(?<!max_)(?<!num_)(?<!total_)step(?:\W{0,5}\d(?!\d*\((?:factor|bytes)\))|s\W{0,3}\d+ ?/ ?\d)"
-    rb"|avg bus bandwidth|\bresidual\b\W{0,4}\d"
+    rb"|avg bus bandwidth|\bresidual\b\W{0,4}\d|%  proc'd: \d|\btrial \d+ finished with value\b"
     rb"|client socket has connected to|application startup complete|ready to roll"
     # a server's answer, where others are asked whether it lives
-    rb"|\"post /\S{0,200} http/\d(?:\.\d)?\" 20\d\b|\bpost /\S{0,80}" + _INFERENCE_PATH + rb"\S{0,80} 20\d\b"
+    rb"|\b[1-9]\d{0,9} requests,? 0 (?:errors|failed)\b|\| 20\d \|.{0,80}\| +post\b"
+    rb"|\btotal_time=\W?[\d.]{1,20}m?s\b.{0,300}: success\s*\Z"
+    rb"|\"post /\S{0,200} http/\d(?:\.\d)?\" 20\d\b|\bpost (?=/)\S{0,80}" + _INFERENCE_PATH + rb"\S{0,80} 20\d\b"
     rb"|\bmethod=\"?post\b.{0,80}\bpath=\S{0,80}"
     + _INFERENCE_PATH
     + rb".{0,80}\bstatus=\"?20\d\b|\btime_per_token\W{1,3}[\d.]{1,20} ?(?:m|u|\xc2\xb5)?s\b"
@@ -362,7 +364,7 @@ WORDS_OF_A_REMARK = 7  # a line of fewer words with "I" or "my" may be a program
 SAYS_IT_HANGS = re.compile(
     r"\b(?:stuck\b|it (?:just |then |always |simply |only ){0,2}(?:freezes|froze|hangs|hung|stops)\b"
     r"|(?:hangs?|freezes|frozen|stops?) (?:here|there|forever)\b|frozen\b.{0,20}\boutput\b"
-    r"|no (?:more |further )?output\b|nothing (?:more|further|happens|after|for \d)\b"
+    r"|no (?:more|further) output\b|no output\b\W*$|nothing (?:more|further|happens|after|for \d)\b"
     r"|bleibt .{0,30}(?:stehen|hängen)\b|hängt (?:hier|dann|sich)"
     r"|ça bloque\b|se (?:queda (?:colgad|parad|ah[ií])|cuelga))"
     r"|卡住|卡死|不动了|止まっ|固まっ|멈춰|멈춤|зависа|висит"
