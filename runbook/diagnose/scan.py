@@ -260,7 +260,7 @@ class Scanner:
         remarks = ((at, raw) for at, raw in earlier if _says_it_hangs(raw.decode("utf-8", "replace").lower()))
         pieces = ((at, piece) for at, raw in last for piece in unpack_line(raw)[-MAX_LAST_WORDS:] or [raw])
         for at, piece in (*remarks, *pieces):
-            if any(map(_ends_badly, _bare_texts(piece))):  # few do: only these are read in full
+            if any(map(_ends_badly, _bare_texts(piece.rstrip()))):  # few do: only these are read in full
                 line = read_line(source, at, piece, section, foreign=False)
                 if _ends_badly(line.text.lower().encode()):
                     self.last_words.append(Hit("last-words", line))

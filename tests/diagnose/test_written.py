@@ -164,6 +164,10 @@ def test_a_run_that_went_on_is_healthy() -> None:
     assert causes_in(job=retried + "Traceback (most recent call last):\nKeyError: 'x'\n")[0].cause == "program-error"
 
 
+def test_last_words_count_with_the_line_ends_of_windows() -> None:
+    assert first_in(b"Started training service on gn1, running\r\nworker 3 evaporated\r\n") == "insufficient-evidence"
+
+
 def test_a_step_between_a_kill_and_a_good_end_shows_that_it_was_survived() -> None:
     killed = (
         "Memory cgroup out of memory: Killed process 88120 (jupyter-lab) total-vm:21349468kB, anon-rss:16164992kB\n"
