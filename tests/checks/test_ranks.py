@@ -130,6 +130,21 @@ def test_the_rank_that_never_came_to_the_call(pool: RankPool) -> None:
     assert "rank 2 on node-c never called all_reduce of 256 Float" in finding(pool, "node-c").says
 
 
+def test_a_rank_whose_connection_broke_in_the_call_before_is_not_behind(seen: object, tmp_path: Path) -> None:
+    """Its peer had all data of that call, and waits in the next one."""
+    pool = pool_of(cluster())
+    pool.run.run_dir = tmp_path
+    for number, (calls, said) in enumerate([(9, "reset by peer"), (8, "closed by peer [10.0.0.1]:41234")]):
+        leaves_record(pool, number, calls)
+        pool.members[number].failure = {"event": "failed", "cause": None, "text": f"RuntimeError: Connection {said}"}
+    nobody(pool, "node-b").files["flight-1.json"] = (
+        nobody(pool, "node-b")
+        .files["flight-1.json"]
+        .replace('"last_completed_collective": "7"', '"last_completed_collective": "8"')
+    )
+    assert judged(pool, FAILED) == dict.fromkeys(("node-a", "node-b"), (FAIL, ("tcp-connection-lost-midrun",)))
+
+
 def test_without_any_record_the_stack_tells_who_is_not_in_a_collective(pool: RankPool) -> None:
     nobody(pool, "node-b").files["stack-1.txt"] = (
         'Current thread 0x1 (most recent call first):\n  File "data.py", line 9 in load\n  File "./rank.py", line 449 in main\n'

@@ -295,8 +295,9 @@ def missing_call_findings(pool: RankPool, doing: str) -> dict[str, list[Finding]
     waiting = [member for member in pool.members if member.rank.rank not in seen.ranks]
     call = next(iter(seen.made.values()), None)
     found: dict[str, list[Finding]] = {}
-    for rank in seen.ranks:
-        member = pool.members[rank]
+    for member in (pool.members[rank] for rank in seen.ranks):
+        if member.aftermath:  # a broken connection kept it from this call
+            continue
         found.setdefault(member.rank.node, []).append(
             finding_for(
                 "rank-behind",
