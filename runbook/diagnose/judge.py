@@ -39,8 +39,6 @@ ENDING_SIGNS = frozenset(
     told-to-end cancelled step-cancelled hung-up""".split()
 )
 """Signs after which a run does not go on by itself."""
-LASTING_SIGNS = frozenset({"device-page-fault", "p2p-off-tried"})
-"""Signs of faults that a later run does not mend: it avoids them, since it goes without peer-to-peer traffic."""
 NO_FAILURE_SO_FAR = (
     "nothing failed so far, and no line shows that it finished or went on: no step, no connection, no end"
 )
@@ -277,9 +275,8 @@ def _has_recovered(cause: Cause, seen: Mapping[str, Sequence[Hit]], scanner: Sca
         return True  # the run may be slower than it could be, but it came to a good end
     if cause.cause in causes_of_kind("lasting") or cause.tier is Tier.NOTE:
         return False
-    lasting = {hit.line.place for sign in LASTING_SIGNS for hit in seen.get(sign, ())}
-    if any(proof.line.place in lasting for proof in cause.evidence):
-        return False
+    if cause.cause == "p2p-hang-acs-iommu" and "p2p-off-tried" in seen:
+        return False  # a run without peer-to-peer traffic avoids the fault, and does not mend it
     if any(_failed_before_the_next_run(proof, seen, scanner) for proof in cause.evidence):
         return False
     # Other ranks may print a line or two after one has died: most causes need several lines of progress after them. A
