@@ -905,17 +905,12 @@ def _benchmarks_alone(firsts: Sequence[Hit]) -> Iterator[Hit]:
 def _tensors_differ(missing: Sequence[Hit]) -> Iterator[Hit]:
     """`tensors-differ`: some ranks wait with one tensor, and those that it is missing on wait with another one."""
     for hit in missing[1:]:
-        first, other = missing[0].groups, hit.groups
-        near = (
-            hit.line.source == missing[0].line.source and hit.line.number - missing[0].line.number <= MAX_STALLED_LINES
-        )
-        if (
-            near
-            and first["op"] != other["op"]
-            and not {*re.findall(r"\d+", first["missing"])} & {*re.findall(r"\d+", other["missing"])}
-        ):
-            groups = {**first, "other_op": other["op"], "other_missing": other["missing"]}
-            yield Hit("tensors-differ", missing[0].line, groups)
+        first, told, other = missing[0].line, missing[0].groups, hit.groups
+        of_one_report = hit.line.source == first.source and hit.line.number - first.number <= MAX_STALLED_LINES
+        alike = {*re.findall(r"\d+", told["missing"])} & {*re.findall(r"\d+", other["missing"])}
+        if of_one_report and told["op"] != other["op"] and not alike:
+            groups = {**told, "other_op": other["op"], "other_missing": other["missing"]}
+            yield Hit("tensors-differ", first, groups)
             yield Hit("tensors-differ", hit.line, groups)
             return
 

@@ -60,7 +60,10 @@ class ScanLimits:
         part = max(self.least, (self.unlike_read - unlike) // 4) / self.read
         if part >= 1:
             return self
-        late = max(self.least, int(self.late * part)) if unlike < self.least_until else int(unlike < self.last_until)
+        if unlike < self.least_until:
+            late = max(self.least, int(self.late * part))
+        else:
+            late = 1 if unlike < self.last_until else 0
         return replace(self, read=int(self.read * part), read_bytes=int(self.read_bytes * part), late=late)
 
 

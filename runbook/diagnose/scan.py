@@ -260,9 +260,10 @@ class Scanner:
         remarks = ((at, raw) for at, raw in earlier if _says_it_hangs(raw.decode("utf-8", "replace").lower()))
         pieces = ((at, piece) for at, raw in last for piece in unpack_line(raw)[-MAX_LAST_WORDS:] or [raw])
         for at, piece in (*remarks, *pieces):
-            if any(map(_ends_badly, _bare_texts(piece.rstrip()))):  # few do: only these are read in full
+            bare = strip_prefixes(searchable_bytes(piece).decode("utf-8", "replace").rstrip())[0]
+            if _ends_badly(bare.lower()):  # few do: only these are read in full
                 line = read_line(source, at, piece, section, foreign=False)
-                if _ends_badly(line.text.lower().encode()):
+                if _ends_badly(line.text.lower()):
                     self.last_words.append(Hit("last-words", line))
 
     def _read_what_was_left(self, here: SourceLines) -> None:
@@ -433,10 +434,9 @@ def _begin_of_last_steps(lines: Sequence[tuple[int, bytes]]) -> int:
     return 0
 
 
-def _ends_badly(low: bytes) -> bool:
+def _ends_badly(text: str) -> bool:
     """Whether nobody would call a run healthy whose log ends with this text, in lower case."""
-    text = low.decode("utf-8", "replace")
-    if LAST_WORDS.match(low) and not HARMLESS_ERROR.search(text) and not is_of_a_person(text):
+    if LAST_WORDS.match(text.encode()) and not HARMLESS_ERROR.search(text) and not is_of_a_person(text):
         return True
     return _says_it_hangs(text)
 
