@@ -270,6 +270,27 @@ def test_icmp_blocked_and_tcp_open_is_a_warning() -> None:
     assert "ICMP is blocked" in outcomes["node-a"].warnings[0]
 
 
+@pytest.mark.parametrize(
+    ("there", "back", "guilty"),
+    [
+        (("open", 0), ("open", 2), []),  # a busy peer answers late now and then
+        (("open", 9), ("open", 0), ["packet-loss"]),
+        (("open", 0), ("open", 9), ["packet-loss"]),
+        (("lost", None), ("open", 0), ["packet-loss"]),
+    ],
+)
+def test_no_echo_at_all_is_blocked_icmp_only_where_tcp_loses_nothing(
+    there: tuple[str, int | None], back: tuple[str, int | None], guilty: list[str]
+) -> None:
+    trips = [
+        dial("node-a", "node-b", there[0], kind="full", mode="trips", retransmitted=there[1]),
+        dial("node-b", "node-a", back[0], kind="full", mode="trips", retransmitted=back[1]),
+    ]
+    outcome = judged(target("node-b", B, small=echo(20, 0, raw=SILENCE), full=None), [*OPEN, *trips])["node-a"]
+    assert [finding.cause for finding in outcome.findings] == guilty
+    assert any("ICMP is blocked" in warning for warning in outcome.warnings) is not bool(guilty)
+
+
 @pytest.mark.parametrize("seen", ["refused", "reset", "stranger"])
 def test_any_answer_over_tcp_proves_that_the_host_is_there(seen: str) -> None:
     outcomes = judged(target("node-b", B, small=echo(20, 0, raw=SILENCE), full=LOST), dials_of(seen))

@@ -16,6 +16,7 @@ from runbook.checks.network.pairs import ends_text
 from runbook.checks.ping.observations import Observations, Pair, ip_version
 from runbook.model.command_quoting import shell_word
 from runbook.model.remedy import Remedy
+from runbook.model.units import count_text
 from runbook.model.verdict import Finding
 
 if TYPE_CHECKING:
@@ -59,10 +60,11 @@ class Loss:
 
 def echo_losses(seen: Observations, pairs: Iterable[Pair]) -> list[Loss]:
     """The loss of each pair of which some echoes came back and others did not, in both rounds together. A single
-    missing echo says nothing: a busy host answers late."""
+    missing echo says nothing: a busy host answers late. Where none came back, TCP says whether ICMP is merely blocked
+    on the way."""
     found = []
     for pair in pairs:
-        if not pair.echoes_lost:
+        if not pair.echoes_lost and not (pair.echoes_vanished and loses_round_trips(seen, pair)):
             continue
         sent, lost = _sent_and_lost_echoes(pair)
         if lost < 2 and len(_echo_rounds(pair)) > 1:
@@ -105,7 +107,10 @@ def _loss_finding(seen: Observations, name: str, peers: list[str], found: list[L
     """The finding for packets that are lost between a node and these peers."""
     sent, lost = sum(loss.sent for loss in found), sum(loss.lost for loss in found)
     interface = seen.data_interface(name) or "IFACE"
-    says = f"{lost} of {sent} echoes between {ends_text(name, peers)} are lost ({100 * lost / sent:.0f} %)"
+    ends = ends_text(name, peers)
+    says = f"{lost} of {sent} echoes between {ends} are lost ({100 * lost / sent:.0f} %)"
+    if lost == sent:
+        says = f"packets between {ends} get lost: no echo comes back, and round trips over TCP are sent again"
     says += _lossy_direction_text(seen, name, peers)
     summaries = [
         f"{loss.pair.source} → {loss.pair.peer}: {line}" for loss in found for line in _ping_summary_lines(loss)
@@ -152,7 +157,7 @@ def _ping_summary_lines(loss: Loss) -> list[str]:
 
 def _tcp_loss_text(dial: Dial) -> str:
     """The loss that one TCP connection met, as a line of evidence."""
-    again = f", {dial.retransmitted} packets sent again" if dial.retransmitted else ""
+    again = f", {count_text(dial.retransmitted, 'packet')} sent again" if dial.retransmitted else ""
     return f"{dial.source} → {dial.destination}: TCP {dial.says} after {dial.seconds:.2f} s{again}"
 
 
@@ -172,6 +177,13 @@ def _lossy_direction_text(seen: Observations, name: str, peers: list[str]) -> st
         if sends > arrives
         else f"; what arrives at {name} gets lost"
     )
+
+
+def loses_round_trips(seen: Observations, pair: Pair) -> bool:
+    """Whether round trips over TCP between the two nodes lost more packets than a path does on which a busy peer
+    answers late."""
+    trips = [one.round_trips for one in (pair, seen.pair(pair.peer, pair.source)) if one and one.round_trips]
+    return any(one.outcome == "lost" or (one.retransmitted or 0) > MAX_LATE_TRIPS for one in trips)
 
 
 def _retransmitted_packets(pair: Pair | None) -> int | None:

@@ -82,9 +82,20 @@ class Pair:
         return next((dial for dial in self.dials if dial.mode == "trips"), None)
 
     @property
+    def echoes_missing(self) -> bool:
+        """Whether small echoes were sent that did not come back: some of them, or all."""
+        return int(self.small.get("received", 0)) < int(self.small.get("sent", 0))
+
+    @property
     def echoes_lost(self) -> bool:
         """Whether some small echoes came back and others did not."""
-        return 0 < int(self.small.get("received", 0)) < int(self.small.get("sent", 0))
+        return bool(self.small.get("received")) and self.echoes_missing
+
+    @property
+    def echoes_vanished(self) -> bool:
+        """Whether small echoes were sent and none of them came back, while TCP got an answer: ICMP is blocked, or so
+        many packets get lost that only what is sent again gets through."""
+        return bool(self.small) and not self.unasked and not self.small.get("received") and self.answered
 
     @property
     def echoes(self) -> str:

@@ -16,7 +16,14 @@ from runbook.checks.network.ephemeral_ports import nodes_without_ports, port_exh
 from runbook.checks.network.mesh import MAX_REDIALS, Mesh, Want, may_seem_silent, starved_node_finding
 from runbook.checks.network.pairs import Pairs, choose_pairs, node_groupings
 from runbook.checks.ping.host_names import name_findings, name_warnings, names_to_resolve
-from runbook.checks.ping.loss import echo_losses, has_excess_loss, loss_findings, loss_warning, random_drop_findings
+from runbook.checks.ping.loss import (
+    echo_losses,
+    has_excess_loss,
+    loses_round_trips,
+    loss_findings,
+    loss_warning,
+    random_drop_findings,
+)
 from runbook.checks.ping.no_answer import duplicate_mac_findings, silence_findings
 from runbook.checks.ping.observations import Observations, Pair, pairs_with_findings
 from runbook.checks.ping.packet_sizes import (
@@ -68,7 +75,7 @@ class Ping(Check):
         if len(at.nodes) > 1 and not first:
             # TCP with full segments, one direction at a time, is the traffic that the job will really send.
             with Mesh(at, lambda node: [Want(0, "full")]) as mesh:
-                lossy = any(pair.echoes_lost for pair in echoes.pairs)
+                lossy = any(pair.echoes_missing for pair in echoes.pairs)
                 modes = ("up", "down", *(["trips"] if lossy else []))
                 mesh.dial(modes, pairs=pairs, extra=lambda peer: ssh_port(at, peer))
                 # Among many dials at once data may come too late on a machine that is short of CPU: tried again, alone.
@@ -265,7 +272,7 @@ class Judge:
             self.unknown[pair.source].append(finding_for("tool-missing", says, seen, (pair.peer,), way="ping"))
         elif not pair.small and pair.answered:
             self.warnings[pair.source].append(f"no ping to {pair.peer} was begun in time: proven over TCP instead")
-        elif not pair.small.get("received") and pair.answered:
+        elif pair.echoes_vanished and not loses_round_trips(self.seen, pair):
             self.warnings[pair.source].append(
                 f"{pair.peer} does not answer ICMP, but TCP reaches it: ICMP is blocked on the way"
             )
