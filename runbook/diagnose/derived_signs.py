@@ -35,6 +35,7 @@ MAX_SUMMARY_LINES = 6  # the most lines of one process in torchrun's summary
 MAX_REJECTION_S = 0.2  # a host that is up, or its firewall, rejects a connection within that time
 MAX_STALLED_LINES = 200  # the most lines of one of Horovod's reports about tensors that not all ranks have submitted
 MAX_RANK_LIST_GAP = 24  # the most lines between the lists of ranks of two benchmarks that run at once
+ICMP_HEADER_BYTES = 8  # which `ping` counts in a reply, and not in the size that it is told
 ARP_TIMEOUT_S = 0.9  # the kernel asks by ARP that long for an address before it gives up
 
 UNCAUGHT_C10_EXCEPTION = re.compile(r"\bterminate called\b.*\bc10::")
@@ -123,6 +124,7 @@ DIFFERING_VALUE_SIGNS = (
     ("torch-version", "version", "versions-differ"),
     ("nccl-version", "version", "nccl-versions-differ"),
     ("active-mtu", "mtu", "mtus-differ"),
+    ("ib-rate", "rate", "ib-rates-differ"),
 )
 """(sign, group, derived sign): lines with `sign` name a value in `group`; if the values differ between speakers, the
 derived sign holds."""
@@ -185,6 +187,7 @@ def derive_signs(hits: HitsBySign) -> Iterator[Hit]:
     if len(hits.get("counts-one-rank", ())) > 1:
         yield from (Hit("each-alone", hit.line) for hit in hits["counts-one-rank"])
     yield from _benchmarks_alone(hits.get("rank-zero-listed", ()))
+    yield from _communicators_of_one(hits.get("communicator", ()))
     yield from _tensors_differ(hits.get("tensor-missing", ()))
     yield from _masters_differ(hits)
     yield from _prepares_data(hits)
@@ -192,7 +195,7 @@ def derive_signs(hits: HitsBySign) -> Iterator[Hit]:
     yield from _bootstrap_behind_nat(hits)
     yield from _one_address(hits)
     yield from _master_wants_more(hits)
-    yield from _large_pings_vanish(hits.get("ping-size", ()), hits.get("ping-loss", ()))
+    yield from _large_pings_vanish(*(hits.get(sign, ()) for sign in ("ping-size", "ping-loss", "ping-reply")))
     for sign, name in WAITING_POD_SIGNS.items():
         yield from _pods_not_placed(sign, name, hits)
     for hit in hits.get("nccl-gave-up", ())[:1]:  # the innermost call prints first
@@ -354,7 +357,7 @@ def _ignored_traceback(start: LinePlace, told: Mapping[str, set[LinePlace]]) -> 
         place = (source, who, line_number)
         if (place in told["traceback"]) != (line_number == at + 1):
             return
-        if place in told["exception"]:
+        if place in told["exception"] or place in told["system-exit"]:
             yield from ((source, who, line) for line in range(at, line_number + 1))
             return
 
@@ -528,14 +531,16 @@ def _own_rank_twice(told: Sequence[Hit]) -> Iterator[Hit]:
 
 
 def _world_twice(told: Sequence[Hit]) -> Iterator[Hit]:
-    """`world-twice`: every rank of a world is there on more than one node."""
+    """`world-twice`: every rank of a world is there on more than one node, or under more than one of srun's labels."""
     nodes: dict[str, dict[str, Hit]] = defaultdict(dict)
     for hit in told:
-        if "rank" in hit.groups and hit.line.node:
-            nodes[hit.groups["rank"]].setdefault(hit.line.node, hit)
+        if "rank" in hit.groups and (hit.line.node or hit.line.rank is not None):
+            nodes[hit.groups["rank"]].setdefault(hit.line.node or hit.line.who, hit)
     size = max((parse_number(hit.groups["size"]) for found in nodes.values() for hit in found.values()), default=0)
     if len(nodes) == size and all(len(found) > 1 for found in nodes.values()):
-        groups = {"nodes": " and ".join(sorted(nodes["0"])), "size": str(size - 1)} if "0" in nodes else {}
+        groups = {"size": str(size - 1)}
+        if all(hit.line.node for hit in nodes.get("0", {}).values()):
+            groups["nodes"] = " and ".join(sorted(nodes["0"]))
         yield from (Hit("world-twice", hit.line, groups) for hit in nodes.get("0", {}).values())
 
 
@@ -765,7 +770,7 @@ def _master_wants_more(hits: HitsBySign) -> Iterator[Hit]:
             return
 
 
-def _large_pings_vanish(sizes: Sequence[Hit], losses: Sequence[Hit]) -> Iterator[Hit]:
+def _large_pings_vanish(sizes: Sequence[Hit], losses: Sequence[Hit], replies: Sequence[Hit]) -> Iterator[Hit]:
     """`large-pings-vanish`: pings of LARGE_PING_BYTES or more are lost, and all that are shorter are answered: of
     all pings, or of those to one target."""
     pings: dict[str, list[tuple[int, bool, tuple[Hit, Hit]]]] = defaultdict(list)
@@ -776,6 +781,10 @@ def _large_pings_vanish(sizes: Sequence[Hit], losses: Sequence[Hit]) -> Iterator
             size, answered = parse_number(before[-1].groups["bytes"]) or 0, float(loss.groups["loss"]) < 100
             for target in {"", before[-1].groups.get("target", "")}:
                 pings[target].append((size, answered, (before[-1], loss)))
+    for hit in replies:  # of pings whose other lines may have been left out
+        size = (parse_number(hit.groups["bytes"]) or 0) - ICMP_HEADER_BYTES
+        for target in ("", hit.groups["target"]):
+            pings[target].append((size, True, (hit, hit)))
     for found in pings.values():
         lost = [size for size, answered, _ in found if not answered]
         passed = [size for size, answered, _ in found if answered]
@@ -900,6 +909,12 @@ def _benchmarks_alone(firsts: Sequence[Hit]) -> Iterator[Hit]:
         if near and before.groups["on"] != after.groups["on"]:
             yield from (Hit("each-alone", hit.line) for hit in (before, after))
             return
+
+
+def _communicators_of_one(told: Sequence[Hit]) -> Iterator[Hit]:
+    """`each-alone`: NCCL makes communicators on two hosts or more, and every one has a single rank."""
+    if len({hit.line.node for hit in told if hit.line.node}) > 1 and all(hit.groups["size"] == "1" for hit in told):
+        yield from (Hit("each-alone", hit.line) for hit in told)
 
 
 def _tensors_differ(missing: Sequence[Hit]) -> Iterator[Hit]:

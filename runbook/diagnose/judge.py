@@ -112,7 +112,7 @@ def judge_logs(scanner: Scanner) -> list[Cause]:
         heeded = heed(heeded)
     for hit in with_summary_speakers(heeded):
         hits[hit.sign].append(hit)
-    for hit in derive_signs(dict(hits)):
+    for hit in (*derive_signs(dict(hits)), *scanner.slowed):
         hits[hit.sign].append(hit)
     seen = {name: few for name, few in hits.items() if few}
     found = _merge_by_id(_cause_of_rule(rule, seen) for rule in _diagnosis_rules() if _rule_holds(rule, seen))

@@ -87,8 +87,9 @@ WENT_WELL = re.compile(
     rb"|.*?\bexperiment verdict is: pass\b|.*?\bsuccessful termination of cpl7-\w"
     # yarn, argo
     rb"|.*?\bfinal app status: succeeded\b|.*?\bphase running -> succeeded\b"
-    # airflow, prefect, snakemake, ray tune, spark
-    rb"|.*?\bmarking task as success\b|.*?\bflow run '[^']{1,80}' - finished in state completed\("
+    # determined, airflow, prefect, snakemake, ray tune, spark
+    rb"|.*?\b(?:state set to completed|marking task as success)\b"
+    rb"|.*?\bflow run '[^']{1,80}' - finished in state completed\("
     rb"|(?P<steps>[1-9]\d{0,9}) of (?P=steps) steps \(100%\) done\b|number of errored trials: 0\b"
     rb"|.*?\bdagscheduler: job \d{1,9} finished: .{1,200} took\b"
     rb"|job \[\w{1,80}\] finished successfully\b"
@@ -101,7 +102,7 @@ WENT_WELL = re.compile(
 """The line in which a test suite says at its end that all tests passed, or what watched over a job that all of it went
 well: errors before it were on purpose, or were overcome."""
 WENT_WELL_HINTS = (
-    b"pass|ok|is valid|succe|tests completed|state completed|steps (100%)|errored trials|terminated)"
+    b"pass|ok|is valid|succe|tests completed|state completed|set to completed|steps (100%)|errored trials|terminated)"
     b"|dagscheduler|healthy|job completed"
 ).split(b"|")
 """Parts of lines in lower case: one without any of them does not match WENT_WELL."""
@@ -142,6 +143,7 @@ _ENDED_WELL = (
     rb"(?:rc|ret|exit[ _]?(?:code|status)?|return[ _]?code|status)[^\w!<>\x80-\xff]{1,9}0\W{0,2}\Z"
     rb"|(?!\s*\d[\d_+]*\.).*?\bcompleted\s+0:0\b"  # a row of sacct, but of no step: `.extern` ends well even so
     rb"|\s*(?:state|status|phase|result|verdict|outcome)\W{1,3}(?:completed|succeeded|success(?:ful)?|pass(?:ed)?)\W*\Z"
+    rb"|\W{0,3}(?:success(?:ful(?:ly)?)?|succeeded|all (?:done|ok|good|passed))\W{0,3}\Z"
     rb"|# (?:out of bounds values : 0 ok|avg bus bandwidth))"
 )
 _ENDED = (

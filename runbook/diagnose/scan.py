@@ -63,6 +63,7 @@ from runbook.diagnose.progress_lines import (
     progress_reached,
 )
 from runbook.diagnose.rule_types import Hit, Line, Sign
+from runbook.diagnose.training_pace import lasting_slowdown
 
 # So many steps after a failure are more than other ranks make before they notice it. Lines that tell of one step, as
 # all ranks print them, count as one.
@@ -146,6 +147,7 @@ class Scanner:
         self.commands: dict[str, list[int]] = {}  # by source, the lines with a command that starts a run
         self.ended: dict[str, int] = {}  # by source, the line in which a run says that it has ended
         self.ended_well: dict[str, int] = {}  # by source, the line in which a run says that it has ended well
+        self.slowed: list[Hit] = []  # lines from which on steps take longer, to the end of their source
         self.last_words: list[Hit] = []  # last lines after which nobody would call the run healthy
         self.work = 0  # the work so far, in lines of a known shape
         self._remembered = 0  # bytes of shapes
@@ -204,6 +206,9 @@ class Scanner:
         self.ends[source] = number
         self.last_progress[source] = went_on[-1][0] if went_on else 0
         self.steady_progress[source] = _begin_of_last_steps(went_on)
+        if slow := lasting_slowdown(went_on):
+            line = read_line(source, slow.number, dict(went_on)[slow.number], section, foreign=False)
+            self.slowed.append(Hit("pace-fell", line, {"times": f"{slow.times:.1f}"}))
         if here.kept:
             self._sources.append(here)
 
