@@ -11,6 +11,7 @@ from dataclasses import replace
 from itertools import combinations, pairwise
 
 from runbook.diagnose.collectives import compare_watchdogs, read_ras_report
+from runbook.diagnose.log_lines import TYPED_COMMAND
 from runbook.diagnose.progress_lines import shows_progress
 from runbook.diagnose.rule_types import Hit, Line
 from runbook.files.node_sets import count_names, expand
@@ -39,8 +40,6 @@ ICMP_HEADER_BYTES = 8  # which `ping` counts in a reply, and not in the size tha
 ARP_TIMEOUT_S = 0.9  # the kernel asks by ARP that long for an address before it gives up
 
 UNCAUGHT_C10_EXCEPTION = re.compile(r"\bterminate called\b.*\bc10::")
-TYPED_COMMAND = re.compile(r"(?:\([\w.-]{1,40}\) )?(?:\$|\+{1,3}|\[?[\w.-]{1,40}@[\w.-]{1,60}[^$#>]{0,80}[$#]) \S")
-"""A command behind a prompt, or as `set -x` prints it."""
 NCCL_LISTED_INTERFACE = re.compile(r"\[(\d+)\]([\w.-]+):(\S+)")
 """An interface in NCCL's list: its index, name and address."""
 
@@ -193,6 +192,7 @@ def derive_signs(hits: HitsBySign) -> Iterator[Hit]:
     yield from _prepares_data(hits)
     yield from _bootstrap_in_other_network(hits)
     yield from _bootstrap_behind_nat(hits)
+    yield from _bootstrap_families_differ(hits)
     yield from _one_address(hits)
     yield from _master_wants_more(hits)
     yield from _large_pings_vanish(*(hits.get(sign, ()) for sign in ("ping-size", "ping-loss", "ping-reply")))
@@ -404,10 +404,18 @@ def without_later_logins(hits: Sequence[Hit]) -> list[Hit]:
         return hit.line.source, hit.groups.get("host") or hit.line.node or ""
 
     met = {where(hit): hit.line.number for hit in hits if hit.sign == "ssh-met-host"}
+    # What sshd says before it lets anybody in may name no host.
+    last = {source: max(at for (one, _), at in met.items() if one == source) for source, _ in met}
+
+    def is_too_early(hit: Hit) -> bool:
+        source, host = where(hit)
+        return hit.line.number < (met.get((source, host), 0) if host else last.get(source, 0))
+
     answered = {
         hit.line.place
         for hit in hits
-        if hit.sign in ("ssh-lookup", "ssh-port-refused", "ssh-no-answer") and hit.line.number < met.get(where(hit), 0)
+        if hit.sign in ("ssh-lookup", "ssh-port-refused", "ssh-no-answer", "ssh-handshake", "ssh-boots")
+        and is_too_early(hit)
     }
     return [hit for hit in hits if hit.line.place not in answered]
 
@@ -735,6 +743,18 @@ def _bootstrap_behind_nat(hits: HitsBySign) -> Iterator[Hit]:
         if there := chosen.get(failed.groups.get("peer", "")):
             groups = {**failed.groups, "master": masters[0].groups["address"]}
             yield from (Hit("bootstrap-behind-nat", hit.line, groups) for hit in (failed, there, masters[0]))
+            return
+
+
+def _bootstrap_families_differ(hits: HitsBySign) -> Iterator[Hit]:
+    """`bootstrap-families-differ`: a node for which NCCL chose an IPv4 address cannot reach the IPv6 address that NCCL
+    chose on another."""
+    there = {hit.groups["address"]: hit for hit in hits.get("bootstrap-at-ipv6", ())}
+    for failed in hits.get("nccl-connect-failed", ()):
+        chosen = next((hit for address, hit in there.items() if f"{address}<" in failed.line.text), None)
+        here = next((hit for hit in hits.get("bootstrap-at", ()) if hit.line.node == failed.line.node), None)
+        if chosen and here and chosen.line.node != here.line.node:
+            yield from (Hit("bootstrap-families-differ", hit.line) for hit in (failed, chosen, here))
             return
 
 

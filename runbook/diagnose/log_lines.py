@@ -360,6 +360,10 @@ ESCAPED_LINE_BREAK = re.compile(rb"(?<!\\)(?:\\\\)?(?:\\r)?\\n")
 ESCAPED_TAB = re.compile(rb"(?<!\\)\\t")
 
 
+TYPED_COMMAND = re.compile(r"(?:\([\w.-]{1,40}\) )?(?:\$|\+{1,3}|\[?[\w.-]{1,40}@[\w.-]{1,60}[^$#>]{0,80}[$#]) \S")
+"""A command behind a prompt, or as `set -x` prints it."""
+
+
 class BrokenLine:
     """A line that may go on in the next ones, and the number of its first piece."""
 
@@ -399,8 +403,9 @@ class BrokenLine:
 
 
 def may_continue(raw: bytes) -> bool:
-    """Whether a line with one of BROKEN_LINE_OPENERS may go on in the next line."""
-    return len(raw) <= MAX_PIECE_BYTES and not ENDS_A_SENTENCE.search(_decoded_text(raw).rstrip())
+    """Whether a line with one of BROKEN_LINE_OPENERS may go on in the next line: below a command, its output begins."""
+    text = _decoded_text(raw).rstrip() if len(raw) <= MAX_PIECE_BYTES else ""
+    return bool(text) and not ENDS_A_SENTENCE.search(text) and not TYPED_COMMAND.match(text)
 
 
 def unpack_line(raw: bytes) -> list[bytes]:
