@@ -63,7 +63,7 @@ from runbook.diagnose.progress_lines import (
     progress_reached,
 )
 from runbook.diagnose.rule_types import Hit, Line, Sign
-from runbook.diagnose.training_pace import lasting_slowdown
+from runbook.diagnose.training_pace import lasting_pace_fall
 
 # So many steps after a failure are more than other ranks make before they notice it. Lines that tell of one step, as
 # all ranks print them, count as one.
@@ -206,7 +206,7 @@ class Scanner:
         self.ends[source] = number
         self.last_progress[source] = went_on[-1][0] if went_on else 0
         self.steady_progress[source] = _begin_of_last_steps(went_on)
-        if slow := lasting_slowdown(went_on):
+        if slow := lasting_pace_fall(went_on):
             line = read_line(source, slow.number, dict(went_on)[slow.number], section, foreign=False)
             self.slowed.append(Hit("pace-fell", line, {"times": f"{slow.times:.1f}"}))
         if here.kept:

@@ -34,6 +34,7 @@ CUT_NOTE = re.compile(r"\[ended by its deadline|\[\.\.\. \d+ bytes left out|\[\.
 """Notes that part of an output was left out."""
 # Characters of a line that are read, to bound the cost of patterns; nft's JSON, one line, is read whole.
 MAX_LINE_CHARACTERS = 1000
+MERGED_TOOLS = ("ping", "py-spy")
 MIN_FIT_SHARE = 0.6  # if this share of lines fits a tool, all lines up to the next command are its output, odd ones too
 
 
@@ -145,20 +146,24 @@ def _begins_another_output(line: str) -> bool:
     return is_typed_command(line) or _prompted_command_pattern().match(line) is not None
 
 
-def _merge_pings(found: Sequence[ToolOutput]) -> Iterable[ToolOutput]:
-    """The outputs, with all pings of a node merged into one: only their sizes together show that full-size packets
-    vanish."""
-    by_node = values_by_key((one.node, one) for one in found if one.reading.tool == "ping")
+def _merge_outputs(found: Sequence[ToolOutput]) -> Iterable[ToolOutput]:
+    """The outputs, with those merged into one that only together show something: all pings of a node, of which the
+    sizes show that full-size packets vanish, and all stacks, which show who waits for whom."""
+
+    def group(one: ToolOutput) -> tuple[str, str | None]:
+        return one.reading.tool, one.node if one.reading.tool == "ping" else None
+
+    by_group = values_by_key((group(one), one) for one in found if one.reading.tool in MERGED_TOOLS)
     for one in found:
-        pings = by_node.get(one.node, [one]) if one.reading.tool == "ping" else [one]
-        if len(pings) == 1:
+        alike = by_group.get(group(one), [one])
+        if len(alike) == 1:
             yield one
-        elif one is pings[0]:
-            lines = [""] * (pings[-1].above + len(pings[-1].lines) - one.above)
-            for ping in pings:
-                at = ping.above - one.above
-                lines[at : at + len(ping.lines)] = ping.lines
-            reading = next(tool for tool in known_tools() if tool.name == "ping").read("\n".join(lines))
+        elif one is alike[0]:
+            lines = [""] * (alike[-1].above + len(alike[-1].lines) - one.above)
+            for each in alike:
+                at = each.above - one.above
+                lines[at : at + len(each.lines)] = each.lines
+            reading = next(tool for tool in known_tools() if tool.name == one.reading.tool).read("\n".join(lines))
             yield replace(one, reading=reading or one.reading, lines=tuple(lines))
 
 
@@ -182,7 +187,7 @@ class _PasteReader:
         inside = {n for found in self._found for n in range(found.above, found.above + len(found.lines))}
         odd = [n for n, taken in enumerate(self._taken) if not taken]
         meant = bool(self._found) and not self._is_log and inside.issuperset(odd)
-        return Paste(tuple(_merge_pings(self._found)), meant and not odd, meant)
+        return Paste(tuple(_merge_outputs(self._found)), meant and not odd, meant)
 
     def _command(self, at: int) -> int | None:
         """Takes the output of a command that was typed on line `at`; gives the line after the output, or None if there
@@ -333,7 +338,7 @@ def merge_tool_causes(
     told = [_with_supports(cause, sources) for cause in told]
     own = _causes_of_faults(sources, rdma=rdma)
     if not told and logs:
-        own = [cause for cause in own if cause.confidence == "high"]
+        own = [cause for cause in own if cause.confidence == "high" or _is_of_a_stall(cause)]
     both = {cause.cause: cause for cause in own}
     merged = [_merge_causes(cause, both.pop(cause.cause)) if cause.cause in both else cause for cause in told]
     nearer = [cause.tier for cause in merged] != [cause.tier for cause in told]
@@ -352,6 +357,11 @@ def merge_tool_causes(
         replace(found[0], follows=None),
         *(_relate_to_root(cause, found[0]) if added or nearer else cause for cause in found[1:]),
     ]
+
+
+def _is_of_a_stall(cause: Cause) -> bool:
+    """Whether stacks show this cause: who looks at the stacks of a training does so because it has come to a stop."""
+    return all(hit.sign == "py-spy" for hit in cause.evidence)
 
 
 def _relate_to_root(cause: Cause, root: Cause) -> Cause:

@@ -37,14 +37,14 @@ _LETTERS = re.compile(rb"[a-z]+")
 
 
 @dataclass(frozen=True, slots=True)
-class Slowdown:
+class PaceFall:
     """From the line `number` of a log on, a step took `times` as long as before."""
 
     number: int
     times: float
 
 
-def lasting_slowdown(lines: Iterable[tuple[int, bytes]]) -> Slowdown | None:
+def lasting_pace_fall(lines: Iterable[tuple[int, bytes]]) -> PaceFall | None:
     """The slowdown that lasts to the last of these lines of progress, (number, bytes), or None. Lines are compared that
     give the same measure of steps of one size in the same words: not bars of validation with those of training."""
     series: dict[bytes, list[tuple[int, float]]] = defaultdict(list)
@@ -63,7 +63,7 @@ def lasting_slowdown(lines: Iterable[tuple[int, bytes]]) -> Slowdown | None:
     return max(found_all, key=lambda slow: slow.times, default=None)
 
 
-def _fall(steps: list[tuple[int, float]]) -> Slowdown | None:
+def _fall(steps: list[tuple[int, float]]) -> PaceFall | None:
     """The fall that cuts the steps in two: nearly all after it are slower than nearly all before it. It is sudden: a
     drift may have a hundred reasons."""
     costs = [cost for _, cost in steps]
@@ -79,5 +79,5 @@ def _fall(steps: list[tuple[int, float]]) -> Slowdown | None:
         lasts = min(low_after, *after[-MIN_LINES_AFTER // 2 :]) >= MIN_GAP * high_before
         sudden = costs[at] >= MIN_GAP * costs[at - 1]
         if times >= MIN_SLOWDOWN and sudden and lasts and even:
-            return Slowdown(steps[at][0], times)
+            return PaceFall(steps[at][0], times)
     return None

@@ -25,15 +25,7 @@ from runbook.jobs.attempt import ProcessSpec
 from runbook.jobs.kept_processes import ENDED_STATE, KeptProcess, KeptProcesses, peer_failure_finding, user_stop_finding
 from runbook.jobs.logs import log_tail
 from runbook.jobs.rendezvous import failed_at_barrier, jax_rendezvous_finding, missed_barrier_finding
-from runbook.jobs.seen_processes import (
-    FATAL_ERROR_PREFIX,
-    LOG_TAIL_BYTES,
-    MIN_COMPUTING_CPU_SHARE,
-    crashed_thread_frames,
-    frame_lines,
-    program_frame,
-    seen_processes,
-)
+from runbook.jobs.seen_processes import LOG_TAIL_BYTES, MIN_COMPUTING_CPU_SHARE, seen_processes
 from runbook.jobs.stall import awaited_rank_findings, has_traceback
 from runbook.jobs.watch import TORCH_RANK_PREFIX, WatchEnd, exception_at_end
 from runbook.model.command_quoting import shell_word
@@ -41,6 +33,7 @@ from runbook.model.process_end import ProcessEnd
 from runbook.model.units import seconds_text
 from runbook.model.verdict import Finding, Outcome, outcomes_from_findings
 from runbook.node.journal import OOM_KILLS_INTERVAL_S
+from runbook.parsers.python_stacks import FATAL_ERROR_PREFIX, crashed_thread_frames, frame_lines, program_frame
 
 if TYPE_CHECKING:
     from runbook.diagnose.judge import Cause

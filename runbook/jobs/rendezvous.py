@@ -27,13 +27,7 @@ from runbook.files.address import is_ip, is_loopback, normal_spelling
 from runbook.jobs.attempt import ProcessSpec
 from runbook.jobs.kept_processes import ENDED_STATE, KeptProcess, KeptProcesses
 from runbook.jobs.logs import log_tail
-from runbook.jobs.seen_processes import (
-    MIN_WORKING_CPU_SHARE,
-    StackFrame,
-    frame_lines,
-    main_thread_frames,
-    unlike_settings,
-)
+from runbook.jobs.seen_processes import MIN_WORKING_CPU_SHARE, unlike_settings
 from runbook.jobs.stop_attempt import freeze
 from runbook.launch.ranks import dialled_address, endpoint_text
 from runbook.model.command_quoting import shell_word
@@ -43,6 +37,7 @@ from runbook.model.units import first_items_text, seconds_text
 from runbook.model.verdict import Finding
 from runbook.node.journal import BARRIER_FOLDER_WHY_PREFIX, BARRIER_WHY_PREFIX
 from runbook.node.proc import SHELL_PROCESSES
+from runbook.parsers.python_stacks import StackFrame, frame_lines, main_thread_frames
 from runbook.transport.node_answers import RankConnections
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from runbook.checks.context import Facts
@@ -16,6 +16,20 @@ from runbook.jobs.watch import exception_at_end
 from runbook.launch.ranks import network_environment
 from runbook.model.units import bytes_text, first_items_text
 from runbook.node.proc import SHELL_PROCESSES
+from runbook.parsers.python_stacks import (
+    CHILD_WAIT_FILES,
+    LIBRARY_FILES,
+    MODEL_WRAPPER_FILES,
+    PEER_WAIT_FILES,
+    STDLIB_FILES,
+    THREAD_BLOCK_START,
+    StackFrame,
+    all_frames,
+    frame_lines,
+    is_waiting_for_peers,
+    main_thread_frames,
+    program_frame,
+)
 from runbook.transport.node_answers import RankConnections
 
 MIN_WORKING_CPU_SHARE = 0.05
@@ -38,41 +52,6 @@ MIN_COPY_BYTES_PER_S = 64 * 1024.0
 
 CHILD_STATES = {"T": "is stopped", "t": "is held by a debugger"}
 """In words, the states of a child for which its parent may wait."""
-MAX_SHOWN_FRAMES = 6
-"""The most frames of a stack that are shown as evidence."""
-
-FAULTHANDLER_FRAME = re.compile(r'^  File "([^"\n]{1,500})", line (\d{1,9}) in ([^\n]{1,200})$')
-"""A frame in a dump by faulthandler: file, line, function."""
-SOURCE_LINE = re.compile(r"^ {4}([^\s][^\n]{0,200})$")
-"""The source line that `node/rank_processes.py` adds below the innermost frame of a dump."""
-
-PY_SPY_FRAME = re.compile(r"^ {4}([^\s(][^(\n]{0,200}) \(([^\n]{1,500}):(\d{1,9})\)$")
-"""A frame in a dump by py-spy: function, file, line."""
-
-PEER_WAIT_FILES = re.compile(
-    r"""(?x)
-    /torch/(?:distributed|nn/parallel|cuda|xpu|npu)/ | /torch/autograd/graph\.py | /torch/_tensor\.py
-    | /(?:deepspeed/comm|horovod|oneccl_bindings_for_pytorch|torch_npu|torch_xla)/
-    | /jax/_src/(?:array|dispatch|distributed|api|pjit|compiler|xla_bridge|interpreters/)
-    | /jax/experimental/multihost_utils | /mpi4py/
-    """
-)
-"""Files of calls that wait for other ranks, or for a GPU that waits for other ranks."""
-
-MODEL_WRAPPER_FILES = re.compile(
-    r"/torch/(?:nn/parallel|distributed/(?:fsdp|tensor|_tensor|_composable|algorithms|pipelining|optim))/"
-)
-"""Files that PEER_WAIT_FILES matches and that are also on the stack while a wrapped model computes: they alone do not
-show a wait."""
-
-STDLIB_FILES = re.compile(r"/lib/python\d[\d.]*/(?!(?:site|dist)-packages/)")
-"""Files of Python's own library."""
-LIBRARY_FILES = re.compile(r"/(?:site|dist)-packages/|/lib/python\d[\d.]*/|^<(?:frozen|string)")
-"""Files of any library, and code without a file."""
-
-
-CHILD_WAIT_FILES = re.compile(r"/torch/utils/data/dataloader\.py$|/multiprocessing/\w+\.py$|/concurrent/futures/")
-"""Files of calls that wait for processes which a rank has started."""
 
 QUEUE_FILES = re.compile(r"/(?:queue|multiprocessing/queues)\.py$")
 """Files of Python's queues, between threads and between processes."""
@@ -87,31 +66,9 @@ THREAD_EXCEPTION = re.compile(
 LOG_TAIL_BYTES = 16384
 """Bytes at the end of a log that are searched."""
 
-THREAD_BLOCK_START = re.compile(r"^(?=(?:Current thread|Thread|Stack) )", re.MULTILINE)
-"""The beginning of each thread's block in a dump."""
-
-MAX_DUMPED_THREADS = 100
-"""The most threads whose stacks faulthandler writes."""
-
-FATAL_ERROR_PREFIX = "Fatal Python error: "
-"""The beginning of faulthandler's dump when a fault of the process itself, such as a segmentation fault, ends it."""
-
 NO_PYTHON_FRAME = "<no Python frame>"
 """What faulthandler writes for a thread that runs no Python code, such as the main thread while the interpreter
 ends."""
-
-
-@dataclass(frozen=True, slots=True)
-class StackFrame:
-    """A frame of a stack. `source`: the text of the source line, if it is known."""
-
-    file: str
-    line: int
-    function: str
-    source: str = field(default="", compare=False)
-
-    def __str__(self) -> str:
-        return f"{self.function} ({self.file}:{self.line})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,31 +204,6 @@ class SeenProcess:
         return frame_lines(self.label, self.frames)
 
 
-def is_waiting_for_peers(frames: Sequence[StackFrame]) -> bool:
-    """Whether a thread is in a call that waits for other ranks, by PEER_WAIT_FILES. If that call has called back into
-    the program, as for the forward of a wrapped model or a gradient's hook, the thread is in the program again. Files
-    installed beside the library count as libraries."""
-    for at, frame in enumerate(frames):
-        if match := PEER_WAIT_FILES.search(frame.file):
-            libraries = f"{frame.file[: match.start()]}/"
-            return all(LIBRARY_FILES.search(one.file) or one.file.startswith(libraries) for one in frames[:at])
-    return False
-
-
-def program_frame(frames: Sequence[StackFrame]) -> StackFrame:
-    """The innermost frame in the folder of the program's main file that is no library's; else the outermost frame."""
-    main = next((frame for frame in reversed(frames) if not frame.file.startswith("<")), frames[-1])
-    home = main.file.rpartition("/")[0]
-    within = [one for one in frames if one.file.startswith(f"{home}/") and not LIBRARY_FILES.search(one.file)]
-    return within[0] if within else main
-
-
-def frame_lines(label: str, frames: Sequence[StackFrame]) -> list[str]:
-    """Lines of evidence for where the process called `label` stands; none without frames."""
-    lines = (f"  {frame}{f': {frame.source}' if frame.source else ''}" for frame in frames[:MAX_SHOWN_FRAMES])
-    return [f"{label} is in:", *lines] if frames else []
-
-
 def seen_processes(kept: KeptProcesses, frozen: Mapping[str, Facts]) -> Iterator[SeenProcess]:
     """The main process of each rank that was seen, from the nodes' answers in `frozen`."""
     for member in kept.members:
@@ -365,7 +297,7 @@ def _is_at_exit(frames: Sequence[StackFrame]) -> bool:
 def _exit_wait_texts(frames: Sequence[StackFrame], text: str) -> Iterator[str]:
     """In words, the thread that keeps a process alive whose program is over."""
     if _is_at_exit(frames):
-        others = (_all_frames(block) for block in THREAD_BLOCK_START.split(text))
+        others = (all_frames(block) for block in THREAD_BLOCK_START.split(text))
         held = [each for each in others if each and not any(frame.function == "_shutdown" for frame in each)]
         places = [frame for frame in map(_non_library_frame, held) if frame]
         yield "at its exit it waits for a thread of its own" + (f", in {places[0]}" if places else "")
@@ -376,21 +308,6 @@ def _queue_wait_texts(frames: Sequence[StackFrame], text: str) -> Iterator[str]:
     if any(frame.function == "get" and QUEUE_FILES.search(frame.file) for frame in frames):
         alone = ": no other thread of it runs Python" if len(THREAD_BLOCK_START.split(text)) == 2 else ""
         yield f"waits for what another thread or process is to put into a queue{alone}"
-
-
-def _all_frames(text: str) -> list[StackFrame]:
-    """All frames in a text."""
-    found = map(_parse_frame, text.splitlines())
-    return [frame for frame in found if frame is not None]
-
-
-def _parse_frame(line: str) -> StackFrame | None:
-    """The frame in a line of a dump by faulthandler or py-spy; None if the line is no frame."""
-    if match := FAULTHANDLER_FRAME.match(line):
-        return StackFrame(match[1], int(match[2]), match[3])
-    if match := PY_SPY_FRAME.match(line):
-        return StackFrame(match[2], int(match[3]), match[1])
-    return None
 
 
 def _gpu_of_rank(place: ProcessSpec, rank: int) -> int | None:
@@ -416,35 +333,6 @@ def _main_process(
 def _is_child_start(frame: StackFrame) -> bool:
     """Whether this frame is the one in which Python's multiprocessing begins the work of a child."""
     return frame.function == "_bootstrap" and frame.file.endswith("/multiprocessing/process.py")
-
-
-def main_thread_frames(text: str) -> tuple[StackFrame, ...]:
-    """The main thread's frames in a dump by faulthandler or py-spy, the innermost first; empty for another text.
-    Faulthandler writes the oldest thread last, whichever thread took the signal: a thread that blocks signals leaves
-    them to another."""
-    threads = THREAD_BLOCK_START.split(text)[1:]
-    named = [one for one in threads if '"MainThread"' in one.partition("\n")[0]]
-    dumped = [one for one in threads if one.partition("\n")[0].endswith("(most recent call first):")]
-    if len(dumped) >= MAX_DUMPED_THREADS:
-        dumped = [one for one in dumped if one.startswith("Current ")]
-    return _frames_of_thread((named or dumped[-1:] or [""])[0])
-
-
-def crashed_thread_frames(log: str) -> tuple[StackFrame, ...]:
-    """The frames of the thread in which the process crashed, if Python wrote them at the end of the log; else empty."""
-    threads = THREAD_BLOCK_START.split(log.rpartition(FATAL_ERROR_PREFIX)[2])[1:] if FATAL_ERROR_PREFIX in log else []
-    return _frames_of_thread(next((one for one in threads if not one.startswith("Thread ")), ""))
-
-
-def _frames_of_thread(text: str) -> tuple[StackFrame, ...]:
-    """The frames in one thread's block of a dump, with the source of the innermost."""
-    found: list[StackFrame] = []
-    for line in text.splitlines():
-        if frame := _parse_frame(line):
-            found.append(frame)
-        elif len(found) == 1 and (match := SOURCE_LINE.match(line)):
-            found[0] = replace(found[0], source=match[1])
-    return tuple(found)
 
 
 MAX_REPORTED_VARIABLES = 6

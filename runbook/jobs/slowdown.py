@@ -27,10 +27,10 @@ from runbook.checks.network.live_traffic import names_by_address
 from runbook.jobs.counters import CounterWatch, counter_rise, gpu_clock_text, gpus_in_reading
 from runbook.jobs.kept_processes import KeptProcesses
 from runbook.jobs.progress import Slowdown, StepTimes
-from runbook.jobs.seen_processes import is_waiting_for_peers, main_thread_frames
 from runbook.model.inventory import Node
 from runbook.model.units import bytes_text, seconds_text
 from runbook.model.verdict import Finding, Outcome
+from runbook.parsers.python_stacks import is_waiting_for_peers, main_thread_frames
 from runbook.transport import node_answers
 
 MAX_RISE_AGE_S = 900.0

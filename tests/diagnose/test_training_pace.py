@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from runbook.diagnose.training_pace import Slowdown, lasting_slowdown
+from runbook.diagnose.training_pace import PaceFall, lasting_pace_fall
 
 from .read import causes_in
 
@@ -22,8 +22,8 @@ FORMS: dict[str, Callable[[int, float], str]] = {
 }
 
 
-def slowdown(form: str, course: Sequence[float]) -> Slowdown | None:
-    return lasting_slowdown([(step, FORMS[form](step, s).encode()) for step, s in enumerate(course, 1)])
+def slowdown(form: str, course: Sequence[float]) -> PaceFall | None:
+    return lasting_pace_fall([(step, FORMS[form](step, s).encode()) for step, s in enumerate(course, 1)])
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -58,7 +58,7 @@ def test_steps_that_do_more_work_are_not_slower() -> None:
     lines = [
         f"step: {step} seq_len: {2048 if step < 15 else 8192} step_time: {1 if step < 15 else 4}" for step in range(30)
     ]
-    assert lasting_slowdown([(at, line.encode()) for at, line in enumerate(lines)]) is None
+    assert lasting_pace_fall([(at, line.encode()) for at, line in enumerate(lines)]) is None
 
 
 def test_bars_of_another_kind_of_work_are_not_compared_with_it() -> None:
@@ -66,7 +66,7 @@ def test_bars_of_another_kind_of_work_are_not_compared_with_it() -> None:
         f"{'train' if step < 15 else 'validate'}: {step}/30 [00:41<16:35, {1 if step < 15 else 4}.0s/it]"
         for step in range(30)
     ]
-    assert lasting_slowdown([(at, line.encode()) for at, line in enumerate(lines)]) is None
+    assert lasting_pace_fall([(at, line.encode()) for at, line in enumerate(lines)]) is None
 
 
 @pytest.mark.parametrize(("ending", "told"), [("", "training-slowed"), ("training finished\n", None)])

@@ -16,11 +16,12 @@ import pytest
 from runbook.checks.context import Facts
 from runbook.checks.network.live_traffic import Between
 from runbook.jobs.progress import StepProgress
-from runbook.jobs.seen_processes import SeenProcess, StackFrame, main_thread_frames
+from runbook.jobs.seen_processes import SeenProcess
 from runbook.jobs.stall import accused_rank_findings, judge_stall
 from runbook.model.playbook import Watch
 from runbook.model.verdict import Finding
 from runbook.node.training_steps import step_in_line
+from runbook.parsers.python_stacks import StackFrame, main_thread_frames
 
 from .made_up_attempts import ended, kept, wrote
 

@@ -217,6 +217,33 @@ link mlx5_1/1 state DOWN physical_state DISABLED netdev ens2np0
         ("ib-port-not-active",),
         from_="link mlx5_1",
     ),
+    "py-spy, one process elsewhere": Output(
+        "for p in 411 412; do py-spy dump --pid $p; done",
+        """\
+Process 411: /srv/env/bin/python -u train.py
+Python v3.12.7 (/usr/bin/python3.12)
+
+Thread 411 (active): "MainThread"
+    all_reduce (torch/distributed/distributed_c10d.py:2219)
+    wrapper (torch/distributed/c10d_logger.py:83)
+    step (train.py:46)
+    <module> (train.py:90)
+Thread 702 (idle): "Thread-4 (_heartbeat)"
+    wait (threading.py:359)
+    beat (heartbeat.py:55)
+Process 412: /srv/env/bin/python -u train.py
+Python v3.12.7 (/usr/bin/python3.12)
+
+Thread 412 (idle): "MainThread"
+    read (ssl.py:1103)
+    upload (tracker/client.py:212)
+    step (train.py:47)
+    <module> (train.py:90)
+""",
+        ("rank-behind",),
+        unknown=True,
+        from_="Process 412",
+    ),
     "ping, half lost": Output(
         "ping -c 20 10.0.0.2",
         """\
