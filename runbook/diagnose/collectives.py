@@ -19,6 +19,11 @@ from runbook.model.units import parse_number, parse_small_number, range_texts
 
 UNEVEN_SIZE_OPERATIONS = ("ALLTOALL", "SEND", "RECV", "GATHER", "SCATTER")
 """Operations whose sizes may differ between ranks."""
+ONE_SIDED_OPERATIONS = ("BROADCAST", "REDUCE", "SEND", "RECV", "GATHER", "SCATTER", "COALESCED", "BARRIER", "UNKNOWN")
+"""The beginnings of operations that a rank may have left before all have made them; of barriers little is known."""
+MAX_CALLS_APART = 10
+"""The most calls between ranks of one process group that have gone different ways: numbers that differ by more are more
+likely of two groups, which old versions of torch do not name."""
 MAX_SILENT_RATIO = 1 / 3
 """The most ranks without a line for each rank with one: with more, the log is an excerpt, or one machine's, and none is
 called silent."""
@@ -91,7 +96,9 @@ def _signs_of_group(first: Mapping[int, Hit], enqueued: Mapping[int, Hit], *, bu
     numbers = sorted(((parse_number(text), hits) for text, hits in by_number.items() if text), key=lambda pair: pair[0])
     if len(numbers) > 1:
         (first_one, low), (last_one, high) = numbers[0], numbers[-1]
-        if last_one - first_one == 1 and _call_sizes(low) != _call_sizes(high) and len(first) > 1:
+        if (last_one - first_one == 1 and _call_sizes(low) != _call_sizes(high) and len(first) > 1) or (
+            last_one - first_one <= MAX_CALLS_APART and _was_another_call(low, high)
+        ):
             how = (
                 f"call {first_one} on {_ranks_in_words(low)} is {_call_in_words(low[0])}, call "
                 f"{last_one} on {_ranks_in_words(high)} is "
@@ -142,6 +149,14 @@ def _may_have_uneven_sizes(hit: Hit) -> bool:
 def _call_in_words(hit: Hit) -> str:
     size = f" of {hit.groups['nin']} elements" if "nin" in hit.groups else ""
     return f"{hit.groups.get('op', 'a collective')}{size}"
+
+
+def _was_another_call(low: Sequence[Hit], high: Sequence[Hit]) -> bool:
+    """Whether the ranks in `high` have left a call behind that more ranks, those in `low`, still wait in: nobody leaves
+    a call that all have to make before all have made it, so it was another call there."""
+    earlier, later = ({hit.groups.get("op", "").upper().lstrip("_") for hit in some} for some in (low, high))
+    leaves_early = any(not op or op.startswith(ONE_SIDED_OPERATIONS) for op in earlier)
+    return len(low) > len(high) and earlier.isdisjoint(later) and not leaves_early
 
 
 def _call_sizes(hits: Sequence[Hit]) -> set[tuple[str | None, str | None]]:

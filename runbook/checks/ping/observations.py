@@ -82,14 +82,9 @@ class Pair:
         return next((dial for dial in self.dials if dial.mode == "trips"), None)
 
     @property
-    def echoes_missing(self) -> bool:
-        """Whether small echoes were sent that did not come back: some of them, or all."""
-        return int(self.small.get("received", 0)) < int(self.small.get("sent", 0))
-
-    @property
     def echoes_lost(self) -> bool:
         """Whether some small echoes came back and others did not."""
-        return bool(self.small.get("received")) and self.echoes_missing
+        return 0 < int(self.small.get("received", 0)) < int(self.small.get("sent", 0))
 
     @property
     def echoes_vanished(self) -> bool:

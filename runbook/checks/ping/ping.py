@@ -75,9 +75,13 @@ class Ping(Check):
         if len(at.nodes) > 1 and not first:
             # TCP with full segments, one direction at a time, is the traffic that the job will really send.
             with Mesh(at, lambda node: [Want(0, "full")]) as mesh:
-                lossy = any(pair.echoes_missing for pair in echoes.pairs)
+                lossy = any(pair.echoes_lost for pair in echoes.pairs)
                 modes = ("up", "down", *(["trips"] if lossy else []))
                 mesh.dial(modes, pairs=pairs, extra=lambda peer: ssh_port(at, peer))
+                mute = [pair for pair in Observations(at, answers, mesh.dials).pairs if pair.echoes_vanished]
+                if mute and not lossy:  # blocked ICMP, or a loss that only what TCP sends again gets through
+                    ends = [(pair.source, pair.peer) for pair in mute]
+                    mesh.dial(("trips",), pairs=Pairs.of(list(pairs.peers), ends))
                 # Among many dials at once data may come too late on a machine that is short of CPU: tried again, alone.
                 mesh.again([dial for dial in mesh.dials if dial.outcome in (UNMEASURED, "lost")])
             dials, busy = [dial for dial in mesh.dials if dial.outcome != "unsent"], mesh.busy

@@ -18,5 +18,5 @@ FAULT = Fault(
     cause="packet-loss",
     nodes=EVERY,
     says=(r"no echo comes back",),
-    within_s=15,
+    within_s=20,
 )
