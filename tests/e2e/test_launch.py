@@ -57,7 +57,7 @@ def losses(text: str) -> list[float]:
     return [float(found) for found in re.findall(r"step \d+ loss ([\d.]+)", text)]
 
 
-def started(lab: Lab, words: str = "step 1 ", timeout: float = 60.0) -> None:
+def started(lab: Lab, words: str = "step 1 ", timeout: float = 120.0) -> None:
     """Wait until rank 0 has written these words, whether or not the controller still looks on."""
     workdir = lab["node-a"].path("~/.runbook")
     deadline = time.monotonic() + timeout

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from lab.processes import wait_until
 
-from runbook.jobs.seen_processes import crashed_thread_frames, main_thread_frames
 from runbook.node import stack_on_signal
 from runbook.node.proc import process_stat, settings_of_ranks
 from runbook.node.rank_processes import catches_signal, has_interpreter_ended, own_stacks
+from runbook.parsers.python_stacks import crashed_thread_frames, main_thread_frames
 
 CRASH = "import os, signal\ndef step():\n    {how}\nstep()\n"
 
