@@ -9,24 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from runbook.causes.catalogue import Confidence, cause_pages, causes_of_kind, explaining_causes, remedy_from_page
-from runbook.diagnose.derived_signs import (
-    derive_signs,
-    with_failed_fetches,
-    with_summary_speakers,
-    without_answered_lookups,
-    without_cluster_closing,
-    without_effects_of_cancelling,
-    without_exit_crashes,
-    without_found_providers,
-    without_hydra_kills,
-    without_ignored_exceptions,
-    without_killed_helpers,
-    without_kills_of_ended_steps,
-    without_later_logins,
-    without_passed_checks,
-    without_survived_attempts,
-    without_what_works_again,
-)
+from runbook.diagnose.derived_signs import derive_signs
+from runbook.diagnose.explained_hits import without_explained_hits
 from runbook.diagnose.log_lines import align_clocks
 from runbook.diagnose.progress_lines import Reached
 from runbook.diagnose.rule_types import Hit, Line, Rule, Tier
@@ -92,25 +76,8 @@ class Cause:
 def judge_logs(scanner: Scanner) -> list[Cause]:
     """The causes that the scanned logs show, the root first; none if the logs are healthy."""
     hits: dict[str, list[Hit]] = defaultdict(list)
-    told = align_clocks(scanner.hits)
-    heeded = without_killed_helpers(without_ignored_exceptions(told))
-    ignored = {hit.line.place for hit in told} - {hit.line.place for hit in heeded}
-    for heed in (
-        without_passed_checks,
-        without_exit_crashes,
-        without_answered_lookups,
-        without_later_logins,
-        without_hydra_kills,
-        without_kills_of_ended_steps,
-        without_cluster_closing,
-        without_found_providers,
-        without_effects_of_cancelling,
-        without_survived_attempts,
-        without_what_works_again,
-        with_failed_fetches,
-    ):
-        heeded = heed(heeded)
-    for hit in with_summary_speakers(heeded):
+    left, ignored = without_explained_hits(align_clocks(scanner.hits))
+    for hit in left:
         hits[hit.sign].append(hit)
     for hit in (*derive_signs(dict(hits)), *scanner.slowed):
         hits[hit.sign].append(hit)

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -114,3 +115,21 @@ class Hit:
     sign: str
     line: Line
     groups: Mapping[str, str] = field(default_factory=dict)
+
+
+MAX_TRACEBACK_LINES = 80  # the most lines of one traceback
+LineNumbers = Mapping[tuple[str, str], Sequence[int]]
+"""Numbers of lines, by source and speaker."""
+
+
+def line_numbers(hits: Sequence[Hit]) -> LineNumbers:
+    """The numbers of the hits' lines, in the order of the hits."""
+    numbers: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for hit in hits:
+        numbers[hit.line.voice].append(hit.line.number)
+    return numbers
+
+
+def has_line_above(hit: Hit, numbers: LineNumbers, most: int) -> bool:
+    """Whether one of these lines of the same speaker stands at most `most` lines above the hit."""
+    return any(0 < hit.line.number - at <= most for at in numbers.get(hit.line.voice, ()))
