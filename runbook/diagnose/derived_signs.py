@@ -126,6 +126,7 @@ def derive_signs(hits: HitsBySign) -> Iterator[Hit]:
     yield from _tensors_differ(hits.get("tensor-missing", ()))
     yield from _masters_differ(hits)
     yield from _prepares_data(hits)
+    yield from _counter_rises(hits.get("error-counter", ()))
     yield from _bootstrap_in_other_network(hits)
     yield from _bootstrap_behind_nat(hits)
     yield from _bootstrap_families_differ(hits)
@@ -661,6 +662,16 @@ def _pods_not_placed(sign: str, name: str, hits: HitsBySign) -> Iterator[Hit]:
     for hit in hits.get(sign, ()):
         if hit.line.number > past.get(hit.line.source, 0):
             yield Hit(name, hit.line)
+
+
+def _counter_rises(readings: Sequence[Hit]) -> Iterator[Hit]:
+    """`counter-rises`: a port's counter of errors is read several times, and each reading is higher."""
+    by_counter = values_by_key((f"{hit.groups['counter']} of {hit.groups['port']}", hit) for hit in readings)
+    for counter, hits in by_counter.items():
+        values = [parse_number(hit.groups["value"]) for hit in hits]
+        if len(values) > 1 and all(one < later for one, later in pairwise(values)):
+            groups = {"counter": counter, "first": f"{values[0]:,}", "last": f"{values[-1]:,}"}
+            yield from (Hit("counter-rises", hit.line, groups) for hit in hits)
 
 
 def _differing_values(sign: str, group: str, name: str, hits: HitsBySign) -> Iterator[Hit]:

@@ -143,6 +143,7 @@ GUESS_HINT = re.compile("If |(?:[Cc]aus|CAUS|[Rr]eason|REASON|[Hh]appen|HAPPEN|[
 NCCL_PREFIX = re.compile(r"\A(?P<node>[\w.-]+):\d+:\d+ \[\d+\] ")
 SLURM_TASK_ERROR = re.compile(r"\b(?:srun|slurmstepd): error: (?P<node>[\w.-]+): tasks? (?P<rank>\d+)?")
 RANK_INSIDE = re.compile(r"\[(?:[^\]\[]*\b)?Rank ?(?P<rank>\d+)\]|\bon rank[: ]+(?P<at>\d+)\b", re.IGNORECASE)
+MAX_PROMPT_BYTES = 200
 SHELL_PROMPT = (
     r"(?:\([\w.-]+\) )?(?:(?:\[?(?:[\w.-]+@(?P<node>[\w.-]+)(?![\w.-]))[^\]$#>\n]*\]?)?[$#%❯] ?"
     r"|(?P<windows>PS (?:[A-Z]:|/)[^>\n]*> ?|[A-Z]:\\[^>\n]*> ?))"
@@ -156,6 +157,22 @@ BENCHMARK_SUFFIXES = ("_perf", "_bw", "_lat", "_perftest")
 """Endings of the names of benchmarks: all_reduce_perf, ib_write_bw, ib_send_lat."""
 PROMPTED_COMMAND = re.compile(rf"\A{SHELL_PROMPT}(?P<words>\S.*)\Z")
 SECTION = re.compile(r"^(?:###+|==>|=== ?|--- ?|>>>) *(?P<title>[^#=<>-].*)")
+MACHINE_LABEL = re.compile(
+    r"[*_]*(?i:(?:on|from|output of|log of|auf|von|sur|de|en|на)?\s?(?:the |dem |der |la |le |el )?"
+    r"(?P<node>(?:(?:first|second|third|1st|2nd|3rd|head|master|worker|other) )?"
+    r"(?:machine|node|host|server|worker|pc|computer|box|laptop|workstation|client|rechner|knoten|maschine|serveur|n[oœ]e?ud"
+    r"|m[aá]quina|nodo|servidor|машин[аеы]|узел|узле|сервере?|机器|节点|主机|服务器|マシン|ノード|サーバー?)"
+    r"(?:[ _-]?(?:[a-d]|\d{1,4}|[一二三])?)))"
+    r"(?: ?[(（][^()（）]{1,60}[)）])? ?(?:says|shows)?[:：][*_\s]*\Z"
+)
+"""A line of a post that only says which machine printed what follows: `On machine 2 (192.168.1.11):`."""
+LOOP_OVER_HOSTS = re.compile(r"\bfor \w{1,20} in (?P<names>[\w. -]{1,300}); ?do\b")
+SPEAKS_FOR_OTHERS = frozenset(
+    """mpirun mpiexec prterun srun sbatch salloc horovodrun deepspeed colossalai ray ssh pdsh clush parallel-ssh pssh
+    ansible ansible-playbook kubectl docker podman nerdctl apptainer singularity enroot fab sky bash sh zsh for while
+    make""".split()
+)
+"""Programs whose output may be that of other hosts."""
 SECTION_RANK = re.compile(r"\brank[ _-]?(?P<rank>\d+)\b", re.IGNORECASE)
 SECTION_NODE = re.compile(rf"^(?:node |host |on )?(?P<node>{HOST_PATTERN}|(?:node|host|worker|master)[\w.-]*)(?![\w/])")
 FILE_ENDINGS = ("log", "out", "err", "txt", "gz")  # of files, and no nodes
@@ -232,9 +249,29 @@ def starts_a_run(line: str) -> bool:
     )
 
 
+def may_name_speaker(raw: bytes) -> bool:
+    """Whether a line of this shape may be a prompt, a loop over hosts, or a label that names a speaker."""
+    begin = raw[:MAX_PROMPT_BYTES]
+    return b"@" in begin or b"; do" in begin or (begin == raw and raw.rstrip(b" *_\r").endswith((b":", "：".encode())))
+
+
+def names_in_a_loop(text: str) -> frozenset[str]:
+    """The names that a shell's loop goes over: a line below that is one of them, and nothing else, is the heading of
+    what that host printed."""
+    loop = LOOP_OVER_HOSTS.search(text)
+    return frozenset(loop["names"].split()) if loop else frozenset()
+
+
 def section_speaker(text: str) -> tuple[int | None, str | None] | None:
-    """The speaker (rank, node) of the lines below a heading such as `### rank 0` or `==> node-b.log <==`; None if the
-    line is no such heading."""
+    """The speaker (rank, node) of the lines below a heading such as `### rank 0`, `==> node-b.log <==` or `machine 2:`,
+    or below a command at the prompt of a host; nobody, (None, None), below a command whose output may be other hosts'.
+    None if the line is nothing of these."""
+    if (prompt := PROMPTED_COMMAND.match(text)) and prompt["node"]:
+        words = {word.rpartition("/")[2] for word in prompt["words"].split()}
+        others = not words.isdisjoint(SPEAKS_FOR_OTHERS) or any(word.endswith(".sh") for word in words)
+        return None, None if others else prompt["node"]
+    if label := MACHINE_LABEL.match(text):
+        return None, label["node"].lower()
     heading = SECTION.match(text.strip()) or SECTION.match(strip_prefixes(text)[0].strip())
     if not heading:
         return None

@@ -30,9 +30,12 @@ from runbook.diagnose.log_lines import (
     BROKEN_LINE_OPENERS,
     FOREIGN_PHRASES,
     MAX_LINE_BYTES,
+    MAX_PROMPT_BYTES,
     MAX_SHOWN_CHARACTERS,
     BrokenLine,
     may_continue,
+    may_name_speaker,
+    names_in_a_loop,
     read_line,
     section_speaker,
     speaker_of_path,
@@ -161,6 +164,7 @@ class Scanner:
         """Reads one source from its start to its end. `speaker` wrote it; None: as its path shows, if it does."""
         here = SourceLines(source, self._limits.of_the_next(self._unlike_read))
         section = speaker or speaker_of_path(source)
+        hosts: frozenset[str] = frozenset()
         number = 0
         flooded = self._unlike_read >= self._limits.least_until
         went_on: deque[tuple[int, bytes]] = deque(maxlen=MAX_STEP_LINES)
@@ -184,7 +188,11 @@ class Scanner:
                 if kind.goes_on:
                     went_on.append((number, raw[:MAX_STEP_BYTES]))
                 if kind.heads:
-                    section = section_speaker(raw[:MAX_LINE_BYTES].decode("utf-8", "replace")) or section
+                    text = raw[:MAX_LINE_BYTES].decode("utf-8", "replace")
+                    section = section_speaker(text) or section
+                    hosts = names_in_a_loop(text) or hosts
+                elif hosts and len(raw) < MAX_PROMPT_BYTES and (name := _bare_text(raw)) in hosts:
+                    section = (None, name)
                 if kind.starts and len(commands) < MAX_COMMANDS:
                     commands.append(number)
                 if kind.opens and not open_line:
@@ -337,7 +345,7 @@ class Scanner:
         found = self._index.find(raw.lower())
         starts = starts_a_run(raw[:MAX_LINE_BYTES].decode("utf-8", "replace"))
         if not found:
-            return _Kind(starts=starts)
+            return _Kind(heads=may_name_speaker(raw), starts=starts)
         foreign = self._abroad in found
         if foreign and len(raw) <= MAX_LINE_BYTES:
             english = translate_phrases(raw.decode("utf-8", "replace")).encode()
@@ -353,7 +361,8 @@ class Scanner:
             if len(raw) <= MAX_SEARCHED_BYTES:
                 self._noted.append(raw)
         told = (*signs, self._abroad) if foreign else signs
-        return _Kind(told, most, goes_on, heads=self._heading in found, starts=starts, opens=opens)
+        heads = self._heading in found or may_name_speaker(raw)
+        return _Kind(told, most, goes_on, heads=heads, starts=starts, opens=opens)
 
     def _note(self, raw: bytes, *, goes_on: bool = False) -> None:
         """Updates `reached` by what this line shows."""
@@ -449,6 +458,11 @@ def _ends_badly(text: str) -> bool:
 def _says_it_hangs(text: str) -> bool:
     """Whether a line, in lower case, says of the run that it came to a stop."""
     return SAYS_IT_HANGS.search(QUOTED.sub("", text)) is not None
+
+
+def _bare_text(raw: bytes) -> str:
+    """The line's text without prefixes of launchers and loggers."""
+    return strip_prefixes(raw.decode("utf-8", "replace"))[0].strip()
 
 
 def _bare_texts(raw: bytes) -> Iterator[bytes]:
