@@ -52,6 +52,7 @@ after such a line may follow from it."""
 
 MACHINE_RANK = re.compile(r"--(?:machine|node)[-_]rank[= ](\d{1,9})")
 """The number that a launcher's command line gives to its machine."""
+STARTS_ONE_OF_MANY = re.compile(r"\btorchrun\b.*--nnodes[= ](?:[2-9]|\d{2,})\b")
 BRIDGE_ADDRESS = re.compile(r"172\.(?:1[7-9]|2\d|30)\.")
 """The beginning of the addresses that Docker gives to its first bridges; 172.31 is a network of AWS as well."""
 
@@ -93,6 +94,7 @@ def derive_signs(hits: HitsBySign) -> Iterator[Hit]:
     if "bind-in-use" not in hits:  # otherwise several jobs on one machine, each with all its ranks, use one port
         yield from _rank_twice(hits.get("global-rank", ()), hits.get("waits-for-rank-key", ()))
     yield from _own_rank_twice(hits.get("own-rank", ()))
+    yield from _loopback_on_each(hits.get("told-loopback", ()))
     yield from _world_twice(hits.get("global-rank", ()))
     yield from _two_machines_answer(hits.get("arp-reply", ()))
     yield from _started_alone_twice(hits.get("starts-alone", ()))
@@ -231,8 +233,20 @@ def _rank_twice(told: Sequence[Hit], waits: Sequence[Hit]) -> Iterator[Hit]:
             if len(hits) > 1:
                 yield from (Hit("rank-twice", hit.line, {"rank": rank}) for hit in hits[:2])
     for rank, by_who in nodes.items():
-        if len(by_who) > 1 and len(nodes) == 1 and waits:
+        if len(by_who) > 1 and len(nodes) == 1 and (waits or all(map(_starts_one_of_many, by_who.values()))):
             yield from (Hit("rank-twice", hit.line, {"rank": rank}) for hit in by_who.values())
+
+
+def _starts_one_of_many(hit: Hit) -> bool:
+    """Whether the line is a command that starts one of several machines by its number, and not by a rendezvous."""
+    return STARTS_ONE_OF_MANY.search(hit.line.text) is not None and "rdzv" not in hit.line.text
+
+
+def _loopback_on_each(told: Sequence[Hit]) -> Iterator[Hit]:
+    """`loopback-on-each`: the master is this machine itself, on more than one machine."""
+    by_node = {hit.line.node: hit for hit in told if hit.line.node}
+    if len(by_node) > 1:
+        yield from (Hit("loopback-on-each", hit.line, hit.groups) for hit in by_node.values())
 
 
 def _own_rank_twice(told: Sequence[Hit]) -> Iterator[Hit]:

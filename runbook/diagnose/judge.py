@@ -274,19 +274,20 @@ def _has_recovered(cause: Cause, seen: Mapping[str, Sequence[Hit]], scanner: Sca
     ) or all(hit.sign == "coordinator-left" and scanner.last_progress.get(hit.line.source) for hit in hits):
         return True
     # Who supervises a run ends what is left of it once it has ended well.
-    if {hit.sign for hit in cause.evidence} <= {"told-to-end", "ended-by-term"} and all(
+    dismissals = {"told-to-end", "ended-by-term"}
+    if {hit.sign for hit in cause.evidence} <= dismissals and all(
         hit.line.number > scanner.ended.get(hit.line.source, hit.line.number) for hit in cause.evidence
     ):
         return True
-    # A run that ended well, or made steps after it and ended, has survived it if no rank is named for it, and either no
-    # line says that a process ended, or a step follows that line before the end.
+    # A run that ended well, or made steps after it and ended, has survived it if it was told to end, or no rank is named
+    # for it, and either no line says that a process ended, or a step follows that line before the end.
     return all(
         hit.line.number < (end := scanner.ended.get(hit.line.source, 0))
         and (
             hit.line.number < scanner.last_progress.get(hit.line.source, 0)
             or scanner.ended_well.get(hit.line.source) == end
         )
-        and hit.line.rank is None
+        and (hit.line.rank is None or hit.sign in dismissals)
         and (hit.sign not in ENDING_SIGNS or hit.line.number < scanner.last_progress.get(hit.line.source, 0) != end)
         for hit in hits
     )

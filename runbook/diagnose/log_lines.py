@@ -266,13 +266,14 @@ def section_speaker(text: str) -> tuple[int | None, str | None] | None:
     """The speaker (rank, node) of the lines below a heading such as `### rank 0`, `==> node-b.log <==` or `machine 2:`,
     or below a command at the prompt of a host; nobody, (None, None), below a command whose output may be other hosts'.
     None if the line is nothing of these."""
-    if (prompt := PROMPTED_COMMAND.match(text)) and prompt["node"]:
+    bare = strip_prefixes(text)[0].strip()
+    if (prompt := PROMPTED_COMMAND.match(bare)) and prompt["node"]:
         words = {word.rpartition("/")[2] for word in prompt["words"].split()}
         others = not words.isdisjoint(SPEAKS_FOR_OTHERS) or any(word.endswith(".sh") for word in words)
         return None, None if others else prompt["node"]
-    if label := MACHINE_LABEL.match(text):
+    if label := MACHINE_LABEL.match(bare):
         return None, label["node"].lower()
-    heading = SECTION.match(text.strip()) or SECTION.match(strip_prefixes(text)[0].strip())
+    heading = SECTION.match(text.strip()) or SECTION.match(bare)
     if not heading:
         return None
     title = heading["title"].rstrip(" #<=-")
