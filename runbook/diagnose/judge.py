@@ -279,8 +279,8 @@ def _has_recovered(cause: Cause, seen: Mapping[str, Sequence[Hit]], scanner: Sca
         hit.line.number > scanner.ended.get(hit.line.source, hit.line.number) for hit in cause.evidence
     ):
         return True
-    # A run that ended well, or made steps after it and ended, has survived it if it was told to end, or no rank is named
-    # for it, and either no line says that a process ended, or a step follows that line before the end.
+    # A run that ended well, or made steps after it and ended, has survived it if it was told to end or no rank is
+    # named, and either no line says that a process ended, or a step follows that line before the end.
     return all(
         hit.line.number < (end := scanner.ended.get(hit.line.source, 0))
         and (

@@ -143,6 +143,7 @@ _ENDED_WELL = (
     rb"(?:rc|ret|exit[ _]?(?:code|status)?|return[ _]?code|status)[^\w!<>\x80-\xff]{1,9}0\W{0,2}\Z"
     rb"|(?!\s*\d[\d_+]*\.).*?\bcompleted\s+0:0\b"  # a row of sacct, but of no step: `.extern` ends well even so
     rb"|\s*(?:state|status|phase|result|verdict|outcome)\W{1,3}(?:completed|succeeded|success(?:ful)?|pass(?:ed)?)\W*\Z"
+    rb"|status: {2,40}succeeded\s*\Z"  # argo
     rb"|\W{0,3}(?:success(?:ful(?:ly)?)?|succeeded|all (?:done|ok|good|passed))\W{0,3}\Z"
     rb"|# (?:out of bounds values : 0 ok|avg bus bandwidth))"
 )
@@ -274,7 +275,7 @@ HARMLESS_ERROR = re.compile(
     r"|couldn't chdir to .{0,200}: going to /tmp|failed to send message_task_exit"
     r"|conflicting cpu frequency values|some metrics cannot be computed|main process disappeared!"
     r"|metrics exporter agent|export metrics to agent failed|\] read -1, expected \d+, errno = 1\b"
-    r"|zero bytes were transmitted or received"
+    r"|zero bytes were transmitted or received|[├└]─✖"
     r"|couldn't get resource list for \S+\.k8s\.io|module verification failed: signature"
     r"|pmix error: .{0,200} in file \S*gds_"
     r"|net_fastsocket\.cc:\d+ nccl warn (?:cannot get incoming cpu|maximum retry reached)|/xid-errors\b"
