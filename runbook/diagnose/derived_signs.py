@@ -27,6 +27,7 @@ MAX_IGNORED_TASK_LINES = 40  # the most lines of a failed task of Ansible's, who
 MAX_REJECTION_S = 0.2  # a host that is up, or its firewall, rejects a connection within that time
 MAX_STALLED_LINES = 200  # the most lines of one of Horovod's reports about tensors that not all ranks have submitted
 MAX_RANK_LIST_GAP = 24  # the most lines between the lists of ranks of two benchmarks that run at once
+MIN_RISING_COUNTERS = 2  # the fewest counters of a port without a name that must rise: one may be another port's
 ICMP_HEADER_BYTES = 8  # which `ping` counts in a reply, and not in the size that it is told
 ARP_TIMEOUT_S = 0.9  # the kernel asks by ARP that long for an address before it gives up
 
@@ -52,6 +53,8 @@ after such a line may follow from it."""
 
 MACHINE_RANK = re.compile(r"--(?:machine|node)[-_]rank[= ](\d{1,9})")
 """The number that a launcher's command line gives to its machine."""
+SLIRP_ADDRESS = "10.0.2.100"
+"""The address of every container of rootless podman or Docker whose network is slirp4netns."""
 STARTS_ONE_OF_MANY = re.compile(r"\btorchrun\b.*--nnodes[= ](?:[2-9]|\d{2,})\b")
 BRIDGE_ADDRESS = re.compile(r"172\.(?:1[7-9]|2\d|30)\.")
 """The beginning of the addresses that Docker gives to its first bridges; 172.31 is a network of AWS as well."""
@@ -92,7 +95,8 @@ def derive_signs(hits: HitsBySign) -> Iterator[Hit]:
     yield from _master_dials_itself(hits)
     yield from _different_world_sizes(hits.get("told-size", ()))
     if "bind-in-use" not in hits:  # otherwise several jobs on one machine, each with all its ranks, use one port
-        yield from _rank_twice(hits.get("global-rank", ()), hits.get("waits-for-rank-key", ()))
+        waits = any(hits.get(sign) for sign in ("waits-for-rank-key", "hangs", "socket-timeout", "client-timed-out"))
+        yield from _rank_twice(hits.get("global-rank", ()), waits)
     yield from _own_rank_twice(hits.get("own-rank", ()))
     yield from _loopback_on_each(hits.get("told-loopback", ()))
     yield from _world_twice(hits.get("global-rank", ()))
@@ -200,24 +204,29 @@ def _master_dials_itself(hits: HitsBySign) -> Iterator[Hit]:
 
 
 def _different_world_sizes(told: Sequence[Hit]) -> Iterator[Hit]:
-    """`told-different-sizes`: speakers were given different values for the same size."""
-    by_name: dict[str, dict[str, Hit]] = defaultdict(dict)
+    """`told-different-sizes`: machines were given different values for the same size, each in its last try."""
+    by_name: dict[str, dict[tuple[str, str | None], tuple[str, Hit]]] = defaultdict(dict)
     for hit in told:
         for name, value in hit.groups.items():
-            by_name[name].setdefault(value, hit)
-    for name, values in by_name.items():
-        if any(_are_of_two_machines(*two) for two in combinations(values.values(), 2)):
-            for value, hit in values.items():
-                yield Hit("told-different-sizes", hit.line, {name: value})
+            by_name[name][hit.line.who, _machine_number(hit)] = value, hit
+    for name, last in by_name.items():
+        pairs = combinations(last.values(), 2)
+        if any(one[0] != other[0] and _are_of_two_machines(one[1], other[1]) for one, other in pairs):
+            yield from (Hit("told-different-sizes", hit.line, {name: value}) for value, hit in last.values())
+
+
+def _machine_number(hit: Hit) -> str | None:
+    found = MACHINE_RANK.search(hit.line.text)
+    return found[1] if found else None
 
 
 def _are_of_two_machines(one: Hit, other: Hit) -> bool:
     """Whether two lines come from two speakers, or are command lines that give their machines different numbers."""
-    numbers = [found[1] if (found := MACHINE_RANK.search(hit.line.text)) else None for hit in (one, other)]
+    numbers = _machine_number(one), _machine_number(other)
     return one.line.who != other.line.who or (None not in numbers and numbers[0] != numbers[1])
 
 
-def _rank_twice(told: Sequence[Hit], waits: Sequence[Hit]) -> Iterator[Hit]:
+def _rank_twice(told: Sequence[Hit], waits: bool) -> Iterator[Hit]:
     """`rank-twice`: one rank, or one node's rank, was given to several processes while others are missing."""
     ranks: dict[str, list[Hit]] = defaultdict(list)
     nodes: dict[str, dict[str, Hit]] = defaultdict(dict)
@@ -485,7 +494,8 @@ def _one_address(hits: HitsBySign) -> Iterator[Hit]:
             groups = {"nodes": " and ".join(nodes[:2]), "address": address}
             for hit in found:
                 # A bridge of the machine itself was chosen there; behind one, a container sees an interface like any.
-                behind = BRIDGE_ADDRESS.match(address) and not is_local_only_interface(hit.groups["name"])
+                bridged = BRIDGE_ADDRESS.match(address) and not is_local_only_interface(hit.groups["name"])
+                behind = bridged or address == SLIRP_ADDRESS
                 yield Hit("one-bridge-address", hit.line, groups) if behind else Hit("one-address", hit.line, groups)
 
 
@@ -679,13 +689,22 @@ def _pods_not_placed(sign: str, name: str, hits: HitsBySign) -> Iterator[Hit]:
 
 
 def _counter_rises(readings: Sequence[Hit]) -> Iterator[Hit]:
-    """`counter-rises`: a port's counter of errors is read several times, and each reading is higher."""
-    by_counter = values_by_key((f"{hit.groups['counter']} of {hit.groups['port']}", hit) for hit in readings)
-    for counter, hits in by_counter.items():
-        values = [parse_number(hit.groups["value"]) for hit in hits]
-        if len(values) > 1 and all(one < later for one, later in pairwise(values)):
-            groups = {"counter": counter, "first": f"{values[0]:,}", "last": f"{values[-1]:,}"}
-            yield from (Hit("counter-rises", hit.line, groups) for hit in hits)
+    """`counter-rises`: a port's counter of errors is read several times, and each reading is higher. Readings that name
+    no port may be several ports': of these, MIN_RISING_COUNTERS must rise, all from more than 0, and none must fall."""
+    by_counter = values_by_key(
+        ((hit.line.who, hit.groups.get("port", ""), hit.groups["counter"]), hit) for hit in readings
+    )
+    values = {key: [parse_number(hit.groups["value"]) for hit in hits] for key, hits in by_counter.items()}
+    rising = {key for key, told in values.items() if len(told) > 1 and all(one < at for one, at in pairwise(told))}
+    unnamed = {key for key in values if not key[1]}
+    falls = any(one > later for key in unnamed for one, later in pairwise(values[key]))
+    if falls or len(unnamed & rising) < MIN_RISING_COUNTERS or any(values[key][0] == 0 for key in unnamed & rising):
+        rising -= unnamed
+    for key in values:
+        if key in rising:
+            counter = f"{key[2]} of {key[1]}" if key[1] else key[2]
+            groups = {"counter": counter, "first": f"{values[key][0]:,}", "last": f"{values[key][-1]:,}"}
+            yield from (Hit("counter-rises", hit.line, groups) for hit in by_counter[key])
 
 
 def _differing_values(sign: str, group: str, name: str, hits: HitsBySign) -> Iterator[Hit]:

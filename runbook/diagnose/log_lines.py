@@ -109,6 +109,7 @@ LINE_PREFIX_PATTERNS = (
     r"\A(?P<rank>\d{1,5}): ",  # srun -l
     r"\A\[pod/(?P<node>[\w.-]+)/[\w.-]+\] ?",  # kubectl logs --prefix
     rf"\A(?P<node>{HOST_PATTERN}) *\| ",  # docker compose
+    r"\A\[(?P<node>[\w.-]{1,60})\] (?=[\w.-]{1,60}:\d{1,9}:\d{1,9} \[\d{1,4}\] )",  # before a line of NCCL's
     rf"\A\[(?P<node>{NOT_A_PART}{HOST_PATTERN})\] (?=\S)",  # a launcher's, before all that a host prints
     rf"\A(?P<node>{HOST_PATTERN}): ",  # pdsh, DeepSpeed, ansible
     (
@@ -162,10 +163,12 @@ MACHINE_LABEL = re.compile(
     r"(?P<node>(?:(?:first|second|third|1st|2nd|3rd|head|master|worker|other) )?"
     r"(?:machine|node|host|server|worker|pc|computer|box|laptop|workstation|client|rechner|knoten|maschine|serveur|n[oœ]e?ud"
     r"|m[aá]quina|nodo|servidor|машин[аеы]|узел|узле|сервере?|机器|节点|主机|服务器|マシン|ノード|サーバー?)"
-    r"(?:[ _-]?(?:[a-d]|\d{1,4}|[一二三])?)))"
-    r"(?: ?[(（][^()（）]{1,60}[)）])? ?(?:says|shows)?[:：][*_\s]*\Z"
+    r"(?P<number>[ _-]?(?:[a-d]|\d{1,4}|[一二三]))?))"
+    r"(?: ?[(（][^()（）]{1,60}[)）])?(?: ?(?:says|shows|config|settings|output|log|terminal))? ?"
+    r"(?:[:：]|(?(number)|(?!)))[*_\s]*\Z"
 )
-"""A line of a post that only says which machine printed what follows: `On machine 2 (192.168.1.11):`."""
+"""A line of a post that only says which machine printed what follows: `On machine 2 (192.168.1.11):`; one with a number
+needs no colon."""
 LOOP_OVER_HOSTS = re.compile(r"\bfor \w{1,20} in (?P<names>[\w. -]{1,300}); ?do\b")
 SPEAKS_FOR_OTHERS = frozenset(
     """mpirun mpiexec prterun srun sbatch salloc horovodrun deepspeed colossalai ray ssh pdsh clush parallel-ssh pssh
@@ -252,7 +255,10 @@ def starts_a_run(line: str) -> bool:
 def may_name_speaker(raw: bytes) -> bool:
     """Whether a line of this shape may be a prompt, a loop over hosts, or a label that names a speaker."""
     begin = raw[:MAX_PROMPT_BYTES]
-    return b"@" in begin or b"; do" in begin or (begin == raw and raw.rstrip(b" *_\r").endswith((b":", "：".encode())))
+    if b"@" in begin or b"; do" in begin:
+        return True
+    bare = strip_prefixes(begin.decode("utf-8", "replace"))[0].strip()
+    return begin == raw and MACHINE_LABEL.match(bare) is not None
 
 
 def names_in_a_loop(text: str) -> frozenset[str]:
