@@ -661,7 +661,8 @@ def _communicators_of_one(told: Sequence[Hit]) -> Iterator[Hit]:
 def _tensors_differ(missing: Sequence[Hit]) -> Iterator[Hit]:
     """`tensors-differ`: some ranks wait with one tensor, and those that it is missing on wait with another one."""
     for hit in missing[1:]:
-        first, told, other = missing[0].line, missing[0].groups, hit.groups
+        first = missing[0].line
+        told, other = ({"missing": str(one.line.rank), **one.groups} for one in (missing[0], hit))
         of_one_report = hit.line.source == first.source and hit.line.number - first.number <= MAX_STALLED_LINES
         alike = {*re.findall(r"\d+", told["missing"])} & {*re.findall(r"\d+", other["missing"])}
         if of_one_report and told["op"] != other["op"] and not alike:

@@ -14,9 +14,12 @@ from runbook.diagnose.explained_hits import without_explained_hits
 from runbook.diagnose.log_lines import align_clocks
 from runbook.diagnose.progress_lines import Reached
 from runbook.diagnose.rule_types import Hit, Line, Rule, Tier
-from runbook.diagnose.scan import Scanner
+from runbook.diagnose.scan import WENT_ON, Scanner
 
 NO_EVIDENCE = "insufficient-evidence"
+# Seconds by which a failure must be later than a step that stands below it: less is the disorder of what many ranks
+# print, and more may be the difference of two time zones.
+MIN_LATER_S, MAX_LATER_S = 2.0, 840.0
 MAX_EVIDENCE_LINES = 6  # the most lines that are quoted for a cause
 ENDING_SIGNS = frozenset(
     """traceback launcher-failed glog-error nccl-failed aborted killed crashed exception hangs watchdog client-timed-out
@@ -76,7 +79,7 @@ class Cause:
 def judge_logs(scanner: Scanner) -> list[Cause]:
     """The causes that the scanned logs show, the root first; none if the logs are healthy."""
     hits: dict[str, list[Hit]] = defaultdict(list)
-    left, ignored = without_explained_hits(align_clocks(scanner.hits))
+    left, ignored = without_explained_hits(align_clocks([*scanner.hits, *scanner.went_on]))
     for hit in left:
         hits[hit.sign].append(hit)
     for hit in (*derive_signs(dict(hits)), *scanner.slowed):
@@ -255,6 +258,9 @@ def _has_recovered(cause: Cause, seen: Mapping[str, Sequence[Hit]], scanner: Sca
         set() if cause.cause in causes_of_kind("at start") else ENDING_SIGNS
     )
     hits = [hit for sign in signs for hit in seen.get(sign, ()) if hit.line.source in sources]
+    last_steps = {hit.line.source: hit.line.when for hit in seen.get(WENT_ON, ())}
+    if any(_is_after_step(hit.line, last_steps.get(hit.line.source)) for hit in hits):
+        return False  # logs of several machines, one below the other: the steps below the failure came before it
     if all(
         hit.line.number < max(went_on.get(hit.line.source, 0), scanner.went_well.get(hit.line.source, 0))
         for hit in hits
@@ -291,6 +297,11 @@ def _has_recovered(cause: Cause, seen: Mapping[str, Sequence[Hit]], scanner: Sca
         and (hit.sign not in ENDING_SIGNS or hit.line.number < scanner.last_progress.get(hit.line.source, 0) != end)
         for hit in hits
     )
+
+
+def _is_after_step(line: Line, step: float | None) -> bool:
+    """Whether a line is by its own time later than a step. Clocks that are further apart may be of two time zones."""
+    return line.when is not None and step is not None and MIN_LATER_S <= line.when - step <= MAX_LATER_S
 
 
 def _is_after_good_end(hit: Hit, scanner: Scanner) -> bool:

@@ -102,7 +102,7 @@ LINE_PREFIX_PATTERNS = (
     r"\A(?i:\[?\(?(?:[a-z_ -]*\w )?pid=\d+(?:, ip=(?P<node>[\w.]+))?\)\]?:? ?)",  # Ray
     r"\A\((?P<node>[\w.-]+), rank=\d+, pid=\d+(?:, ip=[\w.:]+)?\) ?",  # SkyPilot, which calls the node's number a rank
     r"\A(?i:\[(?:rank ?|default)(?P<rank>\d+)\] ?:? ?)",  # torch, torchrun --tee
-    r"\A\[\d+,(?P<rank>\d+)\]<std\w+>: ?",  # Open MPI --tag-output
+    r"\A\[(?:\d+,)?(?P<rank>\d+)\]<std\w+>: ?",  # Open MPI --tag-output, horovodrun
     r"\A\[\d+,mpirank:(?P<rank>\d+),(?P<node>[\w.-]+)\]<std\w+>: ?",  # SageMaker
     r"\A│ (?=[A-Z][^│/]*│?$)",  # a box around an error
     r"\A(?i:<?rank ?(?P<rank>\d+)[>:] ?)",

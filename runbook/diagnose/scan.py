@@ -74,6 +74,8 @@ MIN_STEADY_STEPS = 3
 STEP_NUMBERS = re.compile(rb"(?i)(?:step|iter|iteration|epoch|episode|tick|batch)\W{0,5}(\d{1,15})")
 MAX_STEP_LINES = 1_000  # the last lines of progress of a source that are kept
 MAX_STEP_BYTES = 400  # so much of each
+WENT_ON = "went-on"
+"""The sign of the last line of progress of a source, for its time."""
 MAX_COMMANDS = 10_000  # the most commands that are remembered of a source
 MAX_ENDING_LINES = 20  # the last lines of a source, in which a run may say that it has ended
 MAX_LAST_WORDS = 3  # the last lines of these, which are taken as a run's last words
@@ -150,6 +152,7 @@ class Scanner:
         self.commands: dict[str, list[int]] = {}  # by source, the lines with a command that starts a run
         self.ended: dict[str, int] = {}  # by source, the line in which a run says that it has ended
         self.ended_well: dict[str, int] = {}  # by source, the line in which a run says that it has ended well
+        self.went_on: list[Hit] = []  # of each source, the last line of progress
         self.slowed: list[Hit] = []  # lines from which on steps take longer, to the end of their source
         self.last_words: list[Hit] = []  # last lines after which nobody would call the run healthy
         self.work = 0  # the work so far, in lines of a known shape
@@ -214,6 +217,8 @@ class Scanner:
         self.ends[source] = number
         self.last_progress[source] = went_on[-1][0] if went_on else 0
         self.steady_progress[source] = _begin_of_last_steps(went_on)
+        if went_on:
+            self.went_on.append(Hit(WENT_ON, read_line(source, *went_on[-1], section, foreign=False)))
         if slow := lasting_pace_fall(went_on):
             line = read_line(source, slow.number, dict(went_on)[slow.number], section, foreign=False)
             self.slowed.append(Hit("pace-fell", line, {"times": f"{slow.times:.1f}"}))
