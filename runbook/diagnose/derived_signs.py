@@ -127,6 +127,8 @@ def derive_signs(hits: HitsBySign) -> Iterator[Hit]:
     yield from _inner_interfaces(hits)
     if len(hits.get("counts-one-rank", ())) > 1:
         yield from (Hit("each-alone", hit.line) for hit in hits["counts-one-rank"])
+    yield from _each_machine_alone(hits.get("accelerate-alone", ()))
+    yield from _addresses_twice(hits)
     yield from _benchmarks_alone(hits.get("rank-zero-listed", ()))
     yield from _communicators_of_one(hits.get("communicator", ()))
     yield from _tensors_differ(hits.get("tensor-missing", ()))
@@ -641,6 +643,23 @@ def _barrier_sizes_differ(barriers: Sequence[Hit]) -> Iterator[Hit]:
     if len(sizes) > 1 and len({hit.groups.get("key") for hit in barriers}) == 1:
         groups = {"sizes": " and ".join(sorted(sizes, key=parse_number))}
         yield from (Hit("barrier-sizes-differ", hit.line, groups) for hit in sizes.values())
+
+
+def _each_machine_alone(told: Sequence[Hit]) -> Iterator[Hit]:
+    """`each-alone`: several machines each count one process."""
+    by_node = {hit.line.node: hit for hit in told if hit.line.node}
+    if len(by_node) > 1:
+        yield from (Hit("each-alone", hit.line) for hit in by_node.values())
+
+
+def _addresses_twice(hits: HitsBySign) -> Iterator[Hit]:
+    """`dialled-address-twice`: two machines list one address as theirs, and it is dialled. Addresses of bridges and
+    cables inside a machine are alike on many, which is no fault until they are used."""
+    dialled = [hit.line.text for sign in ("refused", "drops", "no-route") for hit in hits.get(sign, ())]
+    by_address = values_by_key((hit.groups["address"], hit) for hit in hits.get("own-address", ()) if hit.line.node)
+    for address, told in by_address.items():
+        if any(address in text for text in dialled) and len({hit.line.node for hit in told}) > 1:
+            yield from (Hit("dialled-address-twice", hit.line, hit.groups) for hit in told)
 
 
 def _benchmarks_alone(firsts: Sequence[Hit]) -> Iterator[Hit]:

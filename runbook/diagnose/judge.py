@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
@@ -20,6 +21,8 @@ NO_EVIDENCE = "insufficient-evidence"
 # Seconds by which a failure must be later than a step that stands below it: less is the disorder of what many ranks
 # print, and more may be the difference of two time zones.
 MIN_LATER_S, MAX_LATER_S = 2.0, 840.0
+MEETING_PLACE = re.compile(r"--?(?:master|rdzv|main[-_]process)[-_](?:addr|port|endpoint|id|ip)[= ]\S{1,80}")
+"""What a command is told of where its ranks meet."""
 MAX_EVIDENCE_LINES = 6  # the most lines that are quoted for a cause
 ENDING_SIGNS = frozenset(
     """traceback launcher-failed glog-error nccl-failed aborted killed crashed exception hangs watchdog client-timed-out
@@ -314,16 +317,20 @@ def _is_after_good_end(hit: Hit, scanner: Scanner) -> bool:
 
 def _failed_before_the_next_run(hit: Hit, seen: Mapping[str, Sequence[Hit]], scanner: Scanner) -> bool:
     """Whether the command that printed this line ended badly after it, before another run was started: how that one
-    goes does not mend what was wrong with the first."""
+    goes does not mend what was wrong with the first, unless it is the same but for where the ranks meet."""
     commands = scanner.commands[hit.line.source]
-    after = bisect_right(commands, hit.line.number)
+    after = bisect_right(commands, hit.line.number, key=lambda command: command.number)
     if after == len(commands):
         return False
-    return any(
-        one.line.source == hit.line.source and hit.line.number <= one.line.number < commands[after]
+    failed = any(
+        one.line.source == hit.line.source and hit.line.number <= one.line.number < commands[after].number
         for sign in ENDING_SIGNS
         for one in seen.get(sign, ())
     )
+    if not failed or after == 0 or scanner.ended_well.get(hit.line.source, 0) < commands[after].number:
+        return failed
+    tried = MEETING_PLACE.sub("", commands[after - 1].text)
+    return all(MEETING_PLACE.sub("", later.text) != tried for later in commands[after:])
 
 
 def _order_key(scanner: Scanner, found: Sequence[Cause]) -> Callable[[Cause], tuple[float, int, int]]:

@@ -30,10 +30,10 @@ FOREIGN_PHRASES = tuple(phrase.encode().lower().decode() for phrase in ENGLISH_B
 
 
 def translate_phrases(text: str) -> str:
-    """The line with each phrase of ENGLISH_BY_PHRASE translated."""
+    """The line with each phrase of ENGLISH_BY_PHRASE translated, and French colons closed up."""
     for phrase, english in ENGLISH_BY_PHRASE.items():
         text = text.replace(phrase, english)
-    return text
+    return text.replace("\u00a0:", ":").replace(" : ", ": ")
 
 
 # --- text, speaker and time -----------------------------------------------------------------------------------------
@@ -146,7 +146,8 @@ SLURM_TASK_ERROR = re.compile(r"\b(?:srun|slurmstepd): error: (?P<node>[\w.-]+):
 RANK_INSIDE = re.compile(r"\[(?:[^\]\[]*\b)?Rank ?(?P<rank>\d+)\]|\bon rank[: ]+(?P<at>\d+)\b", re.IGNORECASE)
 MAX_PROMPT_BYTES = 200
 SHELL_PROMPT = (
-    r"(?:\([\w.-]+\) )?(?:(?:\[?(?:[\w.-]+@(?P<node>[\w.-]+)(?![\w.-]))[^\]$#>\n]*\]?)?[$#%❯] ?"
+    r"(?:\([\w.-]+\) )?(?:(?:\[?(?:[\w.-]+@(?P<node>[\w.-]+)(?![\w.-]))[^\]$#>\n]*\]?"
+    r"|(?P<bare>[a-z][\w.-]*):(?:~|/(?!/))[^\s\]$#>]*)?[$#%❯] ?"
     r"|(?P<windows>PS (?:[A-Z]:|/)[^>\n]*> ?|[A-Z]:\\[^>\n]*> ?))"
 )
 """A prompt of a shell, of cmd or of PowerShell."""
@@ -157,7 +158,7 @@ LAUNCH_PROGRAMS = frozenset(
 BENCHMARK_SUFFIXES = ("_perf", "_bw", "_lat", "_perftest")
 """Endings of the names of benchmarks: all_reduce_perf, ib_write_bw, ib_send_lat."""
 PROMPTED_COMMAND = re.compile(rf"\A{SHELL_PROMPT}(?P<words>\S.*)\Z")
-SECTION = re.compile(r"^(?:###+|==>|=== ?|--- ?|>>>) *(?P<title>[^#=<>-].*)")
+SECTION = re.compile(r"^(?:###+|==>|={3,}|-{3,}|>>>) *(?P<title>[^#=<>-].*)")
 MACHINE_LABEL = re.compile(
     r"[*_]*(?i:(?:on|from|output of|log of|auf|von|sur|de|en|на)?\s?(?:the |dem |der |la |le |el )?"
     r"(?P<node>(?:(?:first|second|third|1st|2nd|3rd|head|master|worker|other) )?"
@@ -178,6 +179,7 @@ SPEAKS_FOR_OTHERS = frozenset(
 """Programs whose output may be that of other hosts."""
 SECTION_RANK = re.compile(r"\brank[ _-]?(?P<rank>\d+)\b", re.IGNORECASE)
 SECTION_NODE = re.compile(rf"^(?:node |host |on )?(?P<node>{HOST_PATTERN}|(?:node|host|worker|master)[\w.-]*)(?![\w/])")
+QUOTED_NODE = re.compile(r"(?i:node|host|pc|machine|server|box) [\"'“](?P<node>[\w.-]{1,40})[\"'”]")
 FILE_ENDINGS = ("log", "out", "err", "txt", "gz")  # of files, and no nodes
 PATH_RANK = re.compile(r"rank[-_.]?0*(?P<rank>\d+)(?:\.(?P<node>[A-Za-z][\w-]*))?\b")
 
@@ -237,7 +239,7 @@ def strip_prefixes(text: str) -> tuple[str, int | None, str | None]:
 def is_typed_command(line: str) -> bool:
     """Whether the line is for certain a command behind a prompt; `#` and `%` alone also begin other lines."""
     prompt = PROMPTED_COMMAND.match(line)
-    return prompt is not None and bool(prompt["node"] or prompt["windows"] or line.startswith("$ "))
+    return prompt is not None and bool(prompt["node"] or prompt["bare"] or prompt["windows"] or line.startswith("$ "))
 
 
 def starts_a_run(line: str) -> bool:
@@ -255,7 +257,7 @@ def starts_a_run(line: str) -> bool:
 def may_name_speaker(raw: bytes) -> bool:
     """Whether a line of this shape may be a prompt, a loop over hosts, or a label that names a speaker."""
     begin = raw[:MAX_PROMPT_BYTES]
-    if b"@" in begin or b"; do" in begin:
+    if b"@" in begin or b"; do" in begin or b":~" in begin or b":/" in begin:
         return True
     bare = strip_prefixes(begin.decode("utf-8", "replace"))[0].strip()
     return begin == raw and MACHINE_LABEL.match(bare) is not None
@@ -273,10 +275,11 @@ def section_speaker(text: str) -> tuple[int | None, str | None] | None:
     or below a command at the prompt of a host; nobody, (None, None), below a command whose output may be other hosts'.
     None if the line is nothing of these."""
     bare = strip_prefixes(text)[0].strip()
-    if (prompt := PROMPTED_COMMAND.match(bare)) and prompt["node"]:
+    prompt = PROMPTED_COMMAND.match(bare)
+    if prompt and (node := prompt["node"] or prompt["bare"]):
         words = {word.rpartition("/")[2] for word in prompt["words"].split()}
         others = not words.isdisjoint(SPEAKS_FOR_OTHERS) or any(word.endswith(".sh") for word in words)
-        return None, None if others else prompt["node"]
+        return None, None if others else node
     if label := MACHINE_LABEL.match(bare):
         return None, label["node"].lower()
     heading = SECTION.match(text.strip()) or SECTION.match(bare)
@@ -284,7 +287,7 @@ def section_speaker(text: str) -> tuple[int | None, str | None] | None:
         return None
     title = heading["title"].rstrip(" #<=-")
     rank = SECTION_RANK.search(title)
-    node = SECTION_NODE.match(title)
+    node = SECTION_NODE.match(title) or QUOTED_NODE.match(title)
     if not rank and not node:
         return None
     return parse_small_number(rank["rank"]) if rank else None, node["node"] if node else None

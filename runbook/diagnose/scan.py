@@ -77,6 +77,7 @@ MAX_STEP_BYTES = 400  # so much of each
 WENT_ON = "went-on"
 """The sign of the last line of progress of a source, for its time."""
 MAX_COMMANDS = 10_000  # the most commands that are remembered of a source
+MAX_COMMAND_BYTES = 400  # so much of each
 MAX_ENDING_LINES = 20  # the last lines of a source, in which a run may say that it has ended
 MAX_LAST_WORDS = 3  # the last lines of these, which are taken as a run's last words
 # a match that begins behind so many characters of a long line is quoted from QUOTE_LEAD_CHARACTERS characters before it
@@ -108,6 +109,13 @@ class _Kind(NamedTuple):
     starts: bool = False  # they are commands that start a run
     opens: bool = False  # they may go on in the next line
     late: bool = False  # they were not searched, and are read at the end of the source, if at all
+
+
+class Command(NamedTuple):
+    """A line with a command that starts a run."""
+
+    number: int
+    text: str
 
 
 READ_LATER = _Kind(late=True)
@@ -149,7 +157,7 @@ class Scanner:
         ] = {}  # by source, the first of the last MIN_STEADY_STEPS such lines; 0: fewer
         self.ends: dict[str, int] = {}  # by source, how many lines it has
         self.went_well: dict[str, int] = {}  # by source, the line which says that all went well
-        self.commands: dict[str, list[int]] = {}  # by source, the lines with a command that starts a run
+        self.commands: dict[str, list[Command]] = {}  # by source, the commands that start a run
         self.ended: dict[str, int] = {}  # by source, the line in which a run says that it has ended
         self.ended_well: dict[str, int] = {}  # by source, the line in which a run says that it has ended well
         self.went_on: list[Hit] = []  # of each source, the last line of progress
@@ -197,7 +205,7 @@ class Scanner:
                 elif hosts and len(raw) < MAX_PROMPT_BYTES and (name := _bare_text(raw)) in hosts:
                     section = (None, name)
                 if kind.starts and len(commands) < MAX_COMMANDS:
-                    commands.append(number)
+                    commands.append(Command(number, raw[:MAX_COMMAND_BYTES].decode("utf-8", "replace")))
                 if kind.opens and not open_line:
                     open_line, open_kind, open_shape = BrokenLine(number, raw), kind, shape
                 elif kind.signs:

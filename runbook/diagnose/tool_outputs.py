@@ -345,12 +345,23 @@ def merge_tool_causes(
     told = merged
     if any(cause.confidence != "low" for cause in both.values()):
         told = [cause for cause in told if cause.tier is not Tier.WRAPPER]
-    # Within a tier, a fault that logs name comes first; in other tiers a tool's fault explains the cause from logs.
-    known = [(cause.tier, cause.tier is not Tier.FAULT, at, cause) for at, cause in enumerate(told)]
-    added = [
-        (cause.tier, cause.tier is Tier.FAULT, CONFIDENCE_ORDER[cause.confidence], cause) for cause in both.values()
+    # A fault that logs name comes first; in other tiers a tool's fault explains the cause from logs, unless only that
+    # one is certain.
+    known = [
+        (cause.tier, cause.tier is not Tier.FAULT, cause.confidence != "high", at, cause)
+        for at, cause in enumerate(told)
     ]
-    found = [entry[-1] for entry in sorted([*known, *added], key=lambda entry: entry[:3])] if added or nearer else told
+    added = [
+        (
+            cause.tier,
+            cause.tier is Tier.FAULT or cause.confidence != "high",
+            False,
+            CONFIDENCE_ORDER[cause.confidence],
+            cause,
+        )
+        for cause in both.values()
+    ]
+    found = [entry[-1] for entry in sorted([*known, *added], key=lambda entry: entry[:4])] if added or nearer else told
     if not found:
         return _unknown_output_causes(sources, logs)
     return [
