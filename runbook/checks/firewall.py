@@ -193,10 +193,14 @@ class FirewallJudge:
         arriving = self.opened.get(name, [])
         bad = self.trouble.bad if self.trouble else ()
         if blocked := [dial for dial in bad if name in (dial.source, dial.destination)]:
-            whose = name_list_text(f"{guilty}'s" for guilty in sorted(self.findings))
             what = "all else" if self.note else count_text(len(arriving), "connection")
-            far = name_list_text(other_ends(name, blocked))
-            return Outcome.passed(name, f"{what} to it opened; what failed between it and {far} is {whose} doing")
+            far = other_ends(name, blocked)
+            owners = name_list_text(f"{guilty}'s" for guilty in sorted(self.findings))
+            whose = f"is {owners} doing"
+            if self.trouble and self.trouble.guessed.issuperset(far):
+                whose = "is told there, and may be the fault of either end"
+            between = f"between it and {name_list_text(far)}"
+            return Outcome.passed(name, f"{what} to it opened; what failed {between} {whose}")
         if not arriving:
             says = f"{name} was not dialled: no other node was able to try"
             return Outcome.unknown(name, finding_for("insufficient-evidence", says, way="others-first"))

@@ -236,6 +236,17 @@ def test_only_the_guilty_node_fails() -> None:
     assert "node-b's doing" in (outcomes["node-a"].proof or "")
 
 
+def test_what_may_be_the_fault_of_either_end_is_nobodys_doing() -> None:
+    seen = [
+        dial(d.source, d.destination, "silent") if (d.source, d.destination) == ("node-a", "node-c") else d
+        for d in EVERY
+    ]
+    outcomes = judged(*seen)
+    assert outcomes["node-c"].verdict is Verdict.FAIL
+    assert "may be the fault of either end" in (outcomes["node-a"].proof or "")
+    assert "at either end, or between them" in outcomes["node-c"].findings[0].says
+
+
 def test_a_node_that_nobody_dialled_is_not_healthy() -> None:
     outcomes = judged(*(d for d in EVERY if d.destination != "node-c"))
     assert outcomes["node-c"].verdict is Verdict.UNKNOWN

@@ -201,6 +201,18 @@ class Trouble:
 
     def findings(self) -> dict[str, list[Finding]]:
         """Findings by guilty node: one for each rule or kind of trouble."""
+        return {name: [accusation.finding for accusation in few] for name, few in self.accusations.items()}
+
+    @cached_property
+    def guessed(self) -> frozenset[str]:
+        """The nodes of which nothing shows that what failed is their own fault: it may be the other end's."""
+        return frozenset(
+            name for name, few in self.accusations.items() if all(one.guess and not one.common for one in few)
+        )
+
+    @cached_property
+    def accusations(self) -> dict[str, list[Accusation]]:
+        """Accusations by guilty node: one for each rule or kind of trouble."""
         found: dict[str, list[Accusation]] = defaultdict(list)
         for node, finding in self._unsent().items():
             found[node].append(Accusation(node, finding))
@@ -214,7 +226,7 @@ class Trouble:
                 accusations.append(accusation)
             else:
                 accusations[same] = accusations[same].merged(accusation)
-        return {node: [accusation.finding for accusation in accusations] for node, accusations in found.items()}
+        return found
 
     def _judged(self) -> list[tuple[list[Dial], Accusation]]:
         """The accusation of each group of dials. When an uncertain rule is named for other dials, a group that seemed
@@ -537,7 +549,7 @@ class Trouble:
         return finding_for(
             cause,
             f"TCP from {first.source} to {first.destination} opens on {ports_text(dials)}, and {then}; no rule that "
-            "could be read accounts for it",
+            "could be read accounts for it: the fault is at either end, or between them",
             seen,
             (first.source,),
             way="between",
