@@ -28,6 +28,7 @@ MAX_REJECTION_S = 0.2  # a host that is up, or its firewall, rejects a connectio
 MAX_STALLED_LINES = 200  # the most lines of one of Horovod's reports about tensors that not all ranks have submitted
 MAX_RANK_LIST_GAP = 24  # the most lines between the lists of ranks of two benchmarks that run at once
 MIN_RISING_COUNTERS = 2  # the fewest counters of a port without a name that must rise: one may be another port's
+MAX_GROWTH = 1.5  # the most by which one of them grows from its first reading to its last: more is another port's
 ICMP_HEADER_BYTES = 8  # which `ping` counts in a reply, and not in the size that it is told
 ARP_TIMEOUT_S = 0.9  # the kernel asks by ARP that long for an address before it gives up
 
@@ -98,7 +99,8 @@ def derive_signs(hits: HitsBySign) -> Iterator[Hit]:
         waits = any(hits.get(sign) for sign in ("waits-for-rank-key", "hangs", "socket-timeout", "client-timed-out"))
         yield from _rank_twice(hits.get("global-rank", ()), waits)
     yield from _own_rank_twice(hits.get("own-rank", ()))
-    yield from _loopback_on_each(hits.get("told-loopback", ()))
+    if any(hits.get(sign) for sign in ("many-nodes", "refused", "client-timed-out", "socket-timeout", "hangs")):
+        yield from _loopback_on_each(hits.get("told-loopback", ()))
     yield from _world_twice(hits.get("global-rank", ()))
     yield from _two_machines_answer(hits.get("arp-reply", ()))
     yield from _started_alone_twice(hits.get("starts-alone", ()))
@@ -238,14 +240,15 @@ def _rank_twice(told: Sequence[Hit], waits: bool) -> Iterator[Hit]:
             ranks[hit.groups["rank"]].append(hit)
             size = max(size, parse_number(hit.groups["size"]))
         elif "node_rank" in hit.groups:
-            nodes[hit.groups["node_rank"]].setdefault(hit.line.who, hit)
+            nodes[hit.groups["node_rank"]].setdefault(hit.line.node or "", hit)
     if size and len(ranks) < size:
         for rank, hits in ranks.items():
             if len(hits) > 1:
                 yield from (Hit("rank-twice", hit.line, {"rank": rank}) for hit in hits[:2])
-    for rank, by_who in nodes.items():
-        if len(by_who) > 1 and len(nodes) == 1 and (waits or all(map(_starts_one_of_many, by_who.values()))):
-            yield from (Hit("rank-twice", hit.line, {"rank": rank}) for hit in by_who.values())
+    for rank, by_node in nodes.items():
+        by_node.pop("", None)  # nobody knows whose line it is
+        if len(by_node) > 1 and len(nodes) == 1 and (waits or all(map(_starts_one_of_many, by_node.values()))):
+            yield from (Hit("rank-twice", hit.line, {"rank": rank}) for hit in by_node.values())
 
 
 def _starts_one_of_many(hit: Hit) -> bool:
@@ -658,7 +661,8 @@ def _addresses_twice(hits: HitsBySign) -> Iterator[Hit]:
     dialled = [hit.line.text for sign in ("refused", "drops", "no-route") for hit in hits.get(sign, ())]
     by_address = values_by_key((hit.groups["address"], hit) for hit in hits.get("own-address", ()) if hit.line.node)
     for address, told in by_address.items():
-        if any(address in text for text in dialled) and len({hit.line.node for hit in told}) > 1:
+        is_dialled = re.compile(rf"(?<![\d.]){re.escape(address)}(?![\d.])").search
+        if any(map(is_dialled, dialled)) and len({hit.line.node for hit in told}) > 1:
             yield from (Hit("dialled-address-twice", hit.line, hit.groups) for hit in told)
 
 
@@ -710,7 +714,8 @@ def _pods_not_placed(sign: str, name: str, hits: HitsBySign) -> Iterator[Hit]:
 
 def _counter_rises(readings: Sequence[Hit]) -> Iterator[Hit]:
     """`counter-rises`: a port's counter of errors is read several times, and each reading is higher. Readings that name
-    no port may be several ports': of these, MIN_RISING_COUNTERS must rise, all from more than 0, and none must fall."""
+    no port may be several ports': of these, MIN_RISING_COUNTERS must rise, each by MAX_GROWTH at most, and none must
+    fall."""
     by_counter = values_by_key(
         ((hit.line.who, hit.groups.get("port", ""), hit.groups["counter"]), hit) for hit in readings
     )
@@ -718,7 +723,8 @@ def _counter_rises(readings: Sequence[Hit]) -> Iterator[Hit]:
     rising = {key for key, told in values.items() if len(told) > 1 and all(one < at for one, at in pairwise(told))}
     unnamed = {key for key in values if not key[1]}
     falls = any(one > later for key in unnamed for one, later in pairwise(values[key]))
-    if falls or len(unnamed & rising) < MIN_RISING_COUNTERS or any(values[key][0] == 0 for key in unnamed & rising):
+    leaps = any(values[key][-1] > MAX_GROWTH * values[key][0] for key in unnamed & rising)
+    if falls or leaps or len(unnamed & rising) < MIN_RISING_COUNTERS:
         rising -= unnamed
     for key in values:
         if key in rising:
@@ -733,7 +739,8 @@ def _differing_values(sign: str, group: str, name: str, hits: HitsBySign) -> Ite
     values: dict[str, Hit] = {}
     for hit in hits.get(sign, ()):
         values.setdefault(hit.groups[group], hit)
-    several = len({hit.line.who for hit in values.values()}) > 1
+    named = {hit.line.source for hit in values.values() if hit.line.node or hit.line.rank is not None}
+    several = len({hit.line.who for hit in values.values() if hit.line.who not in named}) > 1
     if len(values) > 1 and (several or (sign == "nccl-version" and hits.get("bootstrap-mismatch"))):
         groups = {f"{group}s": ", ".join(sorted(values))}
         yield from (Hit(name, hit.line, groups) for hit in values.values())

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from runbook.diagnose.rule_types import MAX_TRACEBACK_LINES, Hit, Line, has_line_above, line_numbers
 from runbook.files.node_sets import count_names, expand
-from runbook.model.units import parse_small_number
+from runbook.model.units import parse_number, parse_small_number
 
 MAX_CLIENT_CALL_LINES = 16  # the most lines of a traceback from the frame of a web client to the error of its socket
 MAX_EXIT_LINES = 12  # the most lines of a process between an exception that nothing caught and its end
@@ -48,6 +48,7 @@ PASSED_CHECK = re.compile(
     re.IGNORECASE,
 )
 """A line of a report of checks that passed: its counts are all 0, or it says so."""
+FAILED_STEP = re.compile(r"[\s│]{0,40}[├└]─✖")
 CLOSED_IN_TURN = re.compile(r"\bCommClosedError\b|\bRECEIVED SIGNAL TERM\b")
 """What a worker of Dask, or an executor of Spark, says when its cluster is closed."""
 NODE_NAMES = re.compile(r"[\w.-]{1,80}(?:\[[\d,-]{1,80}\])?")
@@ -74,13 +75,14 @@ LinePlace = tuple[str, str, int]
 
 def without_explained_hits(hits: Sequence[Hit]) -> tuple[list[Hit], set[tuple[str, int]]]:
     """The hits that mean what their lines say, and the places of lines that mean nothing even as a run's last words:
-    exceptions that Python ignored, and the end of programs that only looked on."""
-    left = _without_killed_helpers(_without_ignored_exceptions(hits))
+    exceptions that Python ignored, the end of programs that only looked on, steps of a workflow that were retried."""
+    left = _without_retried_steps(_without_killed_helpers(_without_ignored_exceptions(hits)))
     ignored = {hit.line.place for hit in hits} - {hit.line.place for hit in left}
     for drop in (
         _without_passed_checks,
         _without_exit_crashes,
         _without_answered_lookups,
+        _without_completed_counts,
         _without_later_logins,
         _without_hydra_kills,
         _without_kills_of_ended_steps,
@@ -147,6 +149,25 @@ def _without_kills_of_ended_steps(hits: Sequence[Hit]) -> list[Hit]:
 def _without_killed_helpers(hits: Sequence[Hit]) -> list[Hit]:
     """The hits without lines about programs that were killed and only looked on, such as TensorBoard."""
     return _without_lines_of(KILLED_HELPER, hits)
+
+
+def _without_retried_steps(hits: Sequence[Hit]) -> list[Hit]:
+    """The hits without those in rows of Argo's about failed steps of a workflow that has succeeded."""
+    succeeded = {hit.line.source for hit in hits if hit.sign == "workflow-succeeded"}
+    return [hit for hit in hits if hit.line.source not in succeeded or not FAILED_STEP.match(hit.line.text)]
+
+
+def _without_completed_counts(hits: Sequence[Hit]) -> list[Hit]:
+    """The hits without counts of those who have joined, if a later count is complete, or if it is no count of some."""
+    complete = {hit.line.source: hit.line.number for hit in hits if hit.sign == "all-joined"}
+
+    def counts(hit: Hit) -> bool:
+        if hit.sign != "too-few-joined":
+            return True
+        some = parse_number(hit.groups["came"]) < parse_number(hit.groups["wanted"])
+        return some and hit.line.number > complete.get(hit.line.source, 0)
+
+    return [hit for hit in hits if counts(hit)]
 
 
 def _without_passed_checks(hits: Sequence[Hit]) -> list[Hit]:

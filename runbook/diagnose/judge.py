@@ -18,8 +18,8 @@ from runbook.diagnose.rule_types import Hit, Line, Rule, Tier
 from runbook.diagnose.scan import WENT_ON, Scanner
 
 NO_EVIDENCE = "insufficient-evidence"
-# Seconds by which a failure must be later than a step that stands below it: less is the disorder of what many ranks
-# print, and more may be the difference of two time zones.
+# Logs of several machines may stand one below the other, so that steps below a failure came before it. It must be later
+# by so many seconds: less is the disorder of what many ranks print, and more may be the difference of two time zones.
 MIN_LATER_S, MAX_LATER_S = 2.0, 840.0
 MEETING_PLACE = re.compile(r"--?(?:master|rdzv|main[-_]process)[-_](?:addr|port|endpoint|id|ip)[= ]\S{1,80}")
 """What a command is told of where its ranks meet."""
@@ -262,9 +262,7 @@ def _has_recovered(cause: Cause, seen: Mapping[str, Sequence[Hit]], scanner: Sca
     )
     hits = [hit for sign in signs for hit in seen.get(sign, ()) if hit.line.source in sources]
     last_steps = {hit.line.source: hit.line.when for hit in seen.get(WENT_ON, ())}
-    if any(_is_after_step(hit.line, last_steps.get(hit.line.source)) for hit in hits):
-        return False  # logs of several machines, one below the other: the steps below the failure came before it
-    if all(
+    if not any(_is_after_step(hit.line, last_steps.get(hit.line.source)) for hit in hits) and all(
         hit.line.number < max(went_on.get(hit.line.source, 0), scanner.went_well.get(hit.line.source, 0))
         for hit in hits
     ):
@@ -288,22 +286,22 @@ def _has_recovered(cause: Cause, seen: Mapping[str, Sequence[Hit]], scanner: Sca
         hit.line.number > scanner.ended.get(hit.line.source, hit.line.number) for hit in cause.evidence
     ):
         return True
-    # A run that ended well, or made steps after it and ended, has survived it if it was told to end or no rank is
-    # named, and either no line says that a process ended, or a step follows that line before the end.
+    # A run that ended well, or made steps after it and ended, has survived it if no rank is named, or one that was told
+    # to end, and either no line says that a process ended, or a step follows that line before the end.
     return all(
         hit.line.number < (end := scanner.ended.get(hit.line.source, 0))
         and (
             hit.line.number < scanner.last_progress.get(hit.line.source, 0)
             or scanner.ended_well.get(hit.line.source) == end
         )
-        and (hit.line.rank is None or hit.sign in dismissals)
+        and (hit.line.rank is None or (hit.sign in dismissals and scanner.ended_well.get(hit.line.source) == end))
         and (hit.sign not in ENDING_SIGNS or hit.line.number < scanner.last_progress.get(hit.line.source, 0) != end)
         for hit in hits
     )
 
 
 def _is_after_step(line: Line, step: float | None) -> bool:
-    """Whether a line is by its own time later than a step. Clocks that are further apart may be of two time zones."""
+    """Whether a line is by its own time later than a step."""
     return line.when is not None and step is not None and MIN_LATER_S <= line.when - step <= MAX_LATER_S
 
 
@@ -327,10 +325,11 @@ def _failed_before_the_next_run(hit: Hit, seen: Mapping[str, Sequence[Hit]], sca
         for sign in ENDING_SIGNS
         for one in seen.get(sign, ())
     )
-    if not failed or after == 0 or scanner.ended_well.get(hit.line.source, 0) < commands[after].number:
+    at = bisect_right(commands, scanner.ended_well.get(hit.line.source, 0), key=lambda command: command.number)
+    if not failed or after == 0 or at <= after:
         return failed
-    tried = MEETING_PLACE.sub("", commands[after - 1].text)
-    return all(MEETING_PLACE.sub("", later.text) != tried for later in commands[after:])
+    tried, ended_well = (MEETING_PLACE.sub("", commands[one].text) for one in (after - 1, at - 1))
+    return tried != ended_well
 
 
 def _order_key(scanner: Scanner, found: Sequence[Cause]) -> Callable[[Cause], tuple[float, int, int]]:

@@ -109,7 +109,7 @@ LINE_PREFIX_PATTERNS = (
     r"\A(?P<rank>\d{1,5}): ",  # srun -l
     r"\A\[pod/(?P<node>[\w.-]+)/[\w.-]+\] ?",  # kubectl logs --prefix
     rf"\A(?P<node>{HOST_PATTERN}) *\| ",  # docker compose
-    r"\A\[(?P<node>[\w.-]{1,60})\] (?=[\w.-]{1,60}:\d{1,9}:\d{1,9} \[\d{1,4}\] )",  # before a line of NCCL's
+    r"\A\[[\w.-]{1,60}\] (?=[\w.-]{1,60}:\d{1,9}:\d{1,9} \[\d{1,4}\] )",  # before a line of NCCL's
     rf"\A\[(?P<node>{NOT_A_PART}{HOST_PATTERN})\] (?=\S)",  # a launcher's, before all that a host prints
     rf"\A(?P<node>{HOST_PATTERN}): ",  # pdsh, DeepSpeed, ansible
     (
@@ -144,10 +144,8 @@ GUESS_HINT = re.compile("If |(?:[Cc]aus|CAUS|[Rr]eason|REASON|[Hh]appen|HAPPEN|[
 NCCL_PREFIX = re.compile(r"\A(?P<node>[\w.-]+):\d+:\d+ \[\d+\] ")
 SLURM_TASK_ERROR = re.compile(r"\b(?:srun|slurmstepd): error: (?P<node>[\w.-]+): tasks? (?P<rank>\d+)?")
 RANK_INSIDE = re.compile(r"\[(?:[^\]\[]*\b)?Rank ?(?P<rank>\d+)\]|\bon rank[: ]+(?P<at>\d+)\b", re.IGNORECASE)
-MAX_PROMPT_BYTES = 200
 SHELL_PROMPT = (
-    r"(?:\([\w.-]+\) )?(?:(?:\[?(?:[\w.-]+@(?P<node>[\w.-]+)(?![\w.-]))[^\]$#>\n]*\]?"
-    r"|(?P<bare>[a-z][\w.-]*):(?:~|/(?!/))[^\s\]$#>]*)?[$#%❯] ?"
+    r"(?:\([\w.-]+\) )?(?:(?:\[?(?:[\w.-]+@(?P<node>[\w.-]+)(?![\w.-]))[^\]$#>\n]*\]?)?[$#%❯] ?"
     r"|(?P<windows>PS (?:[A-Z]:|/)[^>\n]*> ?|[A-Z]:\\[^>\n]*> ?))"
 )
 """A prompt of a shell, of cmd or of PowerShell."""
@@ -159,26 +157,42 @@ BENCHMARK_SUFFIXES = ("_perf", "_bw", "_lat", "_perftest")
 """Endings of the names of benchmarks: all_reduce_perf, ib_write_bw, ib_send_lat."""
 PROMPTED_COMMAND = re.compile(rf"\A{SHELL_PROMPT}(?P<words>\S.*)\Z")
 SECTION = re.compile(r"^(?:###+|==>|={3,}|-{3,}|>>>) *(?P<title>[^#=<>-].*)")
-MACHINE_LABEL = re.compile(
-    r"[*_]*(?i:(?:on|from|output of|log of|auf|von|sur|de|en|на)?\s?(?:the |dem |der |la |le |el )?"
-    r"(?P<node>(?:(?:first|second|third|1st|2nd|3rd|head|master|worker|other) )?"
-    r"(?:machine|node|host|server|worker|pc|computer|box|laptop|workstation|client|rechner|knoten|maschine|serveur|n[oœ]e?ud"
-    r"|m[aá]quina|nodo|servidor|машин[аеы]|узел|узле|сервере?|机器|节点|主机|服务器|マシン|ノード|サーバー?)"
-    r"(?P<number>[ _-]?(?:[a-d]|\d{1,4}|[一二三]))?))"
-    r"(?: ?[(（][^()（）]{1,60}[)）])?(?: ?(?:says|shows|config|settings|output|log|terminal))? ?"
-    r"(?:[:：]|(?(number)|(?!)))[*_\s]*\Z"
+HOST_PROMPT = re.compile(
+    r"\A(?:\([\w.-]{1,40}\) )?(?P<bracket>\[)?(?P<user>[A-Za-z_][\w.-]{0,39}@)?"
+    r"(?P<node>(?P<container>[0-9a-f]{12}\b)|[A-Za-z][\w.-]{0,60})"
+    r"(?:(?(bracket) [^\s\]]{1,80}\]|:(?:~|/(?!/))[^\s$#%]{0,120}) ?[$#%❯]|(?(user)|(?<=\d))[$#]) (?P<words>\S.*)\Z"
 )
-"""A line of a post that only says which machine printed what follows: `On machine 2 (192.168.1.11):`; one with a number
-needs no colon."""
-LOOP_OVER_HOSTS = re.compile(r"\bfor \w{1,20} in (?P<names>[\w. -]{1,300}); ?do\b")
-SPEAKS_FOR_OTHERS = frozenset(
+"""A command at the prompt of a host: `me@n1:~$ …`, `[root@n1 ~]# …`, `n1:/data$ …`, `n1# …`. The prompt of a container
+has a name that nobody else knows."""
+MACHINE_LABEL = re.compile(
+    r"[*_]*(?i:(?P<on>(?:on|from|output of|log of|auf|von|sur|de|en|на)\s)?(?:the |dem |der |la |le |el )?"
+    r"(?P<node>(?P<which>(?:first|second|third|1st|2nd|3rd|head|master|worker|other) )?"
+    r"(?:machine|node|host|server|worker|pc|computer|box|laptop|workstation|client|rechner|knoten|maschine|serveur"
+    r"|n[oœ]e?ud|m[aá]quina|nodo|servidor|машин[аеы]|узел|узле|сервере?|机器|节点|主机|服务器|マシン|ノード|サーバー?)"
+    r"(?P<number>[_-]?(?:[a-d]|\d{1,4}|[一二三])|(?P<apart> (?:[a-d]|\d{1,4})))?))"
+    r"(?P<address> ?[(（][^()（）]{1,60}[)）])?(?: ?(?:says|shows|config|settings|output|log|terminal))? ?"
+    r"(?:[:：](?:(?(on)|(?(which)|(?(number)|(?(address)|(?!))))))|(?(apart)|(?!)))[*_\s]*\Z"
+)
+"""A line of a post that only says which machine printed what follows: `On machine 2 (192.168.1.11):`. A bare `server:`
+may be a key of YAML, and `node2` without a colon a row of a list of hosts; `PC 2` alone is a label."""
+MAX_LABEL_BYTES = 100  # the longest line that is taken as a label
+LOOP_OVER_HOSTS = re.compile(r"\bfor \w{1,20} in (?P<names>[\w. -]{1,300}); ?do\b.*\bssh\b")
+REACHES_OTHERS = frozenset(
     """mpirun mpiexec prterun srun sbatch salloc horovodrun deepspeed colossalai ray ssh pdsh clush parallel-ssh pssh
-    ansible ansible-playbook kubectl docker podman nerdctl apptainer singularity enroot fab sky bash sh zsh for while
-    make""".split()
+    ansible ansible-playbook kubectl docker podman nerdctl apptainer singularity enroot fab sky flux bash sh zsh for
+    while make""".split()
 )
 """Programs whose output may be that of other hosts."""
+SHOWS_FILES = frozenset(
+    """cat tail head less more zcat bat grep egrep zgrep awk sed tee sacct squeue scontrol sinfo qsub qstat bsub bpeek
+    bjobs aws gcloud az gsutil dstack modal""".split()
+)
+"""Programs that show what others have written."""
 SECTION_RANK = re.compile(r"\brank[ _-]?(?P<rank>\d+)\b", re.IGNORECASE)
-SECTION_NODE = re.compile(rf"^(?:node |host |on )?(?P<node>{HOST_PATTERN}|(?:node|host|worker|master)[\w.-]*)(?![\w/])")
+SECTION_NODE = re.compile(
+    r"^(?!(?:epoch|step|stage|iter|batch|phase|fold|trial|run|fp|bf|int)[-_]?\d)(?:node |host |on )?"
+    rf"(?P<node>{HOST_PATTERN}|(?:node|host|worker|master)[\w.-]*)(?![\w/])"
+)
 QUOTED_NODE = re.compile(r"(?i:node|host|pc|machine|server|box) [\"'“](?P<node>[\w.-]{1,40})[\"'”]")
 FILE_ENDINGS = ("log", "out", "err", "txt", "gz")  # of files, and no nodes
 PATH_RANK = re.compile(r"rank[-_.]?0*(?P<rank>\d+)(?:\.(?P<node>[A-Za-z][\w-]*))?\b")
@@ -239,7 +253,7 @@ def strip_prefixes(text: str) -> tuple[str, int | None, str | None]:
 def is_typed_command(line: str) -> bool:
     """Whether the line is for certain a command behind a prompt; `#` and `%` alone also begin other lines."""
     prompt = PROMPTED_COMMAND.match(line)
-    return prompt is not None and bool(prompt["node"] or prompt["bare"] or prompt["windows"] or line.startswith("$ "))
+    return prompt is not None and bool(prompt["node"] or prompt["windows"] or line.startswith("$ "))
 
 
 def starts_a_run(line: str) -> bool:
@@ -254,20 +268,11 @@ def starts_a_run(line: str) -> bool:
     )
 
 
-def may_name_speaker(raw: bytes) -> bool:
-    """Whether a line of this shape may be a prompt, a loop over hosts, or a label that names a speaker."""
-    begin = raw[:MAX_PROMPT_BYTES]
-    if b"@" in begin or b"; do" in begin or b":~" in begin or b":/" in begin:
-        return True
-    bare = strip_prefixes(begin.decode("utf-8", "replace"))[0].strip()
-    return begin == raw and MACHINE_LABEL.match(bare) is not None
-
-
 def names_in_a_loop(text: str) -> frozenset[str]:
     """The names that a shell's loop goes over: a line below that is one of them, and nothing else, is the heading of
     what that host printed."""
     loop = LOOP_OVER_HOSTS.search(text)
-    return frozenset(loop["names"].split()) if loop else frozenset()
+    return frozenset(name for name in loop["names"].split() if not name.isdecimal()) if loop else frozenset()
 
 
 def section_speaker(text: str) -> tuple[int | None, str | None] | None:
@@ -275,12 +280,10 @@ def section_speaker(text: str) -> tuple[int | None, str | None] | None:
     or below a command at the prompt of a host; nobody, (None, None), below a command whose output may be other hosts'.
     None if the line is nothing of these."""
     bare = strip_prefixes(text)[0].strip()
-    prompt = PROMPTED_COMMAND.match(bare)
-    if prompt and (node := prompt["node"] or prompt["bare"]):
-        words = {word.rpartition("/")[2] for word in prompt["words"].split()}
-        others = not words.isdisjoint(SPEAKS_FOR_OTHERS) or any(word.endswith(".sh") for word in words)
-        return None, None if others else node
-    if label := MACHINE_LABEL.match(bare):
+    if prompt := HOST_PROMPT.match(bare):
+        elsewhere = prompt["container"] or _may_speak_for_others(prompt["words"])
+        return None, (None if elsewhere else prompt["node"])
+    if not text[:1].isspace() and (label := MACHINE_LABEL.match(bare)):
         return None, label["node"].lower()
     heading = SECTION.match(text.strip()) or SECTION.match(bare)
     if not heading:
@@ -291,6 +294,14 @@ def section_speaker(text: str) -> tuple[int | None, str | None] | None:
     if not rank and not node:
         return None
     return parse_small_number(rank["rank"]) if rank else None, node["node"] if node else None
+
+
+def _may_speak_for_others(command: str) -> bool:
+    """Whether what a command prints may be what other hosts have printed. A script may start anything."""
+    programs = [word.rpartition("/")[2] for word in command.split()]
+    shown = {word.rpartition("/")[2] for word in command.partition("|")[0].split()}
+    starts_others = not REACHES_OTHERS.isdisjoint(programs) or any(word.endswith(".sh") for word in programs)
+    return starts_others or not SHOWS_FILES.isdisjoint(shown)
 
 
 def speaker_of_path(path: str) -> tuple[int | None, str | None]:

@@ -212,9 +212,8 @@ SETUP = re.compile(
     rb"|using (?:internal )?network\b|net/\w+ ?: using \[?\d|net : using interface\b|via (?:p2p|shm|net|direct)"
     rb"|(?:ring|channel|tree)s? \d+|connected all\b|nvls comm|trees?\b (?:enabled|disabled)"
     rb"|startup complete|server is ready|ready to serve|listening (?:on|at)|running on http|uvicorn running"
-    rb"|serving (?:on|at|http|grpc|metrics)|starting (?:web|http|grpc|metrics) ?server"
-    rb"|successfully (?:initiali[sz]|register)ed"
-    rb"|subnet up\b|linux version \d|mounted filesystem|module license|kernel: |systemd\[\d+\]|nvrm\b)"
+    rb"|serving (?:on|at)\b"
+    rb"|subnet up\b|mounted filesystem|module license|kernel: |systemd\[\d+\]|nvrm\b)"
     rb"))",
     re.DOTALL,
 )
@@ -227,7 +226,7 @@ REACHED_LITERALS = tuple(
     "|images/s|img/s|ms/step|float|half|double|int|%|forward pass|batch|step|tick|iter|epoch|joined|barrier"
     "|registered|connect|i am |episode|rank|process|worker|task|node|hostname|accepted|using|via|ring|channel|tree"
     "|checkpoint|grad strides|nvls|peer access|x2c|mnnvl|collective|ready|listen|running|started|kernel|systemd"
-    "|nvrm|mpi s|out of bounds|cuda graph|torch distributed|serv|linux|mounted|module|subnet".split("|")
+    "|nvrm|mpi s|out of bounds|cuda graph|torch distributed|serv|mounted|module|subnet".split("|")
 )
 """Literals of PROGRESS and SETUP: a line without any of them matches neither, unless it is a row of numbers."""
 
@@ -275,7 +274,7 @@ HARMLESS_ERROR = re.compile(
     r"|couldn't chdir to .{0,200}: going to /tmp|failed to send message_task_exit"
     r"|conflicting cpu frequency values|some metrics cannot be computed|main process disappeared!"
     r"|metrics exporter agent|export metrics to agent failed|\] read -1, expected \d+, errno = 1\b"
-    r"|zero bytes were transmitted or received|[├└]─✖|\berr 1b11: |\bmsg=.collector failed\b"
+    r"|slurm_receive_msg \[[\d.:]+\]: zero bytes were|\berr 1b11: |\bmsg=.collector failed\b"
     r"|chdir\(/var/log\): permission denied|unable to open pidfile"
     r"|couldn't get resource list for \S+\.k8s\.io|module verification failed: signature"
     r"|pmix error: .{0,200} in file \S*gds_"

@@ -29,12 +29,11 @@ from runbook.diagnose.literal_index import DIGITS, Index, longest_key_pattern
 from runbook.diagnose.log_lines import (
     BROKEN_LINE_OPENERS,
     FOREIGN_PHRASES,
+    MAX_LABEL_BYTES,
     MAX_LINE_BYTES,
-    MAX_PROMPT_BYTES,
     MAX_SHOWN_CHARACTERS,
     BrokenLine,
     may_continue,
-    may_name_speaker,
     names_in_a_loop,
     read_line,
     section_speaker,
@@ -202,7 +201,7 @@ class Scanner:
                     text = raw[:MAX_LINE_BYTES].decode("utf-8", "replace")
                     section = section_speaker(text) or section
                     hosts = names_in_a_loop(text) or hosts
-                elif hosts and len(raw) < MAX_PROMPT_BYTES and (name := _bare_text(raw)) in hosts:
+                elif hosts and len(raw) < MAX_LABEL_BYTES and (name := _bare_text(raw)) in hosts:
                     section = (None, name)
                 if kind.starts and len(commands) < MAX_COMMANDS:
                     commands.append(Command(number, raw[:MAX_COMMAND_BYTES].decode("utf-8", "replace")))
@@ -356,9 +355,11 @@ class Scanner:
         if b"\\" in raw:
             raw = b" ".join(unpack_line(raw)) or raw
         found = self._index.find(raw.lower())
-        starts = starts_a_run(raw[:MAX_LINE_BYTES].decode("utf-8", "replace"))
+        text = raw[:MAX_LINE_BYTES].decode("utf-8", "replace")
+        starts = starts_a_run(text)
+        heads = self._heading in found or section_speaker(text) is not None or bool(names_in_a_loop(text))
         if not found:
-            return _Kind(heads=may_name_speaker(raw), starts=starts)
+            return _Kind(heads=heads, starts=starts)
         foreign = self._abroad in found
         if foreign and len(raw) <= MAX_LINE_BYTES:
             english = translate_phrases(raw.decode("utf-8", "replace")).encode()
@@ -374,7 +375,6 @@ class Scanner:
             if len(raw) <= MAX_SEARCHED_BYTES:
                 self._noted.append(raw)
         told = (*signs, self._abroad) if foreign else signs
-        heads = self._heading in found or may_name_speaker(raw)
         return _Kind(told, most, goes_on, heads=heads, starts=starts, opens=opens)
 
     def _note(self, raw: bytes, *, goes_on: bool = False) -> None:

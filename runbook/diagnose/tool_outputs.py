@@ -345,29 +345,26 @@ def merge_tool_causes(
     told = merged
     if any(cause.confidence != "low" for cause in both.values()):
         told = [cause for cause in told if cause.tier is not Tier.WRAPPER]
-    # A fault that logs name comes first; in other tiers a tool's fault explains the cause from logs, unless only that
-    # one is certain.
-    known = [
-        (cause.tier, cause.tier is not Tier.FAULT, cause.confidence != "high", at, cause)
-        for at, cause in enumerate(told)
-    ]
+    known = [(cause.tier, _place_in_tier(cause, of_a_tool=False), at, cause) for at, cause in enumerate(told)]
     added = [
-        (
-            cause.tier,
-            cause.tier is Tier.FAULT or cause.confidence != "high",
-            False,
-            CONFIDENCE_ORDER[cause.confidence],
-            cause,
-        )
+        (cause.tier, _place_in_tier(cause, of_a_tool=True), CONFIDENCE_ORDER[cause.confidence], cause)
         for cause in both.values()
     ]
-    found = [entry[-1] for entry in sorted([*known, *added], key=lambda entry: entry[:4])] if added or nearer else told
+    found = [entry[-1] for entry in sorted([*known, *added], key=lambda entry: entry[:3])] if added or nearer else told
     if not found:
         return _unknown_output_causes(sources, logs)
     return [
         replace(found[0], follows=None),
         *(_relate_to_root(cause, found[0]) if added or nearer else cause for cause in found[1:]),
     ]
+
+
+def _place_in_tier(cause: Cause, *, of_a_tool: bool) -> int:
+    """The place of a cause among those of its tier, of logs and of tools: a fault that logs name comes first; in other
+    tiers a tool's fault explains the cause from logs, unless only that one is certain."""
+    if cause.tier is Tier.FAULT:
+        return int(of_a_tool)
+    return (0 if of_a_tool else 1) + (0 if cause.confidence == "high" else 2)
 
 
 def _is_of_a_stall(cause: Cause) -> bool:
