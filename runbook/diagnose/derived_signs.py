@@ -56,7 +56,7 @@ MACHINE_RANK = re.compile(r"--(?:machine|node)[-_]rank[= ](\d{1,9})")
 """The number that a launcher's command line gives to its machine."""
 SLIRP_ADDRESS = "10.0.2.100"
 """The address of every container of rootless podman or Docker whose network is slirp4netns."""
-STARTS_ONE_OF_MANY = re.compile(r"\btorchrun\b.*--nnodes[= ](?:[2-9]|\d{2,})\b")
+STARTS_ONE_OF_MANY = re.compile(r"\btorchrun\b.{0,300}?--nnodes[= ](?:[2-9]|\d{2,})\b")
 BRIDGE_ADDRESS = re.compile(r"172\.(?:1[7-9]|2\d|30)\.")
 """The beginning of the addresses that Docker gives to its first bridges; 172.31 is a network of AWS as well."""
 

@@ -165,13 +165,13 @@ HOST_PROMPT = re.compile(
 """A command at the prompt of a host: `me@n1:~$ …`, `[root@n1 ~]# …`, `n1:/data$ …`, `n1# …`. The prompt of a container
 has a name that nobody else knows."""
 MACHINE_LABEL = re.compile(
-    r"[*_]*(?i:(?P<on>(?:on|from|output of|log of|auf|von|sur|de|en|на)\s)?(?:the |dem |der |la |le |el )?"
+    r"\A[*_]{0,4}(?i:(?P<on>(?:on|from|output of|log of|auf|von|sur|de|en|на)\s)?(?:the |dem |der |la |le |el )?"
     r"(?P<node>(?P<which>(?:first|second|third|1st|2nd|3rd|head|master|worker|other) )?"
     r"(?:machine|node|host|server|worker|pc|computer|box|laptop|workstation|client|rechner|knoten|maschine|serveur"
     r"|n[oœ]e?ud|m[aá]quina|nodo|servidor|машин[аеы]|узел|узле|сервере?|机器|节点|主机|服务器|マシン|ノード|サーバー?)"
     r"(?P<number>[_-]?(?:[a-d]|\d{1,4}|[一二三])|(?P<apart> (?:[a-d]|\d{1,4})))?))"
     r"(?P<address> ?[(（][^()（）]{1,60}[)）])?(?: ?(?:says|shows|config|settings|output|log|terminal))? ?"
-    r"(?:[:：](?:(?(on)|(?(which)|(?(number)|(?(address)|(?!))))))|(?(apart)|(?!)))[*_\s]*\Z"
+    r"(?:[:：](?:(?(on)|(?(which)|(?(number)|(?(address)|(?!))))))|(?(apart)|(?!)))[*_]{0,4}\s{0,4}\Z"
 )
 """A line of a post that only says which machine printed what follows: `On machine 2 (192.168.1.11):`. A bare `server:`
 may be a key of YAML, and `node2` without a colon a row of a list of hosts; `PC 2` alone is a label."""

@@ -818,13 +818,15 @@ def test_what_mends_a_missing_route(route: Facts, prefixes: list[str], fix: str)
     assert remedy_of_no_route(route, *prefixes)[1] == f"sudo ip {fix}"
 
 
-def test_a_peer_whose_address_a_narrow_netmask_makes_the_broadcast_address_is_not_silent() -> None:
+@pytest.mark.parametrize("small", [{}, {"error": "ping: Do you want to ping broadcast? Then -b."}])
+def test_a_peer_whose_address_a_narrow_netmask_makes_the_broadcast_address_is_not_silent(small: Facts) -> None:
     """The kernel finds a route to it, of type broadcast: it is the netmask of the sender, and nobody else's doing."""
     inventory = cluster(node("node-a"), node("node-b", address="10.0.0.7"), node("node-c"))
     narrow, wide = {"eth0": card("10.0.0.1/29")}, {"eth0": card("10.0.0.7/24")}
     silent = {**NOTHING, "route": {"dev": "eth0", "src": A}}
+    refused = {**silent, "small": small} if small else silent
     answers = {
-        "node-a": answer(target("node-b", "10.0.0.7", **silent), target("node-c", C), interfaces=narrow),
+        "node-a": answer(target("node-b", "10.0.0.7", **refused), target("node-c", C), interfaces=narrow),
         "node-b": answer(target("node-a", A, **silent), target("node-c", C), interfaces=wide),
         "node-c": answer(target("node-a", A), target("node-b", "10.0.0.7"), interfaces={"eth0": card("10.0.0.3/24")}),
     }

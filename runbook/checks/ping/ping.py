@@ -228,7 +228,10 @@ class Judge:
         self._add(
             wrong_interface_findings(seen, self._left(pair for pair in seen.pairs if pair.routeless or pair.unanswered))
         )
-        routeless = [p for p in seen.pairs if p.routeless or (p.unanswered and is_broadcast_address(seen, p))]
+        # Of a broadcast address, ping of iputils asks whether it is meant, and sends nothing.
+        silent = [p for p in seen.pairs if p.unanswered or (p.unasked and not p.answered)]
+        broadcast = [p for p in silent if is_broadcast_address(seen, p)]
+        routeless = [*(p for p in seen.pairs if p.routeless), *broadcast]
         self._add(route_findings(seen, self._left(routeless)))
         self._add(silence_findings(seen, self._left(pair for pair in seen.pairs if pair.unanswered)))
         left = self._left(seen.pairs)

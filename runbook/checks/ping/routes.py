@@ -336,6 +336,8 @@ def _foreign_mac(seen: Observations, pair: Pair) -> str | None:
     macs = [entry["mac"] for entry in seen.interfaces(pair.peer).values()]
     if mac is None or not macs or mac in macs or pair.route.get("via"):
         return None
+    if "PERMANENT" in (pair.neighbour.get("state") or ()):
+        return mac
     # A virtual network answers for all addresses with one hardware address: that is no second machine.
     return None if any(_neighbour_mac(other) == mac and other.peer != pair.peer for other in seen.pairs) else mac
 
