@@ -41,6 +41,9 @@ FAILURE_SIGNS = ("nccl-warn", "network-exception", "other-exception", "glog-erro
 RANKS_MET_SIGNS = ("p-to-p-channels", "joined")
 """Signs of lines that NCCL prints when all ranks of a communicator have told each other where they are."""
 
+WAITS_IN_VAIN_SIGNS = ("hangs", "socket-timeout", "client-timed-out")
+"""Signs of lines about a process that waits for another one which does not come."""
+
 WRAPPER_SIGNS = ("launcher-failed", "nccl-failed", "traceback")
 """Signs of lines that say only that something failed."""
 
@@ -57,6 +60,7 @@ MACHINE_RANK = re.compile(r"--(?:machine|node)[-_]rank[= ](\d{1,9})")
 SLIRP_ADDRESS = "10.0.2.100"
 """The address of every container of rootless podman or Docker whose network is slirp4netns."""
 STARTS_ONE_OF_MANY = re.compile(r"\btorchrun\b.{0,300}?--nnodes[= ](?:[2-9]|\d{2,})\b")
+"""A command that starts the ranks of one machine of several."""
 BRIDGE_ADDRESS = re.compile(r"172\.(?:1[7-9]|2\d|30)\.")
 """The beginning of the addresses that Docker gives to its first bridges; 172.31 is a network of AWS as well."""
 
@@ -96,11 +100,12 @@ def derive_signs(hits: HitsBySign) -> Iterator[Hit]:
     yield from _master_dials_itself(hits)
     yield from _different_world_sizes(hits.get("told-size", ()))
     if "bind-in-use" not in hits:  # otherwise several jobs on one machine, each with all its ranks, use one port
-        waits = any(hits.get(sign) for sign in ("waits-for-rank-key", "hangs", "socket-timeout", "client-timed-out"))
+        waits = any(hits.get(sign) for sign in (*WAITS_IN_VAIN_SIGNS, "waits-for-rank-key"))
         yield from _rank_twice(hits.get("global-rank", ()), waits)
     yield from _own_rank_twice(hits.get("own-rank", ()))
-    if any(hits.get(sign) for sign in ("many-nodes", "refused", "client-timed-out", "socket-timeout", "hangs")):
-        yield from _loopback_on_each(hits.get("told-loopback", ()))
+    if any(hits.get(sign) for sign in (*WAITS_IN_VAIN_SIGNS, "many-nodes", "refused")):
+        for hit in _last_of_several_machines(hits.get("told-loopback", ())):
+            yield Hit("loopback-on-each", hit.line, hit.groups)
     yield from _world_twice(hits.get("global-rank", ()))
     yield from _two_machines_answer(hits.get("arp-reply", ()))
     yield from _started_alone_twice(hits.get("starts-alone", ()))
@@ -129,7 +134,7 @@ def derive_signs(hits: HitsBySign) -> Iterator[Hit]:
     yield from _inner_interfaces(hits)
     if len(hits.get("counts-one-rank", ())) > 1:
         yield from (Hit("each-alone", hit.line) for hit in hits["counts-one-rank"])
-    yield from _each_machine_alone(hits.get("accelerate-alone", ()))
+    yield from (Hit("each-alone", hit.line) for hit in _last_of_several_machines(hits.get("accelerate-alone", ())))
     yield from _addresses_twice(hits)
     yield from _benchmarks_alone(hits.get("rank-zero-listed", ()))
     yield from _communicators_of_one(hits.get("communicator", ()))
@@ -220,6 +225,7 @@ def _different_world_sizes(told: Sequence[Hit]) -> Iterator[Hit]:
 
 
 def _machine_number(hit: Hit) -> str | None:
+    """The number that a launcher's command line gives to its machine; None if the line is no such command."""
     found = MACHINE_RANK.search(hit.line.text)
     return found[1] if found else None
 
@@ -256,11 +262,10 @@ def _starts_one_of_many(hit: Hit) -> bool:
     return STARTS_ONE_OF_MANY.search(hit.line.text) is not None and "rdzv" not in hit.line.text
 
 
-def _loopback_on_each(told: Sequence[Hit]) -> Iterator[Hit]:
-    """`loopback-on-each`: the master is this machine itself, on more than one machine."""
+def _last_of_several_machines(told: Sequence[Hit]) -> list[Hit]:
+    """The last of these hits of each machine; none if they are of fewer than two machines that are named."""
     by_node = {hit.line.node: hit for hit in told if hit.line.node}
-    if len(by_node) > 1:
-        yield from (Hit("loopback-on-each", hit.line, hit.groups) for hit in by_node.values())
+    return list(by_node.values()) if len(by_node) > 1 else []
 
 
 def _own_rank_twice(told: Sequence[Hit]) -> Iterator[Hit]:
@@ -648,13 +653,6 @@ def _barrier_sizes_differ(barriers: Sequence[Hit]) -> Iterator[Hit]:
         yield from (Hit("barrier-sizes-differ", hit.line, groups) for hit in sizes.values())
 
 
-def _each_machine_alone(told: Sequence[Hit]) -> Iterator[Hit]:
-    """`each-alone`: several machines each count one process."""
-    by_node = {hit.line.node: hit for hit in told if hit.line.node}
-    if len(by_node) > 1:
-        yield from (Hit("each-alone", hit.line) for hit in by_node.values())
-
-
 def _addresses_twice(hits: HitsBySign) -> Iterator[Hit]:
     """`dialled-address-twice`: two machines list one address as theirs, and it is dialled. Addresses of bridges and
     cables inside a machine are alike on many, which is no fault until they are used."""
@@ -739,6 +737,7 @@ def _differing_values(sign: str, group: str, name: str, hits: HitsBySign) -> Ite
     values: dict[str, Hit] = {}
     for hit in hits.get(sign, ()):
         values.setdefault(hit.groups[group], hit)
+    # In a text in which some lines name their speaker, the others may be of any of them.
     named = {hit.line.source for hit in values.values() if hit.line.node or hit.line.rank is not None}
     several = len({hit.line.who for hit in values.values() if hit.line.who not in named}) > 1
     if len(values) > 1 and (several or (sign == "nccl-version" and hits.get("bootstrap-mismatch"))):

@@ -48,7 +48,6 @@ PASSED_CHECK = re.compile(
     re.IGNORECASE,
 )
 """A line of a report of checks that passed: its counts are all 0, or it says so."""
-FAILED_STEP = re.compile(r"[\s│]{0,40}[├└]─✖")
 CLOSED_IN_TURN = re.compile(r"\bCommClosedError\b|\bRECEIVED SIGNAL TERM\b")
 """What a worker of Dask, or an executor of Spark, says when its cluster is closed."""
 NODE_NAMES = re.compile(r"[\w.-]{1,80}(?:\[[\d,-]{1,80}\])?")
@@ -154,7 +153,8 @@ def _without_killed_helpers(hits: Sequence[Hit]) -> list[Hit]:
 def _without_retried_steps(hits: Sequence[Hit]) -> list[Hit]:
     """The hits without those in rows of Argo's about failed steps of a workflow that has succeeded."""
     succeeded = {hit.line.source for hit in hits if hit.sign == "workflow-succeeded"}
-    return [hit for hit in hits if hit.line.source not in succeeded or not FAILED_STEP.match(hit.line.text)]
+    rows = {hit.line.place for hit in hits if hit.sign == "workflow-step-failed" and hit.line.source in succeeded}
+    return [hit for hit in hits if hit.line.place not in rows]
 
 
 def _without_completed_counts(hits: Sequence[Hit]) -> list[Hit]:

@@ -163,7 +163,7 @@ HOST_PROMPT = re.compile(
     r"(?:(?(bracket) [^\s\]]{1,80}\]|:(?:~|/(?!/))[^\s$#%]{0,120}) ?[$#%❯]|(?(user)|(?<=\d))[$#]) (?P<words>\S.*)\Z"
 )
 """A command at the prompt of a host: `me@n1:~$ …`, `[root@n1 ~]# …`, `n1:/data$ …`, `n1# …`. The prompt of a container
-has a name that nobody else knows."""
+has a name that nobody else knows. A line that names the speaker of others must be surer to be one than SHELL_PROMPT."""
 MACHINE_LABEL = re.compile(
     r"\A[*_]{0,4}(?i:(?P<on>(?:on|from|output of|log of|auf|von|sur|de|en|на)\s)?(?:the |dem |der |la |le |el )?"
     r"(?P<node>(?P<which>(?:first|second|third|1st|2nd|3rd|head|master|worker|other) )?"
@@ -193,7 +193,9 @@ SECTION_NODE = re.compile(
     r"^(?!(?:epoch|step|stage|iter|batch|phase|fold|trial|run|fp|bf|int)[-_]?\d)(?:node |host |on )?"
     rf"(?P<node>{HOST_PATTERN}|(?:node|host|worker|master)[\w.-]*)(?![\w/])"
 )
+"""The beginning of a heading that names a node, and no part of a job, as `epoch2`."""
 QUOTED_NODE = re.compile(r"(?i:node|host|pc|machine|server|box) [\"'“](?P<node>[\w.-]{1,40})[\"'”]")
+"""The beginning of a heading such as `PC "anna"`: quotation marks make a name of any word."""
 FILE_ENDINGS = ("log", "out", "err", "txt", "gz")  # of files, and no nodes
 PATH_RANK = re.compile(r"rank[-_.]?0*(?P<rank>\d+)(?:\.(?P<node>[A-Za-z][\w-]*))?\b")
 

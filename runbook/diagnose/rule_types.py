@@ -13,6 +13,8 @@ from enum import IntEnum
 from runbook.causes.catalogue import Confidence
 from runbook.model.text_search import compile_bounded
 
+MAX_TRACEBACK_LINES = 80  # the most lines of one traceback
+
 
 def joined_alternatives(told: str | list[str]) -> str:
     """A text of our tables; the alternatives of a list are joined by `|`."""
@@ -117,7 +119,6 @@ class Hit:
     groups: Mapping[str, str] = field(default_factory=dict)
 
 
-MAX_TRACEBACK_LINES = 80  # the most lines of one traceback
 LineNumbers = Mapping[tuple[str, str], Sequence[int]]
 """Numbers of lines, by source and speaker."""
 

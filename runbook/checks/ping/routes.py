@@ -323,7 +323,7 @@ def address_conflict_findings(seen: Observations) -> FindingsByNode:
         interface = seen.data_interface(pair.peer) or "IFACE"
         own = seen.interface(pair.peer, interface)
         mine = f"{interface} of {pair.peer} is {own['mac'] if own else '?'}"
-        if "PERMANENT" in (pair.neighbour.get("state") or ()):
+        if _is_permanent_entry(pair):
             found.setdefault(pair.source, []).append(_permanent_arp_finding(pair, mac, mine))
         else:
             found[pair.peer] = [_arp_conflict_finding(seen, pair, mac, mine)]
@@ -336,10 +336,15 @@ def _foreign_mac(seen: Observations, pair: Pair) -> str | None:
     macs = [entry["mac"] for entry in seen.interfaces(pair.peer).values()]
     if mac is None or not macs or mac in macs or pair.route.get("via"):
         return None
-    if "PERMANENT" in (pair.neighbour.get("state") or ()):
-        return mac
+    if _is_permanent_entry(pair):
+        return mac  # it was written by hand, and tells nothing about who answers
     # A virtual network answers for all addresses with one hardware address: that is no second machine.
     return None if any(_neighbour_mac(other) == mac and other.peer != pair.peer for other in seen.pairs) else mac
+
+
+def _is_permanent_entry(pair: Pair) -> bool:
+    """Whether somebody wrote the peer's entry in the source's table of neighbours."""
+    return "PERMANENT" in (pair.neighbour.get("state") or ())
 
 
 def _neighbour_mac(pair: Pair) -> str | None:
